@@ -23,8 +23,7 @@ from rose.terminal import echo
 
 REQUIREMENTS = ROOT / "requirements" / "gpu-native.txt"
 LIMIT_BYTES = 60_000_000
-#: Paths below the folder of packages that no engine or acceptance stage imports.
-DROPPED = (
+DROPPED = (  #: Paths below the folder of packages that no engine or acceptance stage imports.
     "sglang/multimodal_gen",
     "sglang/test",
     "sglang/benchmark",
@@ -36,8 +35,7 @@ DROPPED = (
     "tests",
     "*/tests",
 )
-#: Parts of the checkout that run there or that tests read, and serving traffic.
-PROJECT = (
+PROJECT = (  #: Parts of the checkout that run there or that tests read, and serving traffic.
     "rose",
     "benchmarks",
     "sql",
@@ -49,8 +47,7 @@ PROJECT = (
     "sample_traces/README.md",
     "sample_traces/bursty.csv",
 )
-#: The newest glibc that a wheel may need.
-_GLIBC_MINOR = 34
+_GLIBC_MINOR = 34  #: The newest glibc that a wheel may need.
 _ARCHIVE, _MODEL = "rose-gpu-kit.tar.xz", "models/llama-8b"
 
 _ACCEPT = f"""#!/bin/sh
@@ -86,7 +83,11 @@ scipy, numba, aiohttp, safetensors, tokenizers and cuda-bindings. Carry this fol
     sh accept.sh --quick
 
 which unpacks it to /tmp/rose-gpu-kit (ROSE_KIT names another folder) and proves ROSE on the first GPU, a stage at a
-time. Without --quick it takes eight minutes at most; --only STAGE runs one stage, --json FILE keeps the report.
+time. Without --quick it takes twenty minutes at most; --only STAGE runs one stage, --json FILE keeps the report. What
+rollouts beside live requests cost is told by two stages, in four and eight minutes:
+
+    sh accept.sh --only beside --json beside.json
+    sh accept.sh --only busy_engines --json busy_engines.json
 
 Engines of this kit run without the package sglang-kernel, with plain torch and Triton: that shows that the mechanisms
 work on the card; its speed is not SGLang's. Where sglang-kernel is installed, it is used.
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels that are there already: none is fetched")
     given = parser.parse_args(argv)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    # There is room for the unpacked files beside the result.
+    # The result's disk has room for the unpacked files.
     with tempfile.TemporaryDirectory(prefix="rose-gpu-kit-", dir=given.out.parent) as scratch:
         wheels = given.wheels or Path(scratch) / "wheels"
         if given.wheels is None:

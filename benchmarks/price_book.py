@@ -5,8 +5,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-#: A table of the file, and the fields of one entry.
-Entry = tuple[str, Mapping[str, Any]]
+Entry = tuple[str, Mapping[str, Any]]  #: A table of the file, and the fields of one entry.
 
 _FREE = ("scheduler_usd_per_lease_s", "kv_recompute_usd_per_million_tokens", "violation_usd")
 LENDING: Entry = ("lending", {"idle_anyway": True, **dict.fromkeys(_FREE, 0)})

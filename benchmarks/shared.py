@@ -14,14 +14,12 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from rose.accept import report as reports
 from rose.accept.report import ROOT, Report, phase
 from rose.errors import UserError
 from rose.terminal import Screen, echo
 
 T = TypeVar("T")
-#: Memory of a process may grow by so much from one third of a run to the next.
-GROWTH_MAX = 1.05
+GROWTH_MAX = 1.05  #: Memory of a process may grow by so much from one third of a run to the next.
 _INTERRUPTED = 130
 
 Part = Callable[[Report, Path], None]
@@ -29,7 +27,9 @@ Part = Callable[[Report, Path], None]
 
 def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = ()) -> argparse.ArgumentParser:
     """Return a parser with the options of every suite; with `folder` and `only` if the suite has a disk and parts."""
-    parser = reports.arguments(about or "")
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     if only:
         parser.add_argument("--only", action="append", choices=[*only], help="measure this part alone; may be repeated")
     if folder:
@@ -39,12 +39,20 @@ def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = 
     return parser
 
 
+def finish(report: Report, file: Path | None) -> None:
+    """Print the report and write it to `file`. A report without claims never replaces an earlier file."""
+    report.show()
+    if file is not None and not report.claims:
+        echo(f"nothing was measured: {file} is left as it is", err=True)
+    elif file is not None:
+        file.write_text(report.text())
+        echo(f"written to {file}", err=True)
+
+
 @contextmanager
 def measured(report: Report, file: Path | None, home: Path | None = None) -> Iterator[Path]:
     """Yield a temporary folder under `home`; at the end print the report and write it to `file`, even after a failure.
-
-    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError.
-    """
+    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does.
     code = 0
     try:
@@ -56,7 +64,7 @@ def measured(report: Report, file: Path | None, home: Path | None = None) -> Ite
         echo(str(error), err=True)
         code = 1
     finally:
-        reports.finish(report, file)
+        finish(report, file)
     if code:
         sys.exit(code)
 

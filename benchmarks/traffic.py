@@ -16,12 +16,10 @@ from rose.ledger import catalog, segments
 from rose.ledger.writer import LedgerWriter
 
 S = 1_000_000_000
-#: 2026-03-01 UTC.
-MIDNIGHT_NS = 1_772_323_200 * S
+MIDNIGHT_NS = 1_772_323_200 * S  #: 2026-03-01 UTC.
 HOSTS = 4
 RUN = "r"
-#: Share of each kind among the events of a device.
-MIX = {
+MIX = {  #: Share of each kind among the events of a device.
     "device_slice": 0.38,
     "request": 0.30,
     "turn": 0.15,
@@ -31,13 +29,10 @@ MIX = {
     "lease": 0.04,
     "sync": 0.01,
 }
-#: A serving device is lent for LENT_S of each CYCLE_S.
-CYCLE_S, LENT_S = 330, 270
+CYCLE_S, LENT_S = 330, 270  #: A serving device is lent for LENT_S of each CYCLE_S.
 STEP_S = 300
-#: The host's clock sees a second's boundary up to this much after the full second.
-JITTER_NS = 40_000_000
-#: Events between two flushes: fewer than a writer's queue holds, so that none is dropped.
-BATCH = 20_000
+JITTER_NS = 40_000_000  #: The host's clock sees a second's boundary up to this much after the full second.
+BATCH = 20_000  #: Events between two flushes: fewer than a writer's queue holds, so that none is dropped.
 _TASKS = np.array(["maze", "sums"], dtype=object)
 _RATE = {kind: share / MIX["device_slice"] for kind, share in MIX.items()}
 _RENEWED_EACH = round((LENT_S / CYCLE_S) * 0.75 / (_RATE["lease"] - 2 * 0.75 / CYCLE_S))
@@ -233,8 +228,7 @@ def _names(device: Ints) -> Ints:
 
 def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
     device, second = slots.all(slots.devices)
-    # A few slices are dropped: their time is unaccounted.
-    kept = rng.random(len(device)) >= 0.0005
+    kept = rng.random(len(device)) >= 0.0005  # A few slices are dropped: their time is unaccounted.
     device, second = device[kept], second[kept]
     t0_ns, t1_ns = slots.boundary_ns(device, second), slots.boundary_ns(device, second + 1)
     n, length = len(device), t1_ns - t0_ns
@@ -407,8 +401,7 @@ def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: 
     attempt = np.concatenate([cut.astype(np.int64), np.zeros(int(cut.sum()), dtype=np.int64)])
     whole = np.arange(len(of)) < len(cut)
     device = rng.choice(slots.devices, len(of))
-    # A serving device without a lease takes no turn.
-    idle = ~_dedicated(device) & (_lease_number(device, second) < 0)
+    idle = ~_dedicated(device) & (_lease_number(device, second) < 0)  # A serving device without a lease takes no turn.
     device = np.where(idle, rng.choice(slots.rollout, len(of)), device)
     n, tokens = len(of), rng.integers(20, 60, len(of))
     prompt = rng.integers(180, 330, n)

@@ -82,7 +82,6 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
 
 
 def _from_address() -> tuple[Link, list[str]]:
-    """Return the link of the address and its ignored names; the last link if another page dropped the address."""
     query = {name: st.query_params.get_all(name) for name in st.query_params}
     if query == st.session_state.get(_QUERY) or (not query and _LINK in st.session_state):
         changed = {name: st.session_state[_key(name)] for name in CHOICES if _key(name) in st.session_state}

@@ -28,7 +28,7 @@ BUCKET_COLOURS: Mapping[str, str] = {  # In stacking order.
     "transfer": "#7B6FD0",
     "energy": "#8C564B",
 }
-#: Orange always means rollout work; preemptions have colours of their own.
+#: Orange is rollout work; preemptions have other colours.
 _COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
 _CLOSING_COLOURS = {"released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE"}
 _PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
@@ -49,7 +49,6 @@ def _themed(colours: tuple[T, T]) -> T:
 
 
 def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, columns: int = 3) -> alt.Color:
-    """Colour the values that are present; a phone has room for three `columns` of the legend."""
     values = set(present)
     shown = {name: colour for name, colour in colours.items() if name in values}
     scale = alt.Scale(domain=list(shown), range=list(shown.values()))
@@ -188,8 +187,7 @@ def lanes(
 
 
 def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budget_ms: float | None) -> alt.LayerChart:
-    """Draw p99 and p50 of `ttft` or `tpot`, and the budget; a bin without requests is a gap. Columns: t, requests,
-    {name}_p99_ms, {name}_p50_ms."""
+    """Draw p99 and p50 of `ttft` or `tpot`, and the budget, from t, requests, {name}_p99_ms, {name}_p50_ms."""
     shown = frame.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [float(str(top)) for top in (shown["p99"].max(), budget_ms) if top is not None]

@@ -55,8 +55,7 @@ T = TypeVar("T")
 TTL_S = 600  # Cached answers live this long at most; a new event drops them at once.
 CHECKED_S = 10  # Seconds until a changed file is noticed; a new file is noticed at once.
 ROWS_MAX = 1000
-#: Rollout cost: rollout time, and everything that exists for rollouts only.
-ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")
+ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")  #: Rollout time, and all that exists for rollouts.
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
@@ -242,7 +241,6 @@ def _plain(cell: Any) -> Any:
 
 
 def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
-    """Convert each nanosecond column to milliseconds, or to seconds if it has a value of ten seconds or more."""
     for name in [name for name in frame.columns if name.endswith("_ns") and frame[name].dtype.is_numeric()]:
         longest = frame[name].cast(pl.Float64).abs().max()
         size, unit = (1e9, "s") if isinstance(longest, float) and longest >= 1e10 else (1e6, "ms")
@@ -394,8 +392,8 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time. With `beyond_ns`, by
-    how much serving's steps were delayed beyond rollouts' work beside them, it is of what serving alone would leave."""
+    """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time. `beyond_ns` is
+    serving's delay beyond rollouts' work beside it: with it the share is of the time that serving alone would leave."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))

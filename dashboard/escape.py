@@ -13,10 +13,8 @@ import streamlit as st
 from rose.ledger.commands.output import FORMULA, csv_cells
 from rose.terminal import visible, visible_lines
 
-#: Special in Markdown, HTML, LaTeX, or a `:name:` of Streamlit's.
-_SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")
-#: At the start of a line: lists, rules, and underlines of headings.
-_LINE_START = re.compile(r"^(\s*)([-=+]|\d+(?=[.)]))", re.MULTILINE)
+_SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")  #: Special in Markdown, HTML, LaTeX, or a `:name:`.
+_LINE_START = re.compile(r"^(\s*)([-=+]|\d+(?=[.)]))", re.MULTILINE)  #: At a line's start: lists, rules, underlines.
 #: Start of an address that Markdown links even when escaped; an invisible word joiner prevents it.
 _ADDRESS = re.compile(r"(?<=:)(?=//)|(?i:(?<=www)(?=\.))|(?=@)")
 _JOINER = "\u2060"

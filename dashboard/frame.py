@@ -112,7 +112,6 @@ def errors_shown() -> Iterator[None]:
 
 
 def look(ledger: Path) -> Trust:
-    """Verify new and changed files; an error is in the result, not raised."""
     problems: tuple[str, ...] | None = None
     why = ""
     try:
@@ -282,7 +281,7 @@ def table(
 ) -> None:
     """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`."""
     shown = frame.rename(lambda column: column.replace("_", " "))
-    # A sum in the last row stays in sight.
+    # A sum in the last row stays visible.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
     options: dict[str, Any] = {"height": height, "column_config": columns}
     if on_pick is not None and key is not None:

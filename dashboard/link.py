@@ -15,7 +15,7 @@ VIEWS = (AMORTIZED, FULLY_LOADED)
 PROVENANCES = ("live", "replay", "simulated")
 GROUPS = tuple(name for name in BY if name not in ("hardware", "commitment", "kind", "work"))
 ROLLOUTS, EVERYTHING = "rollouts", "everything"
-#: Windows of charts, in seconds before a run's last event.
+#: Seconds before a run's last event.
 WINDOWS_S: Mapping[str, int] = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 
 _LENGTH_MAX = 200

@@ -118,7 +118,7 @@ def demo(
     seconds: Annotated[float, typer.Option(help="Stop cleanly after this long.", min=1)] = 150.0,
 ) -> None:
     """A fleet on two cores of this machine, with traffic and a trainer, then its cost report."""
-    from rose.config_example import demo as demo_fleet
+    from rose.config.example import demo as demo_fleet
 
     with user_errors():
         fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger=ledger, trace=trace, steps=steps)
@@ -189,7 +189,7 @@ def _harvest(ledger: Path, run_id: str) -> str | None:
 @app.command(rich_help_panel=_FLEET)
 def config() -> None:
     """Print a fleet file with every field explained."""
-    from rose.config_example import example
+    from rose.config.example import example
 
     echo_data(example())
 
@@ -221,7 +221,7 @@ def accept(
     ] = False,
     report: Annotated[Path | None, typer.Option("--json", help="Write the report there, after every stage.")] = None,
 ) -> None:
-    """Prove on this host's GPU what ROSE stands on: at most eight minutes, each claim beside its target."""
+    """Prove on this host's GPU what ROSE stands on: at most twenty minutes, each claim beside its target."""
     from rose.accept.command import accept as run_stages
 
     with user_errors():

@@ -1,4 +1,4 @@
-"""`rose doctor`: what this host can do, and a remedy for each missing thing."""
+"""`rose doctor`: checks this host, with a remedy for each missing thing."""
 
 import importlib.metadata
 import importlib.util
@@ -39,7 +39,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check. `missing`: a live run needs it; `absent`: it does without."""
+    """One check. `missing`: a live run needs it; `absent`: it runs without."""
 
     what: str
     status: Status
@@ -112,9 +112,10 @@ def _sglang_hooks() -> Finding:
     what = "SGLang with ROSE's hooks"
     if importlib.util.find_spec("sglang") is None:
         return Finding(what, "missing", "SGLang is not installed", "see the line above")
+    from rose.runtime.coserving.meter import meter_gpu
     from rose.runtime.engines import cpu
 
-    on_cpu = not _gpu_names()[0]
+    on_cpu = not meter_gpu.names()[0]
     environment = {**os.environ, **({"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT} if on_cpu else {})}
     probe = subprocess.run(
         [sys.executable, "-c", _HOOK_PROBE], capture_output=True, text=True, env=environment, timeout=180, check=False
@@ -126,23 +127,12 @@ def _sglang_hooks() -> Finding:
     return Finding(what, "missing", lines[-1], "install sglang 0.5.23 beside this package, in one environment")
 
 
-def _gpu_names() -> tuple[list[str], str]:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles], "the driver lists none"
-    except pynvml.NVMLError as error:
-        return [], str(error)
-
-
 def _gpus() -> list[Finding]:
     import pynvml
 
     from rose.runtime.coserving.meter import meter_gpu
 
-    names, why = _gpu_names()
+    names, why = meter_gpu.names()
     if names:
         looks = [Finding("NVML", "ok", "lists the GPUs"), Finding("GPUs", "ok", ", ".join(names))]
         try:

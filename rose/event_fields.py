@@ -27,8 +27,8 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on several fields of an event. `holds` compares sums of integer fields and reads the same in
-    Python, NumPy and SQL but for `==`; an error says that `field` must be `wanted`."""
+    """A condition on several fields of an event. `holds` compares sums of integer fields and reads the same in Python,
+    NumPy and SQL but for `==`; an error says that `field` must be `wanted`."""
 
     field: str
     holds: str

@@ -28,8 +28,6 @@ Provenance = Literal["live", "replay", "simulated"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Fields of every event."""
-
     kind: ClassVar[str]
     durable: ClassVar[bool] = False  # Whether it must be on disk before its act is acknowledged.
     needs: ClassVar[tuple[str, ...]] = ()
@@ -69,17 +67,16 @@ class ScaleDown(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock(Event):
-    """How far the clocks of a device's host are from the controller's, until the device's next such event. The measured
+    """The offset of a device's host's clocks from the controller's, until the device's next such event. The measured
     offset is too low by the delay of the quickest recent message."""
 
     kind: ClassVar[str] = "clock"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    #: `heard`: the controller's first. `set`: a wall clock was set. `moved`: they drifted, or a quicker message came;
-    #: once a minute at most.
+    #: `heard`: first contact. `set`: a wall clock was set. `moved`: drift, or a quicker message; at most once a minute.
     action: Literal["heard", "set", "moved"]
     offset_ns: OffsetNs
-    #: The agent's clock less the controller's wall clock. It is taken at the host's boot, never before what was
-    #: recorded of the device, and ignores later changes of the wall clock. None: the agent did not say.
+    #: The agent's clock less the controller's wall clock. It is fixed at the host's boot, never before the device's
+    #: last record, and ignores later changes of the wall clock. None: the agent did not say.
     device_time_offset_ns: OffsetNs | None = None
     host: Id | None = None
 
@@ -96,8 +93,8 @@ class Ledger(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access(Event):
-    """Somebody read the ledger, or was refused. A gateway writes one for each query and refusal; `count` above 1 stands
-    for equal refusals of one peer, or its looks at writers, within a second."""
+    """A read of the ledger, or its refusal. A gateway writes one for each query and refusal; `count` above 1 stands for
+    equal refusals of one peer, or its looks at writers, within a second."""
 
     kind: ClassVar[str] = "access"
     durable: ClassVar[bool] = True
@@ -162,7 +159,7 @@ class Run(Event):
     config_json: str | None = None
     host_json: str | None = None
     tags_json: str | None = None  # The fleet file's tags, a flat JSON object of strings: `team` and `serving_team` pay.
-    fleet_run_id: Id | None = None  # Of an RL run on a shared fleet: the run of the fleet's own events. None: its own.
+    fleet_run_id: Id | None = None  # The fleet's run of an RL run on a shared fleet. None: its own.
     reason: str | None = None
     trace: str | None = None  # Name of serving traffic's trace. Every latency figure comes with these five facts.
     trace_keep_share: Share | None = None  # Kept share of its requests.
@@ -194,9 +191,8 @@ class Engine(Event):
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    #: `attached`, `detached`: an owner's engine came to the device's page, or left it; `refused`: it came and cannot
-    #: share, for the reason given. `activated`, `deactivated`: `moved_bytes` of a rollout engine's memory came for a
-    #: lease, or left after one.
+    #: `attached`, `detached`: an owner's engine came to the device's page, or left it; `refused`: it cannot
+    #: share, for the reason. `activated`, `deactivated`: `moved_bytes` of a rollout engine's memory came or left.
     action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
     role: Literal["serving", "rollout"]
     model: str
@@ -211,12 +207,12 @@ class Engine(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease(Event):
-    """A change of a lease. Closed by exactly one of released, preempted or expired; open until then."""
+    """A change of a lease. Exactly one of released, preempted or expired closes it."""
 
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("lease_id",)
-    action: Literal[  # `throttled`: compute and regret shares were halved; `restored`: one step of that was undone.
+    action: Literal[  # `throttled`: compute and regret shares were halved; `restored`: one such halving was undone.
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
     kv_budget_bytes: Bytes
@@ -248,7 +244,7 @@ class Preemption(Event):
     count: Count | None = None
     longest_ns: DurationNs | None = None
     latency_ns: DurationNs | None = None  # The longest from serving's wish until the rollout was off the device.
-    latency_mean_ns: DurationNs | None = None  # The mean of these times.
+    latency_mean_ns: DurationNs | None = None  # Their mean.
     returned_bytes: Bytes | None = None
     rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
 
@@ -281,7 +277,7 @@ class Holdout(Event):
     holdout_share: Share
     holdout_seed: Count
     window_ns: DurationNs
-    washout_ns: DurationNs  # For so long after a change the state before still shows.
+    washout_ns: DurationNs  # For so long after a change the old state still has effects.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,7 +293,7 @@ class StepTime(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sync(Event):
-    """An engine was brought to `policy_version`, or failed to, or drifted from it: then `reason` says why."""
+    """An engine was brought to `policy_version`, failed to, or drifted from it: then `reason` says why."""
 
     kind: ClassVar[str] = "sync"
     durable: ClassVar[bool] = True
@@ -338,7 +334,7 @@ class Turn(Event):
     prompt_tokens: Count
     cached_tokens: Count
     output_tokens: Count
-    #: Output tokens of the answer proper (the move) without reasoning; R = output / answer. None: unknown.
+    #: Output tokens of the move, without reasoning; R = output / answer. None: unknown.
     answer_tokens: Count | None = None
     queue_ns: DurationNs
     duration_ns: DurationNs
@@ -424,11 +420,9 @@ class DeviceSlice(Event):
     headroom_ns: DurationNs
     idle_ns: DurationNs
     overlap_ns: DurationNs = 0  # Time both engines worked; half each is inside serving_ns and rollout_ns.
-    beside_ns: DurationNs | None = (
-        None  # Time rollouts ran on credit, beside serving's steps. The rest of it is serving's.
-    )
+    beside_ns: DurationNs | None = None  # Time rollouts ran on credit beside serving's steps; the rest is serving's.
     beside_work_ns: DurationNs | None = (
-        None  # Their work in it, which is inside rollout_ns: its time alone on the device.
+        None  # Their work in that time, inside rollout_ns: its time alone on the device.
     )
     delayed_ns: DurationNs | None = None  # How much longer serving's steps beside it took than predicted.
     rollout_run_id: Id | None = None  # RL run of rollout, sync, activation and headroom time. None: the event's run.

@@ -115,7 +115,6 @@ def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
 def _open(
     path: Path, flags: int, users: Collection[int] = (), folder: int | None = None, closed_to_others: int = 0o077
 ) -> int:
-    """Open `path` and check that it is private. `folder` is its folder's descriptor."""
     name = path if folder is None else path.name
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -143,8 +142,8 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
 
 
 class TemporaryFolder:
-    """A folder for this process until `close`, in `home`, by default that of temporary files; folders that killed
-    processes of this user left under `prefix` are removed. A context manager that gives the path."""
+    """A folder for this process until `close`, in `home`, by default that of temporary files. Removes folders that
+    killed processes of this user left under `prefix`. A context manager that gives the path."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())

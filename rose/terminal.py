@@ -1,4 +1,4 @@
-"""Printing of `rose`. Names and errors come from outside: they are shown, never interpreted."""
+"""Printing of `rose`. Names and errors of foreign origin are shown, never interpreted."""
 
 import sys
 import time

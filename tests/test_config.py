@@ -8,7 +8,7 @@ import pytest
 
 from rose import config
 from rose.config import ConfigError, FleetConfig
-from rose.config_example import demo, example
+from rose.config.example import demo, example
 
 MINIMAL = """
 [[device]]
@@ -67,6 +67,11 @@ def test_the_demo_needs_two_cores():
         demo([0], ledger=Path("x"))
 
 
+def _classes(*priorities, ttft_ms=200):
+    budgets = f"ttft_budget_ms = {ttft_ms}\ntpot_budget_ms = 20"
+    return "".join(f"[[serving.classes]]\npriority = {priority}\n{budgets}\n" for priority in priorities)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -85,6 +90,32 @@ def test_the_demo_needs_two_cores():
         ("[serving]\nttft_budget_ms = true", "serving.ttft_budget_ms: Input should be a valid number (got True)"),
         ("[serving]\nttft_budget_ms = 1e15", "serving.ttft_budget_ms: Input should be less than or equal to 3600000"),
         ("[serving]\ntpot_budget_ms = 1e-9", "serving.tpot_budget_ms: Input should be greater than or equal to 0.001"),
+        (_classes(1, 2, 1), "serving.classes: no two classes may have one priority, got [1, 2, 1]"),
+        (_classes(*range(9)), "serving.classes: List should have at most 8 items"),
+        (_classes(1, ttft_ms=0), "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001"),
+        (
+            _classes(1, ttft_ms=-2.5),
+            "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001 (got -2.5)",
+        ),
+        (_classes(2**40), f"serving.classes.0.priority: Input should be less than 2147483648 (got {2**40})"),
+        (_classes(1).replace("ttft_b", "tfft_b"), "serving.classes.0.tfft_budget_ms: no such field; did you mean"),
+        ("[serving_models.chat]\nmodle = 'x'", "serving_models.chat.modle: no such field; did you mean 'model'?"),
+        (
+            "[serving_models.chat]\ntpot_budget_ms = 0",
+            "serving_models.chat.tpot_budget_ms: Input should be greater than",
+        ),
+        (
+            _SECOND + "serving_model = 'chta'\n[serving_models.chat]\n",
+            "device 'c' has serving_model 'chta', and there is no [serving_models.chta] table among ['chat']: add one",
+        ),
+        (
+            _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nextra_args = ['--tp-size=2']",
+            "serving_models.chat.extra_args has --tp-size 2",
+        ),
+        (
+            _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nport = 30099\n[gateway]\nport = 30100",
+            "serving_models.chat.port + 1, of device 'c', and gateway.port are both port 30100",
+        ),
         ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
         ("[archive]\nto = '/cold'", "archive: to '/cold' is given, and not from what age on"),
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
@@ -111,6 +142,13 @@ def test_a_wrong_field_is_named(change, named):
     refused(MINIMAL + change, named)
 
 
+def test_a_device_serves_the_table_that_it_names():
+    text = MINIMAL + _SECOND + "serving_model = 'chat'\n[serving]\nmodel = 'x'\n[serving_models.chat]\nmodel = 'y'"
+    first, dedicated, second = (fleet := config.parse(text, "fleet.toml")).device
+    assert [fleet.serving_on(device).model for device in (first, dedicated, second)] == ["x", "x", "y"]
+    assert FleetConfig.model_validate_json(fleet.model_dump_json()) == fleet
+
+
 def refused(text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.parse(text, "fleet.toml")
@@ -126,6 +164,10 @@ def refused(text: str, named: str) -> None:
         (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' names a core twice in cores [1, 1]"),
         (MINIMAL.partition("\n\n")[0], "no device has pool 'rollout'"),
         (MINIMAL.replace('"b"', '"b"\nserving_url = "http://x:1"'), "device 'b' has pool 'rollout' and a serving_url"),
+        (
+            MINIMAL.replace('"b"', '"b"\nserving_model = "x"') + "[serving_models.x]",
+            "device 'b' has pool 'rollout' and a serving_model: change one of them",
+        ),
         (MINIMAL.replace('"a"', '"a"\nhost = "x"'), "device 'a' is on host 'x', and there is no [[host]] table"),
         (SERVED, "a serving_url of its own"),
         *((SERVED.replace("http://x:1", url), "must be a server's root") for url in ("x:1", "http://x:1/v1")),
@@ -249,11 +291,13 @@ def test_the_example_is_valid_and_explains_every_field():
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name} has no explanation"
             assert name in text
-            if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
-                check(field.annotation)
+            for table in config._tables(field.annotation):
+                check(table)
 
     check(FleetConfig)
     check(config.DeviceConfig)
+    added = config.parse(text + '[serving_models.chat]\nmodel = "y"\n[tags]\nteam = "x"', "example")
+    assert (added.serving_models["chat"].model, added.tags) == ("y", {"team": "x"})
 
 
 def test_ports_of_other_hosts_and_ports_of_devices_that_somebody_else_serves_are_free():

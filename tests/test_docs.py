@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dashboard.login import Login
 from rose import cli, config
-from rose.config_example import demo
+from rose.config.example import demo
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.alerts import AlertsConfig

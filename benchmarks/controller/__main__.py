@@ -28,8 +28,7 @@ GROUP BY run_id, trajectory_id, turn
 ORDER BY arrived_us
 """
 
-#: Turns a second for which the target holds.
-RATE = 200.0
+RATE = 200.0  #: Turns a second for which the target holds.
 RECORDED, EVEN = "as a live run sent them", "evenly spaced"
 WAYS = ("bare proxy", "controller")
 
@@ -51,15 +50,12 @@ LOADS = (Load(256, 32, RECORDED), Load(256, 32, EVEN), Load(64, 8, RECORDED), Lo
 
 
 def recorded(rate: float, seconds: float) -> list[float]:
-    """Return the arrivals, seconds, of the sample ledger's first turns, stretched to the mean rate `rate`.
-
-    Many turns of a group arrive together, since its engines answer them at the end of one step. Raises ValueError if
-    the ledger has too few turns: it has 46,000.
-    """
+    """Return the arrivals, seconds, of the sample ledger's first turns, stretched to the mean rate `rate`. Many turns
+    of a group arrive together, since its engines answer them at the end of one step. Raises ValueError if the ledger
+    has too few turns: it has 46,000."""
     count = int(rate * seconds)
     with tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
-        # Reading a ledger leaves a catalog in it.
-        copy = shutil.copytree(SAMPLE, Path(folder) / "ledger")
+        copy = shutil.copytree(SAMPLE, Path(folder) / "ledger")  # Reading a ledger leaves a catalog in it.
         with catalog.connect(copy) as ledger:
             arrived = [us / 1e6 for (us,) in ledger.execute(_ARRIVED).fetchmany(count + 1)]
     if len(arrived) <= count:
@@ -113,8 +109,7 @@ def _measure(way: str, load: Load, warm_up: list[float], arrivals: list[float], 
         else:
             process = _start(stack, "bare", port, engine_port)
             path = "/generate"
-        # The warm-up pays for connections, deferred imports and a first segment.
-        _send(port, path, warm_up, load)
+        _send(port, path, warm_up, load)  # The warm-up pays for connections, deferred imports and a first segment.
         before = _cpu_s(process)
         figures = _send(port, path, arrivals, load)
         # Heartbeats, ticks and writes of all that time count, an interpreter's start does not.

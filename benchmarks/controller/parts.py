@@ -24,8 +24,7 @@ from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 ENGINES = 4
-#: Turns at once on one engine.
-CAPACITY = 64
+CAPACITY = 64  #: Turns at once on one engine.
 _TURN_S = 0.2
 _MODEL = "stand-in"
 _AGENT_TOKEN = "agent-token-of-the-benchmark"
@@ -76,8 +75,7 @@ async def controller(port: int, folder: str) -> None:
         "127.0.0.1", port, agent_token=_AGENT_TOKEN, model=_MODEL, state=state, writer=writer, fleet_run_id="fleet"
     )
     await server.start()
-    # The collector's settings are those of the service.
-    gc.freeze()
+    gc.freeze()  # The garbage collector has the service's settings.
     gc.set_threshold(20_000, 50, 100)
     await _stay_ready()
 
@@ -150,5 +148,4 @@ if __name__ == "__main__":
         "agents": lambda: agents(int(given[0]), int(given[1]), given[2]),
         "clients": lambda: clients(int(given[0]), given[1], json.load(sys.stdin), int(given[2])),
     }
-    # As Ray runs the controller.
-    uvloop.run(works[part]())
+    uvloop.run(works[part]())  # As Ray runs the controller.

@@ -23,10 +23,13 @@ from rose.accept.coserve.rounds import (
 )
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
+from rose.config import FleetConfig
+from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
 from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
+from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.terminal import echo
 
 #: Calibration wants serving alone to keep the device busy for a share between these.
@@ -37,8 +40,7 @@ _CALIBRATIONS_MAX = 3
 LIGHT = "light"
 _LIVE = {"steady": 2, "heavy": 5}
 _LIVE_TOKENS, _GPU_LIVE_TOKENS = (48, 32), (512, 256)
-#: A latency budget is this many times the 99th percentile of serving alone.
-_BUDGET_FACTOR = 3
+_BUDGET_FACTOR = 3  #: A latency budget is this many times the 99th percentile of serving alone.
 _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
@@ -49,31 +51,31 @@ _TURNS = 32
 
 
 def main() -> None:
-    given = _arguments()
-    report = Report("coserve", given.quick)
+    options = _arguments()
+    report = Report("coserve", options.quick)
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    with measured(report, given.json, home) as folder:
-        measure(report, given, folder)
+    with measured(report, options.json, home) as folder:
+        measure(report, options, folder)
 
 
-def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
-    echo(f"serving's arrivals are of {given.trace.name}", err=True)
-    gpu = None if given.gpu is None else Gpu(given.gpu)
-    models = None if given.model is None else Models(given.model, given.model)
-    whole = account.mooncake(given.trace) if ".jsonl" in given.trace.suffixes else traces.read(given.trace)
+def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
+    echo(f"serving's arrivals are of {options.trace.name}", err=True)
+    gpu = None if options.gpu is None else Gpu(options.gpu)
+    checkpoints = _built_in(folder) if options.model is None else Models(options.model, options.model)
+    whole = account.mooncake(options.trace) if ".jsonl" in options.trace.suffixes else traces.read(options.trace)
     trace = traffic.scaled(whole, *(traffic.CORE_TOKENS_MAX if gpu is None else _GPU_TOKENS_MAX))
     cores = Cores.available(gpu)
     report.detail["setup"] = {
         "trace": trace.name,
-        "rounds": given.rounds,
-        "seconds": given.seconds,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
         "turns_in_flight": _TURNS,
         "device_cores": cores.device,
         "host_cores": cores.host,
     }
-    with opened(folder, cores, gpu, models) as host, Worker("serving") as serving, Worker("rollout") as rollout:
+    with opened(folder, cores, gpu, checkpoints) as host, Worker("serving") as serving, Worker("rollout") as rollout:
         with phase("engines: serving, rollout"):
-            host.start(["serving", "rollout"])
+            overhead.start(host, ["serving", "rollout"])
         scene = Scene(
             host=host,
             serving=serving,
@@ -87,38 +89,48 @@ def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
             for index, name in enumerate(policies):
                 warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
                 scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
-        for load in given.load:
-            _compare(report, given, scene, trace, load, policies)
-        if report.quick or LIGHT not in given.load:
+        for load in options.load:
+            _compare(report, options, scene, trace, load, policies)
+        if report.quick or LIGHT not in options.load:
             return
-        # A GPU's pool keeps its size: there are no pages to give back.
-        if gpu is None:
+        if gpu is None:  # A GPU's pool keeps its size: there are no pages to give back.
             pressure.measure(report, host, rollout, _TURNS, trials=30)
         overhead.measure(report, host, serving, starts=2, trials=25)
 
 
+def _built_in(folder: Path) -> Models:
+    """Return the small model and an untrained policy, made in `folder`."""
+    rollout = folder / "rollout-model"
+    rollout.mkdir()
+    Policy(PolicyShape()).save(rollout)
+    cache: Path = FleetConfig.model_fields["cache"].default.expanduser()
+    return Models(models.resolve(models.SMOLLM2, cache, lambda text: echo(text, err=True)), rollout)
+
+
 def _compare(
-    report: Report, given: argparse.Namespace, scene: Scene, trace: Trace, load: str, policies: list[str]
+    report: Report, options: argparse.Namespace, scene: Scene, trace: Trace, load: str, policies: list[str]
 ) -> None:
     if load != LIGHT:
         policies = [name for name in policies if name != ROSE_LAYERS]
     with phase(f"{load}: calibration, serving alone"):
-        rate, budgets = _calibrate(report, given.gpu is not None, scene, trace, load)
+        rate, budgets = _calibrate(report, options.gpu is not None, scene, trace, load)
     scene = replace(scene, budgets=budgets)
+    if load != LIGHT:  # Such budgets are made of requests that are all equal.
+        scene = replace(scene, max_prompt_tokens=(_LIVE_TOKENS if options.gpu is None else _GPU_LIVE_TOKENS)[0])
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
-        for number in range(given.rounds):
-            arrivals = _arrivals(trace, load, given.gpu is not None, number, given.seconds, rate)
+        for number in range(options.rounds):
+            arrivals = _arrivals(trace, load, options.gpu is not None, number, options.seconds, rate)
             for name in order(policies, number):
                 seed = number * _SEEDS_PER_ROUND + policies.index(name)
-                one = scene.play(name, number, arrivals, given.seconds, seed)
+                one = scene.play(name, number, arrivals, options.seconds, seed)
                 played[name].append(one)
-                echo(f"{load}, round {number + 1} of {given.rounds}, {_line(one, budgets)}", err=True)
+                echo(f"{load}, round {number + 1} of {options.rounds}, {_line(one, budgets)}", err=True)
     finally:
         # Rounds without a counterpart are left out: the last one may have been cut short.
         whole = {name: each[: min(map(len, played.values()))] for name, each in played.items()}
         if whole[SOLO] and load == LIGHT:
-            claims.claim(report, whole, budgets, given.seconds, scene.host.rollout_layers)
+            claims.claim(report, whole, budgets, options.seconds, scene.host.rollout_layers)
         elif whole[SOLO]:
             claims.claim_beside(report, whole, budgets, load)
 
@@ -182,22 +194,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
     parser.add_argument("--gpu", type=int, metavar="INDEX", help="share this GPU instead of a core; needs --model")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="what both engines run on a GPU")
-    given = parser.parse_args()
-    if (given.gpu is None) != (given.model is None):
+    options = parser.parse_args()
+    if (options.gpu is None) != (options.model is None):
         parser.error("--gpu and --model go together: a GPU's engines run the model of a folder that you name")
-    if given.model is not None and not (given.model / "config.json").is_file():
-        parser.error(f"--model {given.model} is no folder with a config.json: name a checkpoint's folder")
-    if given.gpu is not None:
+    if options.model is not None and not (options.model / "config.json").is_file():
+        parser.error(f"--model {options.model} is no folder with a config.json: name a checkpoint's folder")
+    if options.gpu is not None:
         try:
-            require_gpu(given.gpu, "--gpu", "Name another, or leave --gpu and --model out to share a core.")
+            require_gpu(options.gpu, "--gpu", "Name another, or leave --gpu and --model out to share a core.")
         except PreflightError as error:
             parser.error(str(error))
-    if given.trace is not None and not given.trace.is_file():
-        parser.error(f"--trace {given.trace} is not there")
-    given.rounds = given.rounds or (1 if given.quick else 5)
-    given.seconds = given.seconds or (5.0 if given.quick else 60.0)
-    given.trace = given.trace or traffic.SAMPLE
-    return given
+    if options.trace is not None and not options.trace.is_file():
+        parser.error(f"--trace {options.trace} is not there")
+    options.rounds = options.rounds or (1 if options.quick else 5)
+    options.seconds = options.seconds or (5.0 if options.quick else 60.0)
+    options.trace = options.trace or traffic.SAMPLE
+    return options
 
 
 def _loads(text: str) -> list[str]:

@@ -2,10 +2,9 @@
 
 import gzip
 import json
-import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +62,8 @@ def idle_by_cause_ns(one: Round) -> dict[str, int]:
 
 
 def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
-    """Return the idle time of serving alone that rollouts did not get, by cause, for two rounds of one length.
-
-    A cause is negative where serving needed less time than alone.
-    """
+    """Return the idle time of serving alone that rollouts did not get, by cause, for two rounds of one length. A cause
+    is negative where serving needed less time than alone."""
     alone, device = solo.device, lent.device
     assert alone["length_ns"] == device["length_ns"], "rounds of one length are compared"
     other_ns = device["length_ns"] - (
@@ -78,12 +75,10 @@ def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock.
-
-    Serving wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on
-    the device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
-    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core.
-    """
+    """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock. Serving
+    wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on the
+    device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
+    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core."""
 
     wish_ns: int
     given_ns: int
@@ -125,13 +120,6 @@ def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> in
         total += max(0, min(end, others[at][1]) - max(start, others[at][0]))
         at += 1
     return total
-
-
-def ratios(rounds: dict[str, list[Round]], policy: str, base: str, figure: Callable[[Round], float]) -> list[float]:
-    """Return `figure` of a policy over that of `base`, round by round; a round without either is left out."""
-    by_number = {one.number: figure(one) for one in rounds.get(base, [])}
-    pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
-    return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]
 
 
 def summary(values: Sequence[float], seed: int = 0) -> dict[str, object]:

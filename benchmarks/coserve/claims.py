@@ -4,22 +4,24 @@ import statistics
 from typing import Any
 
 from benchmarks.coserve import account
-from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_SLACK, SHARE_ALL, SOLO
+from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
 from rose.accept.coserve.rounds import (
     LATENCIES,
     QUANTILES,
     Round,
+    claim_never_empty,
     harvest_share,
+    mean_tpot_ms,
     over_budget,
     quantile,
+    ratios,
     round_figures,
     values_ms,
 )
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
 
-#: (latency, quantile, target of the ratio, whether it is about a tail)
-_RATIOS = (
+_RATIOS = (  #: (latency, quantile, target of the ratio, whether it is about a tail)
     ("TTFT", 0.5, 1.05, False),
     ("TTFT", 0.99, 1.05, True),
     ("TPOT", 0.5, 1.05, False),
@@ -48,9 +50,9 @@ def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seco
         _claim_latency(report, rounds, budgets)
         report.claim("idle time harvested", statistics.median(_shares(rounds, IDLE)), "share", 0.80, "higher")
     if IDLE in rounds and SHARE_ALL in rounds:
-        ratios = account.ratios(rounds, IDLE, SHARE_ALL, lambda one: one.tokens_per_s)
-        report.detail["tokens_to_share_all"] = account.summary(ratios)
-        report.claim("rollout tokens, idle / share_all", _median(ratios), "x", 0.85, "higher")
+        tokens = ratios(rounds, IDLE, SHARE_ALL, lambda one: one.tokens_per_s)
+        report.detail["tokens_to_share_all"] = account.summary(tokens)
+        report.claim("rollout tokens, idle / share_all", _median(tokens), "x", 0.85, "higher")
     if IDLE in rounds:
         _claim_given(report, rounds, seconds, layers)
 
@@ -62,31 +64,17 @@ def claim_beside(report: Report, rounds: dict[str, list[Round]], budgets: Budget
         "rounds": [round_figures(one, budgets) for each in rounds.values() for one in each],
         "frontier": {name: _frontier(rounds, name, budgets) for name in rounds},
     }
-    over = {name: sum(over_budget(one, budgets) for one in each) for name, each in rounds.items()}
-    less = over[ROSE_SLACK] - over[SOLO]
-    report.claim(f"{load}: requests over budget, rose_slack less solo", less, "requests", 0, "lower")
-    stretch = _median(account.ratios(rounds, ROSE, SOLO, _mean_tpot_ms))
-    report.claim(f"{load}: mean TPOT, rose / solo", stretch, "x", 1.3, "lower")
-    if not report.quick:
-        tail = _median(_latency_ratios(rounds, ROSE, "TTFT", 0.99))
-        report.claim(f"{load}: TTFT p99, rose / solo", tail, "x", 1.05, "lower")
-    if SHARE_ALL in rounds:
-        tokens = account.ratios(rounds, ROSE_SLACK, SHARE_ALL, lambda one: one.tokens_per_s)
-        report.claim(f"{load}: rollout tokens, rose_slack / share_all", _median(tokens), "x", 0.5, "higher")
+    claim_never_empty(report, rounds, budgets, load)
 
 
 def _frontier(rounds: dict[str, list[Round]], name: str, budgets: Budgets) -> dict[str, object]:
     return {
         "rollout_tokens_per_s": statistics.median(one.tokens_per_s for one in rounds[name]),
-        "mean_tpot_to_solo": account.summary(account.ratios(rounds, name, SOLO, _mean_tpot_ms)),
+        "mean_tpot_to_solo": account.summary(ratios(rounds, name, SOLO, mean_tpot_ms)),
         "ttft_p99_to_solo": account.summary(_latency_ratios(rounds, name, "TTFT", 0.99)),
         "over_budget": sum(over_budget(one, budgets) for one in rounds[name]),
         "requests": sum(len(one.requests) for one in rounds[name]),
     }
-
-
-def _mean_tpot_ms(one: Round) -> float:
-    return statistics.fmean(values_ms([one], LATENCIES["TPOT"]))
 
 
 def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budgets) -> None:
@@ -99,14 +87,11 @@ def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budg
 
 
 def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float, layers: int) -> None:
-    """Claim the time until rollouts are off the device for a serving request: at most a layer, and a margin.
-
-    The time begins when the server hands the request to its scheduler's process, after HTTP and tokenization. It ends
-    with the last work of a rollout step. Requests count that met a rollout step and no step of serving's own.
-
-    Without the kernel's idle class an unfinished layer stays on the core beside serving, which has nearly all of the
-    core: the claim is then the time that rollouts still computed, as nothing else would delay serving on a GPU.
-    """
+    """Claim the time until rollouts are off the device for a serving request: at most a layer, and a margin. The time
+    begins when the server hands the request to its scheduler's process, after HTTP and tokenization. It ends with the
+    last work of a rollout step. Requests count that met a rollout step and no step of serving's own. Without the
+    kernel's idle class an unfinished layer stays on the core beside serving, which has nearly all of the core: the
+    claim is then the time that rollouts still computed, as nothing else would delay serving on a GPU."""
     detail = report.detail["given_way"] = {
         name: _given(rounds[name], layers) for name in rounds if POLICIES[name].lends and POLICIES[name].decides == ROSE
     }
@@ -171,7 +156,7 @@ def _latency_ratios(rounds: dict[str, list[Round]], name: str, what: str, share:
     def of_round(one: Round) -> float:
         return quantile(values_ms([one], LATENCIES[what]), share)
 
-    return account.ratios(rounds, name, SOLO, of_round)
+    return ratios(rounds, name, SOLO, of_round)
 
 
 def _median(values: list[float]) -> float:

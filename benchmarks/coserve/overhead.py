@@ -27,11 +27,11 @@ _Trial = dict[str, Served]
 def measure(report: Report, host: Host, client: Worker, starts: int, trials: int) -> None:
     """Stop the host's engines, and claim the median over all trials of new ones."""
     every: list[_Trial] = []
-    for start in range(starts):
-        with phase(f"the plugin's own cost, start {start + 1} of {starts}"):
+    for number in range(starts):
+        with phase(f"the plugin's own cost, start {number + 1} of {starts}"):
             host.stop(list(host.engines))
-            host.start([SERVING])
-            some = _trials(host, client, trials, _SEED * (start + 1))
+            start(host, [SERVING])
+            some = _trials(host, client, trials, _SEED * (number + 1))
             every += some
             echo(f"TPOT ratio {statistics.median(_ratios(some, LATENCIES['TPOT'])):.3f}", err=True)
     detail: dict[str, Any] = {"starts": starts, "trials": trials}
@@ -40,6 +40,15 @@ def measure(report: Report, host: Host, client: Worker, starts: int, trials: int
         report.claim(f"{what}, plugin attached / detached, nothing lent", statistics.median(ratios), "x", 1.01, "lower")
         detail[what] = account.summary(ratios)
     report.detail["plugin"] = detail
+
+
+def start(host: Host, names: list[str]) -> None:
+    for name in names:
+        host.launch(name)
+        if host.gpu is not None:  # Each takes a share of the memory that is free at its start.
+            host.engines[name].wait_ready()
+    for name in names:
+        host.wait_ready(name)
 
 
 def _trials(host: Host, client: Worker, trials: int, seed: int) -> list[_Trial]:

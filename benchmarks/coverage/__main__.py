@@ -13,10 +13,8 @@ from benchmarks.coverage.shown import Shown, Simulation
 from benchmarks.shared import arguments, at_least_one, measured, show
 from rose.accept.report import Report
 
-#: 92% to 98% is as good as 95%.
-AWAY_MAX = 3.0
-#: A claim about coverage needs this many intervals.
-LEDGERS_MIN = 300
+AWAY_MAX = 3.0  #: 92% to 98% is as good as 95%.
+LEDGERS_MIN = 300  #: A claim about coverage needs this many intervals.
 #: Each case and its ledgers in the full form, so that chance alone seldom moves a figure out of bounds.
 CASES: dict[str, tuple[Simulation, int]] = {
     "cost": (groups.cost, 1000),

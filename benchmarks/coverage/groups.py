@@ -119,7 +119,7 @@ def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
 
 @functools.lru_cache(maxsize=1)
 def many() -> tuple[Run, TokenCost]:
-    """Return a run of so many groups that its figures are the truth."""
+    """Return a run with enough groups for true figures."""
     run = simulate(np.random.default_rng(77), MANY)
     return run, priced(run, None)
 

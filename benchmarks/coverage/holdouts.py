@@ -157,7 +157,7 @@ FLEETS = {
 
 
 def holdouts(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield the cost of lending to serving, in fleets where time without a lease says little about it."""
+    """Yield lending's cost for serving, in fleets where time without a lease tells little about that cost."""
     for name, fleet in FLEETS.items():
         devices = [serve(random, fleet, device) for device in range(fleet.devices)]
         truth = sum(int((one.cost - one.cost_alone).sum()) for one in devices) / NANO

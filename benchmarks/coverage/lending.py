@@ -27,11 +27,9 @@ PENALTY_USD, PENALTY_NANO = 0.001, 1_000_000
 LEASED_S, BORROWED_S = 4000, 3000
 IDLE_W, LOAD_W, USD_PER_KWH, PUE = 267, 680, 0.1, 1.25
 USD_PER_J = USD_PER_KWH * PUE / 3.6e6
-#: Extra watts that lending really draws.
-EXTRA_W = 180.0
+EXTRA_W = 180.0  #: Extra watts that lending really draws.
 LOAD_BINS = 3
-#: Mean requests of a window beside the one that each has.
-REQUESTS = 20
+REQUESTS = 20  #: Mean requests of a window beside the one that each has.
 MISS_UNLENT, MISS_LENT = 0.05, 0.075
 
 
@@ -114,11 +112,8 @@ def energy(random: np.random.Generator) -> Iterator[Shown]:
 def provision_term(
     random: np.random.Generator, windows: int = 600, work: float = 1, *, withheld: bool = True
 ) -> tuple[Term, float]:
-    """Return the cost of missed budgets, and what lending really added to it, USD.
-
-    A tenth of a device's windows is withheld at random, or none. Windows differ in their misses, and each resembles the
-    one before.
-    """
+    """Return the cost of missed budgets, and what lending really added to it, USD. A tenth of a device's windows is
+    withheld at random, or none. Windows differ in their misses, and each resembles the one before."""
     drawn = random.random(windows) < 0.1
     count = random.poisson(REQUESTS * np.where(drawn, 1.0, work)) + 1
     badness = np.exp(0.7 * wandering(random, windows, 0.3) - 0.245)
@@ -155,8 +150,7 @@ def expected_provision_usd(windows: int = 600) -> float:
     return windows * 0.9 * (REQUESTS + 1) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
 
 
-#: Chance of a rise into the top fifth from one below.
-HAZARD = 0.03
+HAZARD = 0.03  #: Chance of a rise into the top fifth from one below.
 
 
 def bursts(random: np.random.Generator) -> Iterator[Shown]:

@@ -18,8 +18,7 @@ from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run import tokens
 from rose.pricing.stats.bootstrap import Interval
 
-#: Dollars of tokens are multiplied by this, so that tokens and m both matter.
-SCALE = 6.0
+SCALE = 6.0  #: Dollars of tokens are multiplied by this, so that tokens and m both matter.
 OFFER, OFFER_RANGE = "market offer", (0.8, 1.5)
 USD_PER_DEVICE_HOUR = 2.0
 #: The increment of a purchase, as a share of the time that is needed: small beside the uncertainty.
@@ -88,8 +87,7 @@ def ledger(
         cash = way.cash
         assert cash is not None
         if way.name == NOTHING and share:
-            # Without any work idle devices change nothing.
-            continue
+            continue  # Without any work idle devices change nothing.
         # The book's figure is a guess, and the truth lies within its range.
         guess = within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
         added = 0.0 if way.name == NOTHING else float(bought(way.name, expected()[way.name], share).usd)

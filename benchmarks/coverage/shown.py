@@ -17,8 +17,7 @@ class Shown:
     low: float | None
     high: float | None
     why: str | None = None
-    #: Whether no interval would be honest, and none must be shown.
-    never: bool = False
+    never: bool = False  #: No interval may be shown: it would be dishonest.
 
     @property
     def covers(self) -> bool:
@@ -26,8 +25,7 @@ class Shown:
         return self.low <= self.truth and (self.high is None or self.truth <= self.high)
 
 
-#: Simulates one ledger, and yields its figures.
-Simulation = Callable[[np.random.Generator], Iterator[Shown]]
+Simulation = Callable[[np.random.Generator], Iterator[Shown]]  #: Simulates one ledger, and yields its figures.
 
 
 def shown(

@@ -13,10 +13,8 @@ from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
 from rose.accept.report import ROOT, phase
 
-#: Taller pages are cut off there; the rest is tables.
-HEIGHT_MAX_PX = 3600
-#: The pages of which the README shows the top.
-FIRST, FIRST_PX = ("Overview", "Fleet now"), 1100
+HEIGHT_MAX_PX = 3600  #: Taller pages are cut off there; the rest is tables.
+FIRST, FIRST_PX = ("Overview", "Fleet now"), 1100  #: The pages of which the README shows the top.
 SCREEN = Screen(1280, 1000)
 _QUALITY = 82
 

@@ -18,8 +18,7 @@ WAIT_S = 60
 @dataclass
 class Screen:
     texts: list[str] = field(default_factory=list)
-    #: Ids of buttons by their labels.
-    buttons: dict[str, str] = field(default_factory=dict)
+    buttons: dict[str, str] = field(default_factory=dict)  #: Ids of buttons by their labels.
     #: Ids of files to download, by the labels of their buttons.
     downloads: dict[str, str] = field(default_factory=dict)
     menu: list[str] = field(default_factory=list)

@@ -21,11 +21,9 @@ from rose.accept.report import Report, phase
 from rose.config import CoservingConfig
 from rose.terminal import echo
 
-#: Seconds that serving is watched before the first fault.
-_CALM_S = 30.0
+_CALM_S = 30.0  #: Seconds that serving is watched before the first fault.
 _CALM_QUICK_S = 15.0
-#: Timeout for lending after the last fault, whose host may still be starting.
-_LAST_S = 300.0
+_LAST_S = 300.0  #: Timeout for lending after the last fault, whose host may still be starting.
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
 _STEPS = 1_000_000

@@ -33,12 +33,10 @@ from rose.terminal import echo
 from tests.runtime.hosts import Host
 
 _CLOSES = ("released", "preempted", "expired")
-#: An event may be recorded this long before its fault.
-_EARLY_US = 50_000
+_EARLY_US = 50_000  #: An event may be recorded this long before its fault.
 _OFF_NS = 10_000_000_000
 _SUM = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
-#: Queries that must return no row at any time.
-_WRONG_NOW = {
+_WRONG_NOW = {  #: Queries that must return no row at any time.
     "turns counted twice": """
         SELECT run_id, trajectory_id, turn FROM turn WHERE outcome = 'completed' GROUP BY ALL HAVING count(*) > 1
     """,
@@ -50,8 +48,7 @@ _WRONG_NOW = {
         SELECT device_id, t0_ns FROM device_slice WHERE {_SUM} <> t1_ns - t0_ns
     """,
 }
-#: Queries that must return no row once everything is recorded.
-_WRONG_THEN = {
+_WRONG_THEN = {  #: Queries that must return no row once everything is recorded.
     "trajectories that lost a turn or its tokens": """
         SELECT trajectory.run_id, trajectory_id, any_value(trajectory.outcome), any_value(turns), any_value(done),
             any_value(trajectory.output_tokens), any_value(tokens)
@@ -159,8 +156,7 @@ class Books:
     engines: list[EngineChanged] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     unaccounted_ns: dict[str, int] = field(default_factory=dict)
-    #: Rows that should not exist, by problem.
-    wrong: dict[str, list[list[str]]] = field(default_factory=dict)
+    wrong: dict[str, list[list[str]]] = field(default_factory=dict)  #: Rows that should not exist, by problem.
     problems: list[str] = field(default_factory=list)
     #: Sums, for the detail and for claims about runs.
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -283,8 +279,7 @@ class Reader:
         self._program = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True
         )
-        # Without priority the busy fleet would leave it no time.
-        with suppress(OSError):
+        with suppress(OSError):  # Without priority the busy fleet would leave it no time.
             Path(f"/proc/{self._program.pid}/autogroup").write_text("-20")
 
     def read(self, timeout_s: float) -> Books:

@@ -15,16 +15,14 @@ from benchmarks.shared import GROWTH_MAX, growth, show
 from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
 
-#: A fault touches the requests in flight within this time after it.
-WINDOW_NS = 8_000_000_000
+WINDOW_NS = 8_000_000_000  #: A fault touches the requests in flight within this time after it.
 #: Shares of requests and of /health questions by which misses may be more frequent after a fault.
 _LATE_MORE_MAX, _MUTE_MORE_MAX = 0.02, 0.01
 _ROWS_KEPT = 50
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
 #: The end of these parts ends a lease at once, or changes an engine, so that the ledger always has a trace of it.
 _TRACED = _ENGINE | {Victim.AGENT}
-#: Without these parts another part ends the lease at its expiry.
-_ENDS_LEASE = _TRACED | {Victim.NODE}
+_ENDS_LEASE = _TRACED | {Victim.NODE}  #: Without these parts another part ends the lease at its expiry.
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,9 @@ def _late_share(served: Sequence[Served]) -> float:
 
 
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
-    """Return the time from the fault until serving had the device to itself.
-
-    None if the lease outlived the fault, or the fault does not touch the lease: an engine that stands still takes
-    nothing, and a host without power has no lease.
-    """
+    """Return the time from the fault until serving had the device to itself. None if the lease outlived the fault, or
+    the fault does not touch the lease: an engine that stands still takes nothing, and a host without power has no
+    lease."""
     fault, leases = trial.fault, seen.leases[trial.fault.host]
     if fault.victim not in _ENDS_LEASE or (fault.stop_s is not None and fault.victim in _ENGINE):
         return None
@@ -237,9 +233,7 @@ def line(seen: Seen, trial: Trial) -> str:
 @dataclass(slots=True)
 class RunsSeen:
     """The records of a stopped fleet, and the answers of `rose cost --by run`, `--by team` (`costs`) and `rose report`.
-
-    The books are those of the first host, which also has the events of the second.
-    """
+    The books are those of the first host, which also has the events of the second."""
 
     books: Books = field(default_factory=Books)
     writers_there: list[dict[str, Any]] = field(default_factory=list)

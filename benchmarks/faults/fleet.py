@@ -34,8 +34,7 @@ from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
 _START_TIMEOUT_S, _STOP_TIMEOUT_S, _CALL_TIMEOUT_S = 600.0, 240.0, 600.0
-#: Lead of the second host's monotonic clock.
-_AHEAD_S = 50_000
+_AHEAD_S = 50_000  #: Lead of the second host's monotonic clock.
 #: Titles of the processes of each part.
 _TITLES = {Victim.CONTROLLER: "ray::ControllerActor", Victim.AGENT: "ray::HostActor", Victim.TRAINER: "rose.cli train"}
 _PYTHON, _ROSE = sys.executable, ("-m", "rose.cli")
@@ -70,10 +69,8 @@ class Heard:
 
 
 class Fleet:
-    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray.
-
-    Raises FleetError.
-    """
+    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray. Raises
+    FleetError."""
 
     def __init__(self, folder: Path, engines: Setting, seed: int = 1, ray: Mapping[str, str] | None = None) -> None:
         if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):
@@ -259,8 +256,7 @@ class Fleet:
 
     def _page(self, name: HostName) -> tuple[Path, int]:
         plan = HostPlan(config=self._config, host=name, run_id="", controller_url="")
-        # The link leads to a path of the host.
-        memory = self.inside(name, str(plan.state / "memory")).readlink()
+        memory = self.inside(name, str(plan.state / "memory")).readlink()  # The link leads to a path of the host.
         return self.inside(name, str(memory / DEVICES[name] / "page")), self._ahead_ns(name)
 
     def _until(self, what: str, met: Any) -> None:

@@ -8,13 +8,10 @@ from typing import Literal
 
 Moment = Literal["burst", "idle"]
 HostName = Literal["one", "other"]
-#: Share of a process's trials that stop it for a while instead of killing it.
-STOPPED_SHARE = 0.15
+STOPPED_SHARE = 0.15  #: Share of a process's trials that stop it for a while instead of killing it.
 _STOP_MIN_S, _STOP_MAX_S = 1.0, 6.0
-#: Seconds that a line is cut, a disk full, or a clock wrong.
-_AWAY_MIN_S, _AWAY_MAX_S = 5.0, 20.0
-#: Delay between the awaited moment and the fault: at most about a step of either engine.
-_DELAY_MAX_S = 0.05
+_AWAY_MIN_S, _AWAY_MAX_S = 5.0, 20.0  #: Seconds that a line is cut, a disk full, or a clock wrong.
+_DELAY_MAX_S = 0.05  #: Delay between the awaited moment and the fault: at most about a step of either engine.
 
 
 class Victim(StrEnum):
@@ -42,8 +39,7 @@ _PLACES: dict[Victim, tuple[HostName, ...]] = dict.fromkeys(Victim, ("one",)) | 
     Victim.CLOCK: ("other",),
 }
 _AWAY_VERBS = {Victim.LINE: "cut", Victim.DISK: "full", Victim.CLOCK: "set to another hour"}
-#: Parts that are not processes: they fail for a while, and come back unchanged.
-AWAY = frozenset(_AWAY_VERBS)
+AWAY = frozenset(_AWAY_VERBS)  #: Parts that are not processes: they fail for a while, and come back unchanged.
 #: Ray's own processes and whole hosts are killed, never stopped.
 _KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
 

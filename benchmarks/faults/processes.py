@@ -27,10 +27,8 @@ class FleetError(UserError):
 
 
 class Program:
-    """A program on a host, started again after each end if `again`.
-
-    Lines of JSON go to `heard`, by default to `lines`; other output goes to its log.
-    """
+    """A program on a host, started again after each end if `again`. Lines of JSON go to `heard`, by default to `lines`;
+    other output goes to its log."""
 
     def __init__(
         self,

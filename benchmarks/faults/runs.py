@@ -19,8 +19,7 @@ from benchmarks.faults.setting import ENGINE_KINDS, KILLED, LEDGER, PRICE_BOOK, 
 from benchmarks.shared import arguments, measured
 from rose.accept.report import Report, phase
 
-#: Steps before one trainer is killed, and of each run after that unless a time is given.
-KILLED_AFTER = 2
+KILLED_AFTER = 2  #: Steps before one trainer is killed, and of each run after that unless a time is given.
 STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0

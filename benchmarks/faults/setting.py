@@ -20,19 +20,15 @@ RAY_PORT, GATEWAY_PORT = 6379, 30100
 RAY_ADDRESS, URL = f"{ADDRESSES['one']}:{RAY_PORT}", f"http://{ADDRESSES['one']}:{GATEWAY_PORT}"
 DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
 ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
-#: The first host also has a device only for rollouts, with a trainer on it.
-TRAINER_DEVICE = "rollout-one"
+TRAINER_DEVICE = "rollout-one"  #: The first host also has a device only for rollouts, with a trainer on it.
 HOST_OF: dict[str, HostName] = {**{device: host for host, device in DEVICES.items()}, TRAINER_DEVICE: "one"}
-#: The first host's file system for ledger and state, small enough to fill.
-DISK = "/srv/small"
+DISK = "/srv/small"  #: The first host's file system for ledger and state, small enough to fill.
 LEDGER = f"{DISK}/ledger"
 #: Paths on each host. Hosts read real models from the user's cache.
 FILE, MODEL, SERVING_URL = "/srv/fleet.json", "/srv/model", "http://127.0.0.1:30000"
-#: Between the zones of the hosts.
-ROUTE, PRICE_BOOK = "inter-zone", "example"
+ROUTE, PRICE_BOOK = "inter-zone", "example"  #: Between the zones of the hosts.
 TOKEN = "a-token-of-the-trials"
-#: The demo's latency budgets.
-_TTFT_MS, _TPOT_MS = 2000, 400
+_TTFT_MS, _TPOT_MS = 2000, 400  #: The demo's latency budgets.
 _KV_BYTES = 64 << 20
 
 
@@ -77,8 +73,7 @@ class Setting:
             for host, core in zip(HOSTS, cores, strict=False)
         ]
         alone = {"id": TRAINER_DEVICE, "host": "one", "pool": "rollout", "cores": [cores[1]], **shared}
-        # Steps of a few seconds.
-        groups = {"groups_per_step": 8 if self.made else 4, "group_size": 8}
+        groups = {"groups_per_step": 8 if self.made else 4, "group_size": 8}  # Steps of a few seconds.
         return FleetConfig.model_validate(
             {
                 "name": NAME,

@@ -16,23 +16,17 @@ from benchmarks.faults.processes import kill
 from benchmarks.faults.setting import HOSTS
 from rose.clock import monotonic_ns, utc_us
 
-#: Timeout for rollouts to work before a fault.
-_LENDING_TIMEOUT_S = 240.0
+_LENDING_TIMEOUT_S = 240.0  #: Timeout for rollouts to work before a fault.
 _RECENT_NS = 2_000_000_000
 _MOMENT_TIMEOUT_S = 20.0
-#: A lease may end during the wait for the moment.
-_TRIES = 5
+_TRIES = 5  #: A lease may end during the wait for the moment.
 _MOMENT_LOOK_S = 0.002
-#: Least time for the consequences of a fault to show.
-OBSERVED_S = 6.0
-#: Timeout for the struck part to come back and be lent again, times `--patience`.
-_RECOVERY_TIMEOUT_S = 300.0
+OBSERVED_S = 6.0  #: Least time for the consequences of a fault to show.
+_RECOVERY_TIMEOUT_S = 300.0  #: Timeout for the struck part to come back and be lent again, times `--patience`.
 _LOOK_S = 0.1
-#: Time of a host without power, and the most by which its clock is ahead afterwards.
-_POWER_OFF_S = 3.0
+_POWER_OFF_S = 3.0  #: Time of a host without power, and the most by which its clock is ahead afterwards.
 _CLOCK_MAX_S = 100_000
-#: The most by which a wall clock is set ahead or back.
-_CLOCK_SET_MAX_S = 7_200
+_CLOCK_SET_MAX_S = 7_200  #: The most by which a wall clock is set ahead or back.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,15 +37,12 @@ class Trial:
     fault: Fault
     at_ns: int
     at_us: int
-    #: The lease in force on the struck host's device, as the watch numbers it.
-    lease: int
+    lease: int  #: The lease in force on the struck host's device, as the watch numbers it.
     replaced_ns: int | None
-    #: When rollouts first worked on the struck host's device after that.
-    lending_ns: int | None
+    lending_ns: int | None  #: When rollouts first worked on the struck host's device after that.
     until_ns: int
     until_us: int
-    #: Hosts that kept their power and whose serving engine was started anew.
-    serving_anew: tuple[HostName, ...] = ()
+    serving_anew: tuple[HostName, ...] = ()  #: Hosts that kept their power and whose serving engine was started anew.
     wrong: tuple[str, ...] = ()
 
 
@@ -127,8 +118,7 @@ class Striker:
                 host.unplug()
                 return host.plug_in
             case Victim.DISK:
-                # A writer may take the last byte first.
-                with suppress(AssertionError, subprocess.TimeoutExpired):
+                with suppress(AssertionError, subprocess.TimeoutExpired):  # A writer may take the last byte first.
                     fleet.fill()
                 return fleet.empty
             case Victim.CLOCK:

@@ -12,20 +12,16 @@ import psutil
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Span, SpanRecord
 
-#: Time between two looks at the lease, and the precision of its end.
-LOOK_S = 0.005
+LOOK_S = 0.005  #: Time between two looks at the lease, and the precision of its end.
 _LOOKS_PER_DRAIN = 10
-#: Processor times further apart than this say nothing about the time between them.
-_LOOKS_APART_NS = 1_000_000_000
+_LOOKS_APART_NS = 1_000_000_000  #: Processor times further apart than this say nothing about the time between them.
 PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
     """A lease that the page had at `at_ns`, and not yet at `without_ns`. Monotonic nanoseconds; number 0: no lease.
-
-    Leases of a new page, as after a host's restart, are numbered from the next multiple of `PAGE` on.
-    """
+    Leases of a new page, as after a host's restart, are numbered from the next multiple of `PAGE` on."""
 
     at_ns: int
     number: int
@@ -42,11 +38,9 @@ class Ran:
 
 
 class PageWatch:
-    """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`.
-
-    `place` returns the page's path and the lead of its host's clock, ns; `process` returns the process with a number on
-    that host. Times are of this machine's clock.
-    """
+    """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`. `place` returns
+    the page's path and the lead of its host's clock, ns; `process` returns the process with a number on that host.
+    Times are of this machine's clock."""
 
     def __init__(
         self, place: Callable[[], tuple[Path, int]], process: Callable[[int], psutil.Process | None] = lambda _: None
@@ -57,13 +51,11 @@ class PageWatch:
         self._sought_ns = 0
         self._page: ArbiterPage | None = None
         self._ahead_ns = self._tail = self._pages = 0
-        #: When the page and the lease were last looked for.
-        self._found_ns = self._looked_ns = 0
+        self._found_ns = self._looked_ns = 0  #: When the page and the lease were last looked for.
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="page watch", daemon=True)
         self.leases: list[LeaseSeen] = [LeaseSeen(0, 0, 0, 0)]
-        #: Rollout spans by end.
-        self.work: list[SpanRecord] = []
+        self.work: list[SpanRecord] = []  #: Rollout spans by end.
         self.ran: list[Ran] = [Ran(0, 0)]
 
     def start(self) -> None:
@@ -105,7 +97,7 @@ class PageWatch:
                 self.work += [
                     SpanRecord(span.kind, span.start_ns - self._ahead_ns, span.end_ns - self._ahead_ns)
                     for span in spans
-                    if span.kind is Span.ROLLOUT
+                    if span.kind in (Span.ROLLOUT, Span.BESIDE)
                 ]
                 self._see_ran(page)
 
@@ -131,21 +123,22 @@ class PageWatch:
             self._engine = (0, None, 0)
             return
         cpu_ns = int((times.user + times.system) * 1e9)
-        # Time before an engine was first seen does not count.
-        more_ns = cpu_ns - before_ns if number == known else 0
+        more_ns = cpu_ns - before_ns if number == known else 0  # Time before an engine was first seen does not count.
         self.ran.append(Ran(now_ns, self.ran[-1].cpu_ns + more_ns))
         self._engine = (number, process, cpu_ns)
 
     def _find(self) -> None:
         before_ns, self._found_ns = self._found_ns, monotonic_ns()
-        path, ahead_ns = self._place()
+        try:
+            path, ahead_ns = self._place()
+        except FileNotFoundError:  # The host is down.
+            path, ahead_ns = None, 0
         if self._page is not None and (self._page.path != path or self._page.replaced()):
             self._page.close()
             self._page = None
             self._pages += 1
-            # The new page may exist since then.
-            self._looked_ns = before_ns
-        if self._page is None:
+            self._looked_ns = before_ns  # The new page may exist since then.
+        if self._page is None and path is not None:
             with suppress(OSError, PageError, ValueError):
                 page = ArbiterPage(path)
                 self._ahead_ns, self._tail = ahead_ns, page.get(Party.ROLLOUT, Field.HEAD)
@@ -165,9 +158,7 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 
 def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
     """Return when serving had the device to itself: at the end of the lease, or later if a last step still computed.
-
-    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later.
-    """
+    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later."""
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))
 

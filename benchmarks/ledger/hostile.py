@@ -19,12 +19,9 @@ from rose.tokens import of_secret
 
 TIMEOUT_S, TIMEOUT_QUICK_S = 2.0, 0.25
 MEMORY_GB = 0.5
-#: Statements in parallel: most of their time is waiting.
-_AT_ONCE = 2
-#: In a file that no statement may read.
-SECRET = "hunter2"
-#: With `--quick` each way tries one statement of this many, and the two ways try different ones.
-_QUICK_STRIDE = 25
+_AT_ONCE = 2  #: Statements in parallel: most of their time is waiting.
+SECRET = "hunter2"  #: In a file that no statement may read.
+_QUICK_STRIDE = 25  #: With `--quick` each way tries one statement of this many, and the two ways try different ones.
 #: Files that change because the controller writes its access log.
 _LOGGED = ("ledger/live/gateway/", "ledger/heads/gateway.", "ledger/ledger.duckdb", "ledger/writers.jsonl")
 

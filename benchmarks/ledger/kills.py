@@ -137,7 +137,7 @@ def main() -> None:
 def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], dict[str, int]]:
     """Run one writer, and return counts of its life, and of its failures by claim."""
     root, ballast = disk / "ledger", disk / "ballast"
-    # Most faults show where the catalog has just room, or just none.
+    # Most faults show where the catalog has barely enough room, or barely too little.
     free_bytes = luck.choice((luck.randrange(900_000), luck.randrange(600_000), luck.randrange(30_000)))
     merging = luck.random() < 0.3
     early = luck.random() < 0.15

@@ -23,10 +23,8 @@ from rose.ledger.writer import LedgerWriter
 
 RATE = 2000
 ROUNDS = 5
-#: Events before DuckDB, SQLite and the durable form of the ledger wait for the disk.
-BATCH = 1000
-#: A host of 8 devices writes 21 events a second, a controller of 200 turns a second some 600.
-EVENTS_PER_S_MIN = 5_000
+BATCH = 1000  #: Events before DuckDB, SQLite and the durable form of the ledger wait for the disk.
+EVENTS_PER_S_MIN = 5_000  #: A host of 8 devices writes 21 events a second, a controller of 200 turns a second some 600.
 
 Way = Callable[[Sequence[Event]], object]
 

@@ -21,8 +21,7 @@ QUESTIONS = ("devices", "device_states", "leases", "latency", "preemptions")
 #: Ten million events, and with `--quick` a fifth of a million.
 FLEET, FLEET_QUICK = Fleet(128, 30_000), Fleet(16, 5_000)
 BATCH = 10_000
-#: The machine's other work affects these measurements: the median of the rounds counts.
-ROUNDS, ROUNDS_FULL = 5, 3
+ROUNDS, ROUNDS_FULL = 5, 3  #: The machine's other work affects these measurements: the median of the rounds counts.
 #: New segments before each receipt, as of a writer that flushes every two seconds for five minutes.
 RECEIPTS, SEGMENTS_BETWEEN = 7, 150
 _RECEIPT = ("rose.cli", "ledger", "receipt")
@@ -44,8 +43,7 @@ def measure(report: Report, folder: Path) -> None:
     report.claim(f"verify, {events / 1e6:.3g} million events", statistics.median(verify_s), "s", 15, "lower")
     again_s = []
     with traffic.writers(root) as hosts:
-        # Opening the writers begins new epochs.
-        _sound(verify_changed, root)
+        _sound(verify_changed, root)  # Opening the writers begins new epochs.
         for number in range(ROUNDS):
             seconds = max(1, BATCH * fleet.seconds // events)
             fleet.go_on(hosts[:1], fleet.seconds + number * seconds, seconds)

@@ -18,8 +18,7 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.verify import verify
 
 CORES = 2
-#: What pricing keeps of a ledger: without it, it prices from nothing.
-KEPT = "pricing.duckdb"
+KEPT = "pricing.duckdb"  #: What pricing keeps of a ledger: without it, it prices from nothing.
 MORE_EVENTS = 100_000
 ROUNDS = 5
 

@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process held. `getrusage` may give the peak of its parent."""
+    """Return this process's peak memory. `getrusage` may give its parent's peak."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
@@ -60,8 +60,7 @@ def increments(root: Path, devices: str, seconds: str, events: str, rounds: str)
     from rose.pricing import charges as of_rose
 
     fleet, book, seen = Fleet(int(devices), int(seconds)), pricebook.load("example"), Seen()
-    # Pricing keeps its results for a small ledger only if the file exists.
-    (root / "pricing.duckdb").touch()
+    (root / "pricing.duckdb").touch()  # Pricing keeps its results for a small ledger only if the file exists.
     _, first = timed(lambda: of_rose.price(root, book, seen=seen))
     each, appended = [], []
     for number in range(int(rounds)):

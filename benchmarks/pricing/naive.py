@@ -31,8 +31,7 @@ import polars as pl
 from rose.ledger import catalog
 
 BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
-#: In the order in which ties are settled.
-ALL = (*BUCKETS, "unaccounted")
+ALL = (*BUCKETS, "unaccounted")  #: In the order in which ties are settled.
 HOUR_NS = 3_600_000_000_000
 _PLACE = ("run_id", "hour", "device_id", "lease_id")
 #: The columns of a row, before its amounts.
@@ -46,10 +45,8 @@ Fate = tuple[int, str, str, str]
 
 
 def price(root: Path, book: str) -> pd.DataFrame:
-    """Return every charge of the ledger at `root` by the text of a price book: columns KEY and AMOUNTS.
-
-    `hour` is the number of the hour since the epoch.
-    """
+    """Return every charge of the ledger at `root` by the text of a price book: columns KEY and AMOUNTS. `hour` is the
+    number of the hour since the epoch."""
     prices = Prices(book)
     with catalog.connect(root) as ledger:
 
@@ -102,10 +99,8 @@ def split(total: int, weights: dict[K, int]) -> dict[K, int]:
 
 
 def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return each time [t0_ns, t1_ns) for which a device of a run was provisioned.
-
-    Raises ValueError for a device of two classes or pools.
-    """
+    """Return each time [t0_ns, t1_ns) for which a device of a run was provisioned. Raises ValueError for a device of
+    two classes or pools."""
     device = read(
         "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM tenure"
     )
@@ -242,8 +237,7 @@ def _capacity(
                     else {(-1, "", "", _cause(stay, *place[3:], rank)): (0, 1)}
                 )
                 yield from _divided(place, ALL[rank], ns, cost, fates)
-    # Tokens of places without rollout time.
-    for place, fates in left.items():
+    for place, fates in left.items():  # Tokens of places without rollout time.
         yield from _divided(place, "rollout", 0, 0, fates)
 
 

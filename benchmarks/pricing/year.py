@@ -25,8 +25,7 @@ ROUNDS = 3
 _BUCKETS = ("serving", "train", "sync", "activation", "headroom", "idle", "unaccounted")
 _TASKS = ("code", "math", "maze")
 _ROW_NANO = 276_923_076
-#: Each question by the command that answers it.
-QUESTIONS = {
+QUESTIONS = {  #: Each question by the command that answers it.
     "cost of a year by team and bucket": f"cost --by team --by bucket --period {YEAR}",
     "cost of a year by day and device class": f"cost --by day --by device-class --period {YEAR}",
     "cost of a year by task and version": f"cost --by task --by version --period {YEAR}",

@@ -33,8 +33,7 @@ from rose.runtime.transfer.codec.header import Bits
 
 GROUP = 8
 START = WarmStart(task=TaskConfig())
-#: Raise it when the same settings would give another chain.
-_RECIPE = 2
+_RECIPE = 2  #: Raise it when the same settings would give another chain.
 RATES = {"the demo's rate": TrainingConfig().learning_rate, "a rate of 1e-6": 1e-6}
 
 

@@ -65,7 +65,7 @@ def _rates(elements: int, rounds: int, share: float) -> dict[str, dict[str, floa
         taken_s.setdefault(what, []).append(time.perf_counter() - began_s)
 
     for number in range(rounds + 1):
-        if number == 1:  # The first round compiled, and touched memory.
+        if number == 1:  # The first round compiles, and touches memory.
             taken_s.clear()
         with timed("memcpy"):
             np.copyto(held, new)

@@ -48,10 +48,8 @@ def compare(base: Bits, new: Bits) -> Compared:
 
 
 def entropy_bits(base: Bits, new: Bits) -> float:
-    """Return elements times the entropy of an element's change, in ULPs, given the base's exponent; for bf16.
-
-    It is a little too low, since a code would also have to send the frequencies, which are of this very step.
-    """
+    """Return elements times the entropy of an element's change, in ULPs, given the base's exponent; for bf16. It is a
+    little too low, since a code would also have to send the frequencies, which are of this very step."""
     exponents = base >> _BF16_MANTISSA_BITS & _EXPONENTS - 1
     places, steps = changes.between(base, new).positions_and_steps()
     of_changed = exponents[places].astype(np.uint32)

@@ -27,8 +27,7 @@ SHARE = 0.01
 LINK_BYTES_PER_S = 1e8 / 8
 TENSORS = 4
 ROUNDS = 3
-#: Versions beyond the largest distance, so that no power of two leads to the newest.
-_BEYOND = 21
+_BEYOND = 21  #: Versions beyond the largest distance, so that no power of two leads to the newest.
 _WAYS = _COMPOSITES, _CHAIN, _DENSE = "composite deltas", "every delta", "whole version"
 _Tensors = dict[str, torch.Tensor]
 
@@ -70,8 +69,7 @@ def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[i
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
     found, chain = {}, []
     for version in range(newest + 1):
-        # Tensors are encoded apart, so the same weights shifted serve as other tensors.
-        bits = next(versions)
+        bits = next(versions)  # Tensors are encoded apart, so the same weights shifted serve as other tensors.
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
         tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}
         chain.append(store.publish(version, tensors).manifest)

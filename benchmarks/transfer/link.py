@@ -40,12 +40,10 @@ from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
 Arrays = dict[str, Bits]
-#: Of one way: values by phase, a value a round; seconds, and `wire_bytes`.
-_Taken = dict[str, list[float]]
+_Taken = dict[str, list[float]]  #: One way's values by phase, one a round: seconds, and `wire_bytes`.
 LINKS = {"1 Gbit/s": 1e9 / 8, "100 Mbit/s": 1e8 / 8}
 TENSORS = 16
-#: How many times faster than each other way.
-TARGETS = {XOR.name: 2.0, DENSE.name: 8.0}
+TARGETS = {XOR.name: 2.0, DENSE.name: 8.0}  #: Ratio of speeds, by the other way.
 OURS = "ours"
 _WAYS = (OURS, *TARGETS)
 
@@ -82,10 +80,8 @@ class _Ours:
 
 class _Plain:
     """A store and an engine as others build them: each tensor encoded in one way, sent and checked by the same code.
-
     Its packages look like a store's, so a store's server serves them and a receiver fetches them. Each version is
-    published against the one before, or whole if `way` is `DENSE`; arrays are flat and of bf16.
-    """
+    published against the one before, or whole if `way` is `DENSE`; arrays are flat and of bf16."""
 
     def __init__(self, folder: Path, way: Way, arrays: Arrays) -> None:
         self._way, self._version = way, 0
@@ -149,7 +145,7 @@ class _Plain:
         assert all(np.array_equal(array, self._engine[name]) for name, array in arrays.items())
 
     def _decode(self, base: Bits, sent: Buffer, result: str, out: Bits) -> None:
-        """Decode into `out`, and check that it is what was published."""
+        """Decode into `out`, and check it against the published version."""
         if self._way is not DENSE and out is not base:
             np.copyto(out, base)
         self._way.apply(out, sent)

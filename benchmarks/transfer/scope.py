@@ -5,10 +5,8 @@ from pathlib import Path
 
 from rose.config import FleetConfig
 
-#: Shares of the elements that a step changes.
-SHARES = (0.01, 0.03, 0.1, 0.2)
-#: Shares of an ordinary step of RL, for which speed is claimed.
-ORDINARY_SHARES = SHARES[:2]
+SHARES = (0.01, 0.03, 0.1, 0.2)  #: Shares of the elements that a step changes.
+ORDINARY_SHARES = SHARES[:2]  #: Shares of an ordinary step of RL, for which speed is claimed.
 #: The folder of models and recorded training runs.
 CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 
@@ -20,15 +18,13 @@ class Scope:
     sizes_elements: int
     speed_elements: int
     speed_rounds: int
-    #: Steps of the recorded training run, and the groups of eight trajectories in each.
-    chain_steps: int
+    chain_steps: int  #: Steps of the recorded training run, and the groups of eight trajectories in each.
     chain_groups: int
     link_elements: int
     link_rounds: int
     join_elements: int
     join_distances: tuple[int, ...]
-    #: Ranks of trainers and of engines, and the sizes of their model.
-    shards_ranks: tuple[int, ...]
+    shards_ranks: tuple[int, ...]  #: Ranks of trainers and of engines, and the sizes of their model.
     shards_width: int
     shards_vocabulary: int
     pause_rounds: int

@@ -25,9 +25,7 @@ _own = threading.local()
 @dataclass(frozen=True, slots=True)
 class Way:
     """`encode(base, new)` returns the bytes to send; `apply(base, sent)` turns the base into the new array, in place.
-
-    Arrays are flat, of 16-bit elements.
-    """
+    Arrays are flat, of 16-bit elements."""
 
     name: str
     encode: Callable[[Bits, Bits], bytes]

@@ -73,7 +73,6 @@ def _closes(ledger: Path) -> None:
 
 
 def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
-    """Return the chosen UTC nanosecond as of which the books are shown; None: now."""
     posted = sorted((entry for entries in closes.values() for entry in entries), key=lambda entry: -entry.posted_us)
     names: dict[int | None, str] = {None: _NOW}
     for entry in posted:

@@ -18,7 +18,7 @@ from rose.pricing.money import NS_PER_HOUR
 _BARS_MAX = 20
 _CHARGES_MAX = 200
 _WORK = {link.ROLLOUTS: "rollouts alone", link.EVERYTHING: "everything: serving, training and idle time too"}
-#: The choice that a click on a row sets, and the next division.
+#: A row's click: the choice, and the next division.
 _OPENS = {"team": ("team", "run"), "run": ("run", "lease"), "lease": ("lease", None)}
 _AMOUNT = "amount_nano"
 

@@ -67,7 +67,6 @@ def _course(course: Sequence[Stretch], run: Run) -> None:
 
 
 def sentence(found: Learned | None, course: Sequence[Stretch]) -> str:
-    """Compare the first and the last steps of a run, in Markdown."""
     if found is None:
         return "**Unclear whether the policy learned**: need two steps with judged answers; have one."
     count = course[-1].last - course[0].first + 1

@@ -1,4 +1,4 @@
-"""Serving safety now, activity of every device, and reasons for what was not lent."""
+"""Serving safety now, activity of every device, and the reasons for not lending."""
 
 from datetime import timedelta
 from fractions import Fraction
@@ -108,8 +108,8 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
         means = (float(beside[name].sum()) / beside.height for name in ("beside_share", "slowed_share"))
         share, slowed = map(Fraction, means)
         st.info(
-            f"Beside live requests, {words.percent(share)} of {beside.height:,} serving devices went to rollouts, and "
-            f"serving's steps took {words.percent(slowed)} longer for it (mean of the newest slices)."
+            f"Beside live requests, rollouts had {words.percent(share)} of the serving devices that lend so "
+            f"({beside.height:,}), and serving's steps took {words.percent(slowed)} longer (mean of the newest slices)."
         )
     st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
 

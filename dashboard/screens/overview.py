@@ -41,8 +41,6 @@ Place = st.delta_generator.DeltaGenerator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """`before` is None without charges to compare with."""
-
     chosen: link.Link
     scope: Scope
     bill: Bill
@@ -122,7 +120,6 @@ def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link)
 
 
 def _kept(requests: pl.DataFrame) -> tuple[Fraction | None, int]:
-    """Return the share of requests within their budgets, and the number of requests."""
     count = int(requests["requests"].sum())
     return Fraction(int(requests["kept"].sum()), count) if count else None, count
 

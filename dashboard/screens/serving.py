@@ -88,7 +88,6 @@ def _latency(latency: pl.DataFrame, window: Window, run: Run) -> None:
 
 
 def _with_gaps(latency: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return a row for every bin between the first and the last: NULL without requests."""
     width = timedelta(microseconds=max(10**6, (window.to_ns - window.from_ns) // 1000 // _BINS + 1))
     first, last = int(latency["bin"][0]), int(latency["bin"][-1])
     bins = pl.DataFrame({"bin": range(first, last + 1)}, schema={"bin": latency.schema["bin"]})

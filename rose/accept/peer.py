@@ -69,7 +69,6 @@ class Peer:
 
 
 def _serve(connection: Connection, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    """Answer each request with (result, failure) until the other end is closed."""
     made: object = None
     failure: str | None = None
     try:

@@ -1,6 +1,5 @@
 """Report of a benchmark or an acceptance run: claims with their targets, and the detail behind them."""
 
-import argparse
 import json
 import os
 import platform
@@ -12,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import pynvml
 from rich.table import Table
 
+from rose.runtime.coserving.meter import meter_gpu
 from rose.terminal import Screen, echo
 
 ROOT = Path(__file__).parents[2]
@@ -80,16 +79,7 @@ def device() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return ", ".join([*_gpus(), model, f"{len(os.sched_getaffinity(0))} cores", f"{memory_gib:.0f} GiB"])
-
-
-def _gpus() -> list[str]:
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [pynvml.nvmlDeviceGetName(handle) for handle in handles]
-    except pynvml.NVMLError:
-        return []
+    return ", ".join([*meter_gpu.names()[0], model, f"{len(os.sched_getaffinity(0))} cores", f"{memory_gib:.0f} GiB"])
 
 
 def commit() -> str:
@@ -103,26 +93,9 @@ def commit() -> str:
         return ""
 
 
-def arguments(about: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
-    return parser
-
-
-def finish(report: Report, file: Path | None) -> None:
-    """Print the report and write it to `file`. A report without claims never replaces an earlier file."""
-    report.show()
-    if file is not None and not report.claims:
-        echo(f"nothing was measured: {file} is left as it is", err=True)
-    elif file is not None:
-        file.write_text(report.text())
-        echo(f"written to {file}", err=True)
-
-
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Print on stderr what begins, and at its end how long it took."""
+    """Print on stderr the phase's name, and at its end how long it took."""
     echo(f"{name} ...", err=True)
     began_s = time.perf_counter()
     yield

@@ -1,5 +1,5 @@
 """Acceptance stages: their table, and the process that runs each. A stage is a module with `measure(scope, report)` in
-its own process group. A crash, a hang or a missing report is a claim that does not hold; the other stages still run."""
+its own process group. A crash, a hang or a missing report is a failed claim; the other stages still run."""
 
 import importlib
 import json
@@ -42,14 +42,16 @@ class Stage:
         return self.quick_seconds if quick else self.seconds
 
 
-STAGES = (  # In running order: facts first, then what later stages rely on.
+STAGES = (  # In running order: facts first, then properties that later stages rely on.
     Stage(name="host", seconds=35, quick_seconds=25, needs_gpu=False),
     Stage(name="cuda_tests", seconds=60, quick_seconds=45),
     Stage(name="gate", seconds=85, quick_seconds=25, needs_gpu=False),
+    Stage(name="beside", seconds=240, quick_seconds=60, needs_gpu=False),
     Stage(name="weights", seconds=70, quick_seconds=20, needs_gpu=False),
     Stage(name="vmm", seconds=40, quick_seconds=20),
     Stage(name="power", seconds=20, quick_seconds=12, needs_gpu=False),
     Stage(name="engines", seconds=170, quick_seconds=120, takes_rest=True),
+    Stage(name="busy_engines", seconds=450, quick_seconds=200, takes_rest=True),
 )
 
 
@@ -83,7 +85,6 @@ class StageReport(Report):
         self.save()
 
     def fact(self, name: str, value: object) -> None:
-        """Add a figure without a target and save it."""
         self.facts[name] = value
         self.save()
 
@@ -93,7 +94,7 @@ class StageReport(Report):
         partial.replace(self.file)
 
     def load(self) -> None:
-        """Read what the stage's process saved. Raises OSError, or an error of the file's form."""
+        """Read the report of the stage's process. Raises OSError, or an error of the file's form."""
         kept = json.loads(self.file.read_text())
         self.claims = [Claim(**{name: claim[name] for name in Claim.__dataclass_fields__}) for claim in kept["claims"]]
         self.facts, self.detail, self.skipped, self.failed = (kept[name] for name in _SAVED)
@@ -150,7 +151,7 @@ def _run(stage: Stage, outcome: StageReport, folder: Path, gpu: int | None, seco
         except subprocess.TimeoutExpired:
             failed = f"stopped after {seconds:g} s"
         finally:
-            with suppress(ProcessLookupError):  # Ends the stage's own processes too, also after an interrupt.
+            with suppress(ProcessLookupError):  # Ends the stage's processes too, also after an interrupt.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     outcome.took_s = time.monotonic() - began_s

@@ -1,12 +1,9 @@
-"""The trainer's interface: a run on an existing fleet.
+"""The trainer's interface: a run on an existing fleet. It loads torch only to publish weights, never Ray or SGLang.
 
-    with rose.client.open_run("http://127.0.0.1:30100", name="grpo", model="frozenlake-tiny") as run:
-        run.publish(dict(model.named_parameters()))
-        generations = run.generate(prompts, {"max_new_tokens": 16}, group_id="g0", step=0)
-        run.judge(generations, rewards, verifier="unit-tests")
-
-It loads torch only to publish weights, and neither Ray nor SGLang.
-"""
+with rose.client.open_run("http://127.0.0.1:30100", name="grpo", model="frozenlake-tiny") as run:
+    run.publish(dict(model.named_parameters()))
+    generations = run.generate(prompts, {"max_new_tokens": 16}, group_id="g0", step=0)
+    run.judge(generations, rewards, verifier="unit-tests")"""
 
 from rose.client.address import (
     ClientError,

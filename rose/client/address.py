@@ -45,7 +45,7 @@ class RunAddress:
 
     url: str
     run_id: str
-    fence: int  # Number of the client; an older number may not publish or record.
+    fence: int  # Number of the client; older clients may not publish or record.
     token: str | None = field(default=None, repr=False)
     away_s: float = AWAY_S
 

@@ -15,8 +15,8 @@ from rose.client.address import ClientError, ControllerAwayError, RunAddress, au
 
 _TIMEOUT_S = 10.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0  # Drawn at random: clients of a restarted controller do not all return at once.
-RETRIED = frozenset({429, 502, 503, 504})  # Try again: too many turns, a full disk, or a proxy without a controller.
-_OWN = frozenset({429, 503})  # The statuses among them that the controller itself gives, with a reason.
+RETRIED = frozenset({429, 502, 503, 504})  # Too many turns, a full disk, or a proxy without a controller.
+_OWN = frozenset({429, 503})  # Statuses among them that the controller itself sends, with a reason.
 RESUME = "resume the run"
 WARN_S = 30.0
 
@@ -34,7 +34,7 @@ def retried(status: int, answer: Any) -> tuple[Failure, str]:
 
 class Patience:
     """Decides how long one request is repeated: for `away_s`, or with `waits` while the controller says that it is
-    busy, with a warning in the log. `then` is the advice once it is back."""
+    busy, with a warning in the log. `then`: advice for the time after."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then

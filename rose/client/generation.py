@@ -42,8 +42,8 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn; the last part has all as `generation`. `anew`: the turn was lost, and this replaces
-    all parts."""
+    """Tokens of a streamed turn; the last part has all as `generation`. `anew`: the turn was lost, and this part
+    replaces all earlier parts."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -85,7 +85,7 @@ def judged(
 ) -> list[Trajectory | Verdict]:
     """Return a `Trajectory` and a `Verdict` for each single-turn generation; rewards of at least `threshold` are
     accepted. `trainer_version` is the version of the weights that learn from them. `correct` is ground truth, if known.
-    `answer_tokens` counts each one's tokens of the answer proper (None: all). Raises ClientError."""
+    `answer_tokens` counts each generation's tokens of the answer proper (None: all). Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")

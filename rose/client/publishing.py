@@ -19,8 +19,8 @@ from rose.client.address import ClientError
 if TYPE_CHECKING:
     import torch
 
-_ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds it there again.
-_FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. One that died leaves its pin behind.
+_ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds the store there again.
+_FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
 
 
 class WeightOrigin:
@@ -53,8 +53,8 @@ class WeightOrigin:
         return self._store.latest()
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Return once `version` can be fetched; the tensors may change then. Raises TransferError. Tensors on an
-        accelerator are compared there. The newest version is not written again, and must hold the same weights."""
+        """Return once `version` can be fetched; the tensors may change then. Tensors on an accelerator are compared
+        there. The newest version is not written again, and must hold the same weights. Raises TransferError."""
         import torch
 
         from rose.runtime.transfer.store.fence import FencedError
@@ -73,7 +73,7 @@ class WeightOrigin:
             raise
 
     def weights_sha256(self, version: int) -> str:
-        """Return the digest of a version in the folder. Raises TransferError."""
+        """Raises TransferError for a version that is not in the folder."""
         return self._store.weights_sha256(version)
 
     def close(self) -> None:

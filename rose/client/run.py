@@ -67,12 +67,12 @@ def open_run(
     away_s: float = AWAY_S,
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is the
-    fleet's rollout model. `staleness_max` bounds how many versions behind the newest a turn may be, by default. Engines
-    go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be
-    resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published weights:
-    a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default: the one
-    that reaches the controller. Requests to an absent controller are repeated for `away_s`. Raises ClientError for a
-    wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that cannot be resumed."""
+    fleet's rollout model. `staleness_max`: default bound on how many versions a turn may be behind. Engines go to runs
+    of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be resumed.
+    `trainer_device` is the trainer's device in the fleet, if any. `folder` holds published weights: with a kept folder
+    a resumed run continues with deltas. `host` is this host's address for fetching; default: the address that reaches
+    the controller. Requests to an absent controller are repeated for `away_s`. Raises ClientError for a wrong argument
+    or a refusal, ControllerAwayError, and RunEndedError for a run that cannot be resumed."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -110,8 +110,8 @@ def open_run(
 
 
 class Run:
-    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at
-    the end: as failed after an exception, but left open if a newer client took it over."""
+    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at the
+    end: as failed after an exception, but left open if a newer client took it over."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Run:
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """Return one generation per prompt, in order; prompts are token ids, `sampling` is SGLang's `sampling_params`.
-        All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is called every two
+        All belong to the group `group_id`, or each to its own in `group_ids`. Blocks; `progress` is called every two
         seconds. If no turn is completed for ten, the logger `rose.client` warns why. The first failure ends all turns:
         raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
@@ -227,14 +227,12 @@ class Run:
 
     def publish(self, tensors: Mapping[str, torch.Tensor], version: int | None = None) -> int:
         """Publish weights under the names of the model's checkpoint; return their version, by default the next one.
-        Engines can fetch them by then, and the tensors may change. Raises TransferError, RunTakenError,
-        RunEndedError, ControllerAwayError, and ClientError for a version that the run has published with other
-        weights, or exceeded."""
+        Then engines can fetch them, and the tensors may change. Raises TransferError, RunTakenError, RunEndedError,
+        ControllerAwayError, and ClientError for a version below the run's newest, or published with other weights."""
         self.check()
         origin = self._weights()
         if version is None:
-            newest = [number for number in (origin.latest(), self.version) if number is not None]
-            version = max(newest, default=-1) + 1
+            version = max((number for number in (origin.latest(), self.version) if number is not None), default=-1) + 1
         try:
             origin.publish(version, tensors)
         except UserError:
@@ -248,8 +246,7 @@ class Run:
         return version
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably. A repeated event counts once: by `event_id`, else by step, trajectory, or
-        trajectory and verifier."""
+        """Record events durably, each once: by `event_id`, else by step, trajectory, or trajectory and verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -309,7 +306,7 @@ class Run:
                     {"fence": address.fence, **message},
                     token=address.token,
                     away_s=address.away_s if away_s is None else away_s,
-                    waits=away_s is None,  # Closing must not wait until somebody mends a disk.
+                    waits=away_s is None,  # Closing must not wait for a disk repair.
                     going_on=lambda: self._lost is None and not self._left.is_set(),
                 )
             except ControllerAwayError:
@@ -334,9 +331,9 @@ class Run:
     def _go_on(
         self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
     ) -> None:
-        """Continue with the run after `error` refused this client's `fence`, or raise why that is impossible. An
-        expired run is resumed under its old fence, so a client that resumed it meanwhile keeps it. If the answer was
-        lost, this client itself may be the newer one: it is if the same key gets an answer again."""
+        """Continue the run after `error` refused this client's `fence`, or raise why that is impossible. An expired run
+        is resumed under its old fence, so a client that resumed it meanwhile keeps it. If the answer was lost, this
+        client itself may be the newer one: then its key gets an answer again."""
         with self._resuming:
             address = self.address
             if address.fence != fence:
@@ -405,7 +402,7 @@ _END = object()
 
 
 class BackgroundTurns:
-    """A `TurnClient` in a thread of its own, which runs coroutines until `close`."""
+    """A `TurnClient` in its own thread, which runs coroutines until `close`."""
 
     def __init__(self, address: RunAddress) -> None:
         self._loop = asyncio.new_event_loop()
@@ -438,7 +435,6 @@ class BackgroundTurns:
             running.cancel()
 
     def close(self) -> None:
-        """Cancel all tasks, and end the thread."""
         self.submit(self.client.__aexit__()).result()
         self.submit(_cancel_others()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -34,8 +34,8 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer
-    is sent again under its key, for `address.away_s` or while the controller is busy."""
+    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer is
+    sent again under its key, for `address.away_s` or while the controller is busy."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -74,7 +74,7 @@ class TurnClient:
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
-        `turn`. A broken stream continues where it was; an `anew` part replaces all earlier ones, which were lost."""
+        `turn`. A broken stream continues where it was; an `anew` part replaces all earlier parts, which were lost."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = Patience(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -136,7 +136,7 @@ class TurnClient:
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a turn. Connection failures are raised as `_AwayError`, also while the answer is read inside `with`."""
+        """POST a turn. Raises `_AwayError` for connection failures, also while the answer is read inside `with`."""
         import aiohttp
 
         assert self._session is not None, "`async with` opens it"
@@ -161,7 +161,7 @@ class TurnClient:
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
 
     async def _pause(self, patience: Patience, error: _AwayError) -> None:
-        """Wait before the turn is sent again. Raises ControllerAwayError when it is given up."""
+        """Wait before the turn is sent again. Raises ControllerAwayError at the end."""
         if error.unheard and await self._is_there():
             patience.begin()
         else:
@@ -179,7 +179,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came; `held_s` is the time until the connection broke. `unheard`: it is open, but nothing came."""
+    """No answer came; `held_s`: time until the connection broke. `unheard`: it is open, but silent."""
 
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)
@@ -228,8 +228,8 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
-    """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, they are
-    those that it had at the start."""
+    """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, it reports
+    the versions of its start."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

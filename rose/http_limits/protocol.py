@@ -17,7 +17,7 @@ _LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "answer": ANSWER
 
 
 class Connections:
-    """The connections of one server, and since when clients owe something or are idle."""
+    """The connections of one server, and since when clients owe data or are idle."""
 
     def __init__(self) -> None:
         self._most = connections_max()
@@ -37,7 +37,6 @@ class Connections:
             self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     def waits(self, connection: LimitedProtocol, part: Part) -> None:
-        """The server waits for this part of a request from now on."""
         self._waiting.pop(connection, None)
         self._waiting[connection] = asyncio.get_running_loop().time(), part
 
@@ -122,7 +121,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def takes(self) -> bool:
-        """Return whether the client took a part of the answer since the last call, or since the answer waits."""
+        """Return whether the client took a part of the answer since the last call or the answer's start."""
         before, self._unsent_bytes = self._unsent_bytes, self._connected.get_write_buffer_size()
         return before - self._unsent_bytes >= ANSWER_BYTES_MIN
 

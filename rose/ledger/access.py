@@ -1,7 +1,6 @@
-"""The access log: an event for each read of a ledger, by commands on its folder and by a gateway. `logged` is for
-commands and the dashboard's SQL page. It stops nobody when an event cannot be written, since whoever may read a folder
-may read its files without any log. `AccessLog` is a gateway's: an event is on disk before the answer goes out, so a
-read is refused while the disk refuses its event."""
+"""The access log: an event for each read of a ledger. `logged` serves commands and the dashboard's SQL page: it stops
+nobody when an event cannot be written, since a reader of the folder may also read its files without a log. `AccessLog`
+serves a gateway: an event is on disk before the answer goes out, so a failing disk refuses reads."""
 
 from __future__ import annotations
 
@@ -24,11 +23,10 @@ if TYPE_CHECKING:
     from rose.ledger.writer import LedgerWriter
 
 WRITER = "access"
-#: `exports`: exports, reports and verifications are logged; `queries`: queries too; anything else: nothing.
+#: `exports`: log exports, reports and verifications; `queries`: queries too; anything else: nothing.
 VARIABLE = "ROSE_LOG_ACCESS"
 STATEMENT_CHARACTERS = 1000
-#: Refusals of one peer, and its questions about writers, become one event in this time.
-COUNTED_S = 1.0
+COUNTED_S = 1.0  # Refusals of one peer, and its questions about writers, become one event in this time.
 _COUNTED_MAX = 1024
 OTHER_PEERS = "(other peers)"
 
@@ -63,7 +61,7 @@ def logged(
 def statement(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
-    # JSON can bring half of a surrogate pair, which cannot be stored.
+    # JSON may contain half of a surrogate pair, which cannot be stored.
     content = text.encode(errors="backslashreplace")
     kept = text[:STATEMENT_CHARACTERS].encode(errors="backslashreplace").decode()
     return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}
@@ -89,7 +87,7 @@ def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """Writes Access events through the writer that `writer` opens. Threads may share it. Call `close` at the end."""
+    """Writes Access events through the writer that `writer` opens, for several threads. Call `close` at the end."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -105,7 +103,7 @@ class AccessLog:
             raise LedgerError(failure)
 
     def write(self, event: Access) -> None:
-        """Bring `event` to disk. Raises LedgerError: then the answer must not go out."""
+        """Write `event` to disk. Raises LedgerError: then the answer must not go out."""
         self._writer().record(event)
 
     def count(self, event: Access) -> None:

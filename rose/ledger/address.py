@@ -21,8 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_guarded(host: str, token: str | None, ways: str) -> None:
-    """Raise OpenAddressError if other machines reach `host` and there is no token, SecretError for a short one. `ways`
-    says how to give it."""
+    """Raise OpenAddressError for a host that other machines reach without a token, SecretError for a short token."""
     if token is not None:
         check_token(token)
     elif not is_loopback(host):
@@ -33,8 +32,8 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
     """Return why a request is refused, by its Host and Origin headers (empty: not sent); None if it is allowed. A
-    browser sends what any page asks, and names the page's site in Origin. A page whose name resolves to this machine
-    sends that name as Host. With a token neither matters, since no page knows it."""
+    browser sends any page's requests, with the page's site in Origin. A page whose name resolves to this machine sends
+    that name as Host. A token makes both checks unnecessary, since no page knows it."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):

@@ -1,12 +1,9 @@
-"""The catalog: a DuckDB file that holds views and no data, so that a reader never meets a writer's lock.
+"""The catalog: a DuckDB file of views without data, so that a reader never meets a writer's lock.
 
-Its sources are `stored_event`, the segments of every part; `unrolled_stored_event`, those that no roll-up counts yet;
-and the roll-ups. All else is in `sql/views`. The file is made in memory, and replaced atomically when a writer or an
-epoch appears and after a compaction, an archiving or a roll-up. New segments of an epoch show without that.
-
-Anyone who may write to the folder may replace the file. So `connect` compares all that it defines with what it must
-define, and makes it anew where they differ. A macro or a type in a catalog hides DuckDB's own of that name, so
-everything beside the views counts as a difference."""
+Its sources are `stored_event` (all segments), `unrolled_stored_event` (segments without a roll-up) and the roll-ups.
+The other views are in `sql/views`. A new writer or epoch, a compaction, an archiving and a roll-up replace the file
+atomically. A user of the folder may replace it too, so `connect` compares all definitions with the expected ones, and
+rebuilds a differing catalog. Additions count: a macro or type in a catalog hides DuckDB's own of that name."""
 
 import errno
 import functools
@@ -66,7 +63,7 @@ INTERNAL = (
     *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
     f"rolled_{CLIENT_ID}",
 )
-#: Internal views that `sql/rollups` defines, in an order in which they can be made.
+#: Internal views of `sql/rollups`, in an order in which they can be made.
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
 STORAGE_VERSION = "v1.5.0"
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
@@ -83,9 +80,8 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """Return a connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
-    Later events show in later queries, except those of an epoch begun later. Open a connection for each piece of work,
-    and keep none for longer than a compaction's grace period. Raises LedgerError."""
+    """Return a connection that reads the ledger as it is now, in UTC. Later queries see later events, except events of
+    an epoch begun later. Keep it no longer than a compaction's grace period. Raises LedgerError."""
     root = layout.check(root)
     connection = database.empty()
     try:
@@ -94,7 +90,7 @@ def connect(root: Path | str) -> Connection:
         connection.execute("SET TimeZone = 'UTC'")
         # A query reads the same files for each of its views, and most of a small file is its footer.
         connection.execute("SET parquet_metadata_cache = true")
-        # Last, since what a catalog defines hides DuckDB's own, in the comparison too.
+        # Last: a catalog's definitions hide DuckDB's own, in the comparison too.
         connection.execute("USE ledger")
     except BaseException as error:
         connection.close()
@@ -115,8 +111,7 @@ def _attach_current(connection: Connection, root: Path) -> bool:
             _compared[root] = key
             return True
     except (duckdb.Error, OSError):
-        # Missing, damaged, or open for writing in another client: a new file helps.
-        pass
+        pass  # Missing, damaged, or open for writing in another client: a new file helps.
     connection.execute("DETACH DATABASE IF EXISTS ledger")
     return False
 
@@ -141,8 +136,8 @@ def _attach_new(connection: Connection, root: Path) -> None:
 
 
 def refresh(root: Path | str) -> bytes:
-    """Replace the ledger's catalog by one that reads every part of now, and return its bytes. Raises LedgerError for a
-    damaged source, and OSError if the disk refuses. The old catalog then stays."""
+    """Replace the ledger's catalog by one that reads all present parts, and return its bytes. Raises LedgerError for a
+    damaged source, OSError if the disk refuses. The old catalog then stays."""
     root = layout.check(root)
     try:
         selects = sources.selects(root)
@@ -166,7 +161,6 @@ def refresh(root: Path | str) -> bytes:
 
 
 def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
-    """Return the bytes of the catalog in place if this process knows that it selects this."""
     with suppress(OSError):
         content = (root / layout.CATALOG).read_bytes()
         if _compared.get(root) == (selects, hashlib.sha256(content).hexdigest()):
@@ -175,7 +169,7 @@ def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
 
 
 def refresh_sound(root: Path) -> None:
-    """Refresh the catalog, unless a damaged file prevents that. Raises LedgerError if the disk refuses."""
+    """Refresh the catalog, unless a damaged file prevents it. Raises LedgerError if the disk refuses."""
     try:
         with suppress(LedgerError):
             refresh(root)
@@ -184,17 +178,16 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views of a connection give what a roll-up of this span must hold. `retry` names a view with the
-    records that do not count, over all events: a roll-up must count no record that readers do not see."""
+    """Make a connection's daily views give the content of a roll-up of this span. `retry` names a view with the ignored
+    records over all events: a roll-up must count no record that readers do not see."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
 
 def faults(root: Path) -> tuple[list[str], list[str]]:
-    """Return what the catalog of the ledger at `root` defines wrongly or lacks, and notes on one without faults. The
-    notes say that it is stale, or that the ledger was moved: a process was killed before it replaced the catalog, or
-    will do so now. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged
-    roll-up."""
+    """Return wrong or missing definitions in the catalog of the ledger at `root`, and notes if there are none. A note
+    says that it is stale, or that the ledger was moved: a process was killed before it replaced the catalog, or will do
+    so now. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged roll-up."""
     path, selects = root / layout.CATALOG, sources.selects(root)
     if _in_place(root, selects) is not None or not path.exists():
         return [], []
@@ -215,7 +208,7 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
 
 
 def made_of(root: Path) -> str:
-    """Return a digest of all that the catalog of the ledger must define now. Raises LedgerError."""
+    """Return a digest of all present definitions that the catalog needs. Raises LedgerError."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -286,8 +279,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 def _template() -> bytes:
     """Return a catalog over a ledger without events, kept for this code: the views take most of the time."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
-    views = [sql.view(view) for view in VIEWS]
-    texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *views]
+    texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *(sql.view(view) for view in VIEWS)]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
 
 
@@ -311,8 +303,8 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make`, kept as `name` beside the module `source` while `made_of` stays the same. A damaged
-    or foreign file is replaced. Where nothing may be written each process makes its own."""
+    """Return the result of `make`, kept as `name` beside the module `source` while `made_of` stays equal. A damaged or
+    foreign file is replaced. In a read-only folder each process makes its own."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -331,7 +323,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog that `fill` made, from `start` if given. Raises OSError for any error."""
+    """Return the bytes of a catalog that `fill` made, starting from `start`. Raises OSError for any error."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
@@ -341,8 +333,7 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
             connection.execute(attach)
         connection.execute("USE ledger")
         fill(connection)
-        # Closing a connection hides that its file is incomplete.
-        connection.execute("CHECKPOINT ledger")
+        connection.execute("CHECKPOINT ledger")  # Closing a connection hides that its file is incomplete.
         connection.execute("USE memory")
         connection.execute("DETACH ledger")
         return path.read_bytes()
@@ -350,7 +341,7 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
 
 @contextmanager
 def _building() -> Iterator[Path]:
-    """Yield where to make a catalog: in memory, or with the temporary files. Raises OSError for errors of the block."""
+    """Yield the path for a new catalog, in memory or a temporary folder. Raises OSError for errors of the block."""
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
     with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:

@@ -8,28 +8,25 @@ from contextlib import contextmanager, suppress
 
 import duckdb
 
-#: Databases in memory that nobody uses now, newest last.
-_idle: list[duckdb.DuckDBPyConnection] = []
+_idle: list[duckdb.DuckDBPyConnection] = []  # Databases in memory without a user, newest last.
 _IDLE_AT_MOST = 4
-_IDLE_BYTES = 16 << 20  # A database that keeps more of the files that it read is closed.
+_IDLE_BYTES = 16 << 20  # A database that caches more file data is closed.
 _MEMORY = "SELECT coalesce(sum(memory_usage_bytes), 0) FROM duckdb_memory()"
 
 
 def connect(
     path: str = ":memory:", *, config: Mapping[str, str | bool | int | float | list[str]] | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """Return `duckdb.connect` without the progress bar, which would be drawn into JSON on standard output of a process
-    that `multiprocessing` spawned. Raises duckdb.Error."""
+    """Return `duckdb.connect` without its progress bar, which would mix with JSON on stdout. Raises duckdb.Error."""
     connection = duckdb.connect(path, config=dict(config or {}))
     connection.execute("SET enable_progress_bar = false")
     return connection
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to an empty database in memory, one that was used before if there is one: a new one takes as
-    long as ten small queries. Nobody else has it until the connection is garbage. Tables, views and macros must be
-    temporary, an attached database has the name `ledger`, and settings are set back. Python variables are never taken
-    for tables. Raises duckdb.Error."""
+    """Return a connection to an empty database in memory, used by nobody else until it is garbage. Databases are
+    reused: a new one takes as long as ten small queries. So tables, views and macros must be temporary, an attached
+    database has the name `ledger`, and settings are reset. Python variables are never tables. Raises duckdb.Error."""
     try:
         database = _idle.pop()
     except IndexError:
@@ -42,7 +39,7 @@ def empty() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def one_thread(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Let a block use one thread: several would each hold rows of many files, to keep their order."""
+    """Let a block use one thread: each further one would hold rows of many files, to keep their order."""
     ((threads,),) = connection.execute("SELECT current_setting('threads')").fetchall()
     connection.execute("SET threads = 1")
     try:
@@ -55,7 +52,7 @@ def _take_back(database: duckdb.DuckDBPyConnection, process: int) -> None:
     if process != os.getpid():
         _leave_open(database)
         return
-    with suppress(duckdb.Error):  # After some errors a database refuses everything, and a locked one every setting.
+    with suppress(duckdb.Error):  # After some errors a database refuses every statement, a locked one every setting.
         database.execute("SET enable_progress_bar = false")
         database.execute("DETACH DATABASE IF EXISTS ledger")
         ((memory,),) = database.execute(_MEMORY).fetchall()

@@ -1,4 +1,4 @@
-"""Check each file of a ledger by itself, and remember the results so that no unchanged file is read again."""
+"""Checks each file of a ledger by itself, and remembers the results so that no unchanged file is read again."""
 
 import functools
 import hashlib
@@ -23,8 +23,8 @@ _OTHER_ROWS = "its rows do not match the digest of its writer: they were replace
 #: Fields that events of these actions must have, with their types.
 _DETAILS: dict[str, dict[str, type]] = {
     "compacted": {"writer": str, "last_seq": int, "sha256": str, "manifest_sha256": str},
-    "archived": {"manifest_sha256": str, "deleted": bool},
-    "restored": {"manifest_sha256": str},
+    "archived": {"file": str, "manifest_sha256": str, "deleted": bool},
+    "restored": {"file": str, "manifest_sha256": str},
     "rolled_up": {"coverage_sha256": str},
     "adopted": {"name": str, "version": str, "sha256": str, "text": str, "adopted_us": int, "adopted_by": str},
 }
@@ -33,22 +33,21 @@ _T = TypeVar("_T")
 
 
 class Seen:
-    """Findings of one process's verifications by file, so that the next one reads new files only. A file is identified
-    by path, size, inode and times, so only a full verification finds bytes that decay. Threads may share it."""
+    """Findings of one process's verifications by file, so that the next verification reads new files only. A file is
+    identified by path, size, inode and times, so only a full verification finds decayed bytes. For several threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        #: By kind and path; also what `verified.save` keeps for the next process.
+        #: By kind and path; `verified.save` keeps them for the next process.
         self.entries: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
-        #: When the last verification of every byte with the same findings began, UTC microseconds; 0 for none.
+        #: Start of the last verification of every byte with the same findings, UTC microseconds; 0 for none.
         self.full_until_us = 0
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
-        """Return what `look`, named by `kind`, finds in the file's bytes. Raises OSError."""
+        """Return the result of `look`, named by `kind`, on the file's bytes. Raises OSError."""
         key = (kind, str(path))
-        # Before the bytes, so that a change meanwhile shows in the times.
-        stat = path.stat()
+        stat = path.stat()  # Before the bytes, so that a change meanwhile shows in the times.
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
         entry = self.entries.get(key)
         if entry is None or entry[0] != stamp:
@@ -57,7 +56,7 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """Return what `look` finds of the file, where `kind` names all that it depends on, the bytes included."""
+        """Return the result of `look` on the file. `kind` names all its inputs, the bytes included."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
@@ -65,7 +64,7 @@ class Seen:
         return cast(_T, self.entries[key][1])
 
     def forget_where_other(self, later: Self) -> None:
-        """Forget the files for which another verification has other findings, so that they are read again."""
+        """Forget files for which another verification has other findings, so that they are read again."""
         self.entries = {key: entry for key, entry in self.entries.items() if later.entries.get(key, entry) == entry}
 
     def forget_unvisited(self) -> None:
@@ -76,10 +75,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The findings on a segment, or on the rows of a compacted part, which have no header."""
-
-    #: None without a trustworthy one; `fault` then says why.
-    header: segments.Header | None
+    header: segments.Header | None  # None without a trustworthy one; `fault` then says why.
     fault: str | None
     unchecked: tuple[str, ...] = ()
 
@@ -163,7 +159,7 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
-    """Yield what is wrong with a segment that follows one with this SHA-256 and next seq (None: unknown)."""
+    """Yield the faults of a segment that follows one with this SHA-256 and next seq (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
         yield "it does not follow the segment before it: one is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:
@@ -206,13 +202,12 @@ def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool
 
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
-    """Return the details of the `ledger` events of one action that `writer` wrote, by seq. A damaged file has none."""
+    """Return the details of `writer`'s `ledger` events of one action, by seq. Damaged files count as empty."""
     return [detail for what, detail in all_recorded(root, writer, seen) if what == action]
 
 
 def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """Return action and details of the `ledger` events that `writer` wrote, by seq. Leaves out damaged files, and
-    events without the fields of their action, which `detail_faults` names."""
+    """Return action and details of `writer`'s `ledger` events, by seq, without damaged files and faulty details."""
     return [(action, detail) for _, action, detail in _events(root, writer, seen) if _says_all(action, detail)]
 
 
@@ -235,7 +230,7 @@ def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, 
     events: list[tuple[int, str, Any]] = []
     for part in layout.parts(root, writer):
         for path in sorted(root.glob(part.pattern)):
-            # `Chain` reports what is wrong with a damaged file.
+            # `Chain` reports the faults of a damaged file.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 sha256 = segments.sha256_in(path.name)
                 if part.state == "compacted":

@@ -34,26 +34,23 @@ from rose.errors import UserError
 FORMAT_VERSION = 1
 MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
-#: Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
-UPKEEP_RUN_ID = "ledger"
-#: Sums that pricing keeps, and makes again from the events if the file is gone.
-PRICING = "pricing.duckdb"
+UPKEEP_RUN_ID = "ledger"  # Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
+PRICING = "pricing.duckdb"  # Pricing's sums, made again from the events if the file is gone.
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EPOCH_NAME = re.compile(r"\d{6,}")
-#: SEGMENT_NAME for DuckDB's and Python's `glob`. No other name matches.
+#: SEGMENT_NAME for DuckDB's and Python's `glob`, without other matches.
 SEGMENT_PATTERN = f"{'[0-9]' * 6}-{'[0-9a-f]' * 64}.parquet"
 SEGMENT_NAME = re.compile(r"(?P<index>\d{6})-(?P<sha256>[0-9a-f]{64})\.parquet")
 MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
 #: Files that an interrupted command leaves. No view reads them, and the next command removes them.
 LEFTOVER_NAME = re.compile(r"\..+\.(tmp|gone)")
 
-#: No writer's name begins with a dot. DuckDB takes the characters for a pattern, so no ledger's path may hold one.
+#: No writer's name begins with a dot. DuckDB takes the characters for a pattern, so no ledger's path may have one.
 _PARTS_LOCK = ".parts.lock"
 _PATTERN_CHARACTERS = set("*?[],")
 
-#: A part counts before another of the same epochs in this order.
-State = Literal["archived", "compacted", "live"]
+State = Literal["archived", "compacted", "live"]  # Of parts with the same epochs, the first in this order counts.
 
 
 class LedgerError(UserError):
@@ -61,7 +58,7 @@ class LedgerError(UserError):
 
 
 class LockError(UserError, OSError):
-    """The file system refuses a lock. Nothing is wrong with the ledger, and readers need no lock."""
+    """The file system refuses a lock. The ledger is sound, and readers need no lock."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -76,8 +73,7 @@ class TakenError(Exception):
 
 
 def create(root: Path | str) -> Path:
-    """Make `root` a ledger, or check that it is one, and return its absolute path. Raises LedgerError if `root` is a
-    file, a folder with foreign content, or a ledger of a newer format."""
+    """Make `root` a ledger, or check it; return its absolute path. Raises LedgerError for other content."""
     root = _absolute(root)
     marker = root / MARKER
     if not marker.exists():
@@ -118,12 +114,12 @@ def check(root: Path | str) -> Path:
 
 
 def ledger_id(root: Path) -> str:
-    """Return the id that tells this ledger from all others, also after a move; empty if it has none."""
+    """Return the ledger's unique id, unchanged by a move; empty if it has none."""
     return str(json.loads((root / MARKER).read_bytes()).get("id", ""))
 
 
 def give_id(root: Path) -> str:
-    """Return the ledger's id, given to it now if it has none. Raises OSError."""
+    """Return the ledger's id, created if missing. Raises OSError."""
     if not (known := ledger_id(root)):
         with locked(root / "locks" / ".id.lock"):
             if not (known := ledger_id(root)):
@@ -133,7 +129,7 @@ def give_id(root: Path) -> str:
 
 
 def _mark(marker: Path) -> None:
-    """Write the marker, unless another process does. What is signed names the first one's id."""
+    """Write the marker, unless another process does. Signed documents name the first one's id."""
     temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
@@ -197,8 +193,8 @@ def chain(root: Path, writer: str) -> list[Part]:
 
 def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     """Return every part of `writer` in the ledger, in order, and whether a wider one supersedes it. Live epochs are
-    listed before compacted files: an epoch is removed only after its compacted file stands, so what the first listing
-    misses the second one has. A manifest may move to `archived` or back meanwhile, so `compacted` is listed twice."""
+    listed before compacted files: an epoch is removed only after its compacted file stands. A manifest may move to
+    `archived` or back meanwhile, so `compacted` is listed twice."""
     known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
@@ -309,10 +305,9 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, waiting for it. The kernel frees it when the process ends in any way. Raises
-    LockError where this user may not write it, or the disk refuses."""
+    """Hold an exclusive lock on `path`, which the process's end frees. Raises LockError if the file system refuses."""
     try:
-        # No parents: a ledger that was moved away is not begun anew in its old place.
+        # No parents: a ledger that was moved away must not reappear in its old place.
         path.parent.mkdir(exist_ok=True)
         file = path.open("ab")
     except OSError as error:
@@ -363,12 +358,11 @@ def _absolute(root: Path | str) -> Path:
 
 
 def is_number(name: str) -> bool:
-    """Return whether `name` is the one name of an epoch, or of a roll-up's generation."""
     return EPOCH_NAME.fullmatch(name) is not None and name == f"{int(name):06d}"
 
 
 def names(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208 - a path of each name takes five times as long
+        return os.listdir(folder)  # noqa: PTH208 - a Path for each name takes five times as long
     except (FileNotFoundError, NotADirectoryError):
         return []

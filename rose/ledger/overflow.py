@@ -1,6 +1,5 @@
-"""Merge or count high-volume events while the queue is full, so that each event is accounted for. Slices and power
-readings of a device are merged with the one before them, so that no nanosecond is lost. Other events are counted and
-their amounts summed, and a `ledger` event of action `dropped` reports them."""
+"""Merges or counts high-volume events while the queue is full. A device's slice or power reading is merged with the one
+before, so that no nanosecond is lost. A `ledger` event of action `dropped` reports count and sums of other events."""
 
 import json
 from collections import Counter
@@ -11,19 +10,17 @@ from rose.events import Event, Ledger
 from rose.ledger import rows
 from rose.ledger.rows import Row
 
-#: Merged events kept at most: one for each device, engine and lease of some hours.
-MERGED_MAX = 4096
+MERGED_MAX = 4096  # Maximum of merged events: one for each device, engine and lease of some hours.
 _AMOUNTS = ("_tokens", "_bytes", "_ns")
 _MOMENTS = ("t0_ns", "t1_ns", "t_ns")
 
 
 class Overflow:
-    """Takes events that the queue could not. Not safe to share between threads by itself."""
+    """Takes events that the queue could not. For one thread, or under a lock."""
 
     def __init__(self) -> None:
         self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-        #: By run (None: the writer's) and kind.
-        self._counts: Counter[tuple[str | None, str]] = Counter()
+        self._counts: Counter[tuple[str | None, str]] = Counter()  # By run (None: the writer's) and kind.
         self._sums: dict[tuple[str | None, str], Counter[str]] = {}
 
     def __bool__(self) -> bool:
@@ -41,7 +38,7 @@ class Overflow:
                 sums[name] += value
 
     def drain(self) -> Iterator[Row]:
-        """Yield the events that stand for what was taken in, and empty this."""
+        """Yield the merged and summed events, and empty this."""
         for (kind, *_), named in self._merged.items():
             yield kind, tuple(named.values())
         for run_id in dict.fromkeys(run_id for run_id, _ in self._counts):
@@ -78,9 +75,9 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Make the power reading `named` that of both: energies summed, power and busy share averaged over time. Mean power
-    is rounded down to a milliwatt. Memory, clock and reasons stay the later ones. A value that one of the two lacks is
-    unknown for both. Power they have or lack together, since their `source` is the same."""
+    """Merge two power readings into `named`: energies summed, power and busy share averaged over time. Mean power is
+    rounded down to a milliwatt. Memory, clock and reasons stay the later ones. A value missing in one is unknown for
+    both. Both have power or lack it, since their `source` is equal."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

@@ -1,4 +1,4 @@
-"""Events as rows. Each field is checked where it enters, since a wrong one found later would spoil a whole segment."""
+"""Events as rows. Each field is checked at entry, since a wrong one found later would spoil a whole segment."""
 
 import functools
 import math
@@ -23,8 +23,7 @@ _ARROW: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
 }
 
-#: An event: its kind and the values of `fields_of(kind)` in order.
-Row = tuple[str, tuple[Any, ...]]
+Row = tuple[str, tuple[Any, ...]]  # An event: its kind and the values of `fields_of(kind)` in order.
 
 
 @functools.cache
@@ -40,7 +39,7 @@ def fields_of(kind: str) -> tuple[Field, ...]:
 
 
 def encode(event: Event) -> tuple[Any, ...]:
-    """Return the values of an event's fields, checked. Raises LedgerError that names kind, field and value."""
+    """Return the checked values of an event's fields. Raises LedgerError with kind, field and value."""
     try:
         quick = _quick(event.kind)
     except AttributeError:
@@ -71,9 +70,9 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table, in the order of `batch`, the first of which has `first_seq`. An event that names no run
-    is of `run_id`. One of another run names `run_id` as its fleet, if its kind has that field. A column without a value
-    is left out, except those that every event has."""
+    """Return events as a table, in the order of `batch`, the first of which has `first_seq`. An event without a run
+    gets `run_id`. An event of another run gets `run_id` as its fleet, if its kind has that field. A column without a
+    value is left out, except the columns that every event has."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -102,8 +101,8 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return a function that gives an event's values if all of them surely fit, and None if each must be looked at.
-    Generated as `dataclasses` does, because a loop takes twice as long."""
+    """Return a function that gives an event's values if all of them surely fit, else None. Generated as `dataclasses`
+    does, because a loop takes twice as long."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)
@@ -166,7 +165,6 @@ def _check(kind: str, field: Field, value: Any) -> Any:
 
 
 def _is_utf8(text: str) -> bool:
-    """Return False for a lone surrogate, which no file can hold."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

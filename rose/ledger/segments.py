@@ -1,5 +1,4 @@
-"""Segments: immutable Parquet files, each of which names the SHA-256 of the one before it. A segment's own SHA-256 is
-in its name, so that a changed byte shows even in the newest one."""
+"""Segments: immutable Parquet files, each with the SHA-256 of the one before, and its own SHA-256 in its name."""
 
 import hashlib
 import io
@@ -30,13 +29,11 @@ class Header:
     writer: str
     epoch: int
     index: int
-    #: A segment without rows has last_seq = first_seq - 1.
-    first_seq: int
+    first_seq: int  # A segment without rows has last_seq = first_seq - 1.
     last_seq: int
-    #: Empty for a writer's first segment.
-    previous_sha256: str
+    previous_sha256: str  # Empty for a writer's first segment.
     format_version: int = layout.FORMAT_VERSION
-    #: Digest of the rows, and the link of the chain that it makes (see `rose.ledger.evidence.content`).
+    #: Digest of the rows, and its link of the chain (see `rose.ledger.evidence.content`).
     rows_sha256: str = ""
     chain_sha256: str = ""
     #: The public key that signed the link, and the signature; empty if unsigned.
@@ -46,9 +43,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A writer's notes outside its segments, as paths relative to the ledger. `announced` is noted before its file
-    is written, and becomes `segment` once the file stands. So the newest segment after a kill at any moment is one of
-    the two. After a power cut it may be neither."""
+    """A writer's notes outside its segments, as paths relative to the ledger. `announced` is noted before its file is
+    written, and becomes `segment` once the file stands. So the newest segment after a kill at any moment is one of the
+    two. After a power cut it may be neither."""
 
     segment: str | None = None
     announced: str | None = None
@@ -56,8 +53,6 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a writer's chain: what its next segment must continue."""
-
     writer: str
     epoch: int
     next_index: int
@@ -70,7 +65,7 @@ class Tail:
 
 def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
     """Write `table`, whose seqs go up from `tail.next_seq`, as the next segment, on disk when this returns. Raises
-    OSError if the disk refuses it. `recover` then says whether the segment stands."""
+    OSError if the disk refuses it. `recover` then tells whether the segment stands."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -99,8 +94,8 @@ def put(root: Path, path: str, content: bytes) -> None:
 
 
 def recover(root: Path, writer: str) -> Tail | None:
-    """Return where `writer` stands on disk; None if it never wrote. Raises LedgerError if its newest segment is damaged
-    or gone: a new one would hide that, or use a seq twice."""
+    """Return the end of `writer`'s chain on disk; None if it never wrote. Raises LedgerError if its newest segment is
+    damaged or gone: a new one would hide that, or use a seq twice."""
     way_out = "Run `rose ledger verify`, put the file back, or go on under another writer name"
     head = read_head(root, writer).segment
     if not (numbers := layout.epochs(root, writer)):
@@ -133,8 +128,8 @@ def recover(root: Path, writer: str) -> Tail | None:
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
-    """Open the epoch after `tail.epoch` with a segment that has every column and no row. Raises OSError. DuckDB fails
-    on a pattern without a file, and a column of a new version must be in some file of each epoch."""
+    """Open the epoch after `tail.epoch` with a segment that has every column and no row: DuckDB fails on a pattern
+    without a file, and each epoch must have a new version's columns. Raises OSError."""
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     if tail.epoch == 0:
@@ -160,8 +155,8 @@ def check_key(tail: Tail) -> None:
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
-    """Note the path of the segment that `writer` is about to write; empty for none. Raises OSError. Written in place,
-    within one page, so that a kill leaves the note before or this one, and no disk is waited for."""
+    """Note the path of the next segment of `writer`; empty for none. Raises OSError. Written in place, within one page,
+    so that a kill leaves the old or the new note, without waiting for the disk."""
     path = _announcement(root, writer)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -220,15 +215,15 @@ def link(header: Header, sha256: str) -> Link:
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Return those of `columns` that a Parquet file has. In this thread alone: with the reader's own threads, one
-    process in ten to forty aborted at its exit (pyarrow 26: "terminate called without an active exception")."""
+    """Return the present `columns` of a Parquet file. In this thread alone: with the reader's own threads, one process
+    in ten to forty aborted at its exit (pyarrow 26: "terminate called without an active exception")."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """Return what `writer` noted as its newest segment, and as its next. Raises LedgerError if the first is damaged.
-    Neither is forced to disk, so they may lag, or be empty, after a power cut; never after a kill."""
+    """Return the noted newest segment of `writer`, and its next. Raises LedgerError if the first is damaged. After a
+    power cut, never after a kill, they may lag or be empty: the disk is not waited for."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):

@@ -1,5 +1,4 @@
-"""Sources of the views: the segments of every part, those that no roll-up counts yet, and the roll-ups. Paths are
-absolute, so that any DuckDB client finds them from any working directory."""
+"""Sources of the views: segments and roll-ups, by absolute paths, for DuckDB clients in any working directory."""
 
 import functools
 import itertools
@@ -18,9 +17,9 @@ from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 from rose.ledger.layout import Part
 
-#: How far a roll-up goes: the coverage before it, and for each writer the last epoch and the seq after it.
+#: Extent of a roll-up: the coverage before it, and for each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
-#: The generation of sums and the parts of each writer that views read; and the part that gives the columns.
+#: The generation of sums and each writer's parts that views read; and the part that gives the columns.
 Files = tuple[Coverage | None, Mapping[str, Sequence[Part]], Part | None]
 #: From this many merged files on, naming all columns takes less time than reading them from each file.
 _MERGED_MANY = 64
@@ -37,15 +36,14 @@ def quoted(text: str) -> str:
 
 
 def of_nothing() -> dict[str, str]:
-    """Return what each source view selects in a ledger without events."""
     return selects(Path(), files=(None, {}, None))
 
 
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return what each source view selects, in an order in which they can be made, as if the ledger lay at `place`.
-    `files` are those in the ledger now, if not given."""
+    """Return the select of each source view, in an order in which they can be made, as if the ledger lay at `place`.
+    `files` defaults to the ledger's present files."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     if until is None:
@@ -87,13 +85,12 @@ def _lying(root: Path) -> Files:
     newest = rolled.newest(root)
     parts = {writer: layout.parts(root, writer) for writer in layout.writers(root)}
     live = (part for writer in sorted(parts) for part in parts[writer] if part.state == "live")
-    whole = next((part for part in live if _has_the_columns(root / part.folder)), None)
-    return newest, parts, whole
+    return newest, parts, next((part for part in live if _has_the_columns(root / part.folder)), None)
 
 
 def writer_order(root: Path, writers: Sequence[str]) -> str:
-    """Return a SELECT of these writers, each with its place in the order in which they came to the ledger. The registry
-    has that order, since lines are added only at its end. A writer that it does not name yet comes last."""
+    """Return a SELECT of these writers with their order of arrival in the ledger: the order of the registry, which only
+    grows. A writer that it does not name yet comes last."""
     lines = registry.sound_lines(root) if writers else ()
     came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines))}
     ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
@@ -123,9 +120,9 @@ def no_roll_up(name: str) -> str:
 
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
     """Return a SELECT of the events in these files of a ledger, except rows that meet a condition of `apart`. It has
-    every column of the ledger, whatever the files have. `whole` is a pattern whose first file has them all: if it is
-    among the patterns, a plan is a tenth shorter. With many merged files none is opened to make a view, and columns
-    that this version does not know are left out."""
+    every column of the ledger, also columns that no file has. `whole` is a pattern whose first file has all columns: if
+    it is among the patterns, a plan is a tenth shorter. With many merged files no file is opened to make a view, and
+    columns unknown to this version are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return _read(root, patterns, _known_columns()) + where
@@ -162,19 +159,19 @@ def _column_names(segment: Path) -> tuple[str, ...]:
 
 
 def place(definition: str) -> Path | None:
-    """Return the folder of the ledger that a definition of `stored_event` reads; None if it names no file."""
+    """Return the folder of the ledger that a definition of `stored_event` reads; None without a file."""
     match = _FILE.search(definition)
     return None if match is None else Path(match["place"].replace("''", "'"))
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that the source views of these definitions read, as they once lay in the ledger at `root`. None
-    if that cannot be: each writer's first epochs must be read without a gap, and the generation of sums must stand.
-    Raises LedgerError for a damaged generation."""
+    """Return the files that these definitions of source views read, as they once lay in the ledger at `root`. None if
+    that cannot be: each writer's first epochs must be read without a gap, and the generation of sums must stand. Raises
+    LedgerError for a damaged generation."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)
-    # A part that gave the columns comes first. Which one depends on when the views were made.
+    # The part that gave the columns comes first; it depends on when the views were made.
     taken = (definitions.get(name, "") for name in ("stored_event", "unrolled_stored_event"))
     firsts = (
         next(_parts(text), None) for text in taken if "UNION ALL BY NAME" not in text and '"schema" =' not in text

@@ -1,11 +1,10 @@
-"""Up to when a ledger was verified: the record that `verify` leaves, and its findings for the next verification.
+"""The last verification of a ledger: its outcome, and its findings for the next verification.
 
 verified/state.json      when, by whom, up to which segment of each writer, and the problems
 verified/files.json      the findings on each file, and the size, inode and times it had then
 
-Whoever may write to the ledger may write these too. A full verification trusts neither: it only requires the segments
-of state.json to be there. An incremental one identifies a file by its size, inode and times.
-"""
+A user who may write to the ledger may write these too. A full verification trusts neither: it only requires the
+segments of state.json to exist. An incremental one identifies a file by its size, inode and times."""
 
 import dataclasses
 import getpass
@@ -85,7 +84,7 @@ def leave(root: Path, result: State) -> None:
 
 
 def save(root: Path | str, seen: Seen) -> None:
-    """Keep the findings of a verification for the next one. A read-only folder is left alone."""
+    """Keep the findings of a verification for the next one, unless the folder is read-only."""
     root = layout.check(root)
     with seen.lock:
         known = [

@@ -1,5 +1,4 @@
-"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write; and the names,
-the views and the upkeep events, which decide what readers read."""
+"""Verification: every byte, link and seq of a ledger, its names, views and upkeep events, while its writers write."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +26,8 @@ from rose.ledger.growth import rolled
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
-#: Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
-_THREADS = 2
-#: Its events prove the frozen charges of closed periods.
-CLOSING_WRITER = "closing"
+_THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
+CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed periods.
 
 
 @dataclass(slots=True)
@@ -52,7 +49,6 @@ class Report:
 
     @property
     def doubts(self) -> list[str]:
-        """Return all reasons not to trust figures."""
         return [*self.problems, *(f"{structure}: not checked" for structure in self.unchecked)]
 
     @property
@@ -62,10 +58,9 @@ class Report:
 
 def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
     """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
-    missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that are not this version's.
-    Writers, compaction and the archive may work meanwhile; what they add is not looked at. Reads every byte, or with
-    `seen` the files that are new or changed since by size and times. `marks` are seqs of writers at which the report
-    must have the links. Raises LedgerError if `root` is no ledger."""
+    missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views of another version. Additions
+    meanwhile are not checked. Reads every byte, or with `seen` the files that are new or changed since by size and
+    times. The report has the links at the seqs `marks` of writers. Raises LedgerError if `root` is no ledger."""
     root = layout.check(root)
     began_us = utc_us()
     seen = seen or Seen()
@@ -92,7 +87,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
-        folder = [*_folder(root, expected, seen), *edited, *misused]
+        lost = (f"{path}: it is missing, and the archive did not bring its events back" for path in records.lost())
+        folder = [*_folder(root, expected, seen), *lost, *edited, *misused]
         report = Report(root, reports, roll_up_faults(root, seen), folder, [*moved, *first_used], expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
@@ -113,8 +109,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
 
 
 def verify_changed(root: Path | str) -> Report:
-    """Check the ledger at `root` as `verify` does, but read only files that are new or changed by size, inode and
-    times. Raises LedgerError if `root` is no ledger."""
+    """`verify`, which reads only files that are new or changed by size, inode and times. Raises LedgerError."""
     seen = verified.load(root)
     report = verify(root, seen=seen)
     verified.save(root, seen)
@@ -183,7 +178,6 @@ def _verify_writer(
 
 
 def _foreign_names(root: Path) -> Iterator[str]:
-    """Yield foreign names in the ledger's folders, except those in an epoch, which `Chain` checks."""
     yield from _foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)
     for writer in layout.names(root / "live"):
         yield from _foreign(root, f"live/{writer}", layout.is_number, folders=True)

@@ -17,14 +17,12 @@ from rose.ledger.overflow import Overflow
 
 #: A flush starts early at this many events: half as many cost an eighth more each, twice as many save nothing.
 _BATCH_EVENTS = 16384
-#: How long a flush waits for further callers to share its file, where several wait already.
-_LINGER_S = 0.001
+_LINGER_S = 0.001  # How long a flush waits for further callers to share its file, where several wait already.
 
 
 class LedgerWriter:
-    """Appends the events of one process to a ledger. Safe to share between threads; use it as a context manager. Each
-    process needs a writer name of its own. Writers do not wait for one another. After a process died, another one that
-    opens the same name continues at the exact next seq."""
+    """Appends the events of one process to a ledger, from several threads; a context manager. Each process needs its
+    own writer name; after its death, the next process with this name continues at the exact next seq."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class LedgerWriter:
 
         #: Where the next segment goes; None after a failed write, until it is read from disk again.
         self._tail: segments.Tail | None = tail
-        #: The newest epoch that the catalog reads. What is acknowledged lies in it, or in one before.
+        #: The newest epoch that the catalog reads. Acknowledged events lie in it, or in an earlier one.
         self._shown_epoch = tail.epoch
         # One mutex guards all below. There are two conditions, so that a waiting caller never wakes another.
         self._mutex = mutex = threading.Lock()
@@ -66,8 +64,7 @@ class LedgerWriter:
 
         self._thread = threading.Thread(target=self._run, name=f"ledger-{writer}", daemon=True)
         self._thread.start()
-        # A program that forgets to close still gets its last events on disk.
-        atexit.register(self.close)
+        atexit.register(self.close)  # A program that forgets to close still gets its last events on disk.
 
     @classmethod
     def open(
@@ -80,9 +77,8 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`, made if there is none, for writing as `writer`. `queue_max` bounds the waiting
-        events. Raises LedgerError if `root` is no ledger, if a live writer has this name, or if its newest segment is
-        damaged."""
+        """Open the ledger at `root`, made if missing. `queue_max` bounds the waiting events. Raises LedgerError if
+        `root` is no ledger, a live writer has this name, or its newest segment is damaged."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -123,16 +119,15 @@ class LedgerWriter:
 
     @property
     def failure(self) -> str | None:
-        """Return why the disk refuses events; None while it does not."""
+        """Return why the disk refuses events; None while it accepts them."""
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
         """Append an event and return its seq, or None if it was merged or only counted because the queue was full. With
-        `durable` (by default what the kind says) it is on disk and in every view when this returns, else within the
-        flush interval. Events of durable kinds are never dropped: the caller waits for room. Raises LedgerError if a
-        field does not fit its column or the writer is closed; and for an event of a durable kind while the disk refuses
-        writes. That event stays in the queue and is written when the disk recovers, so retry only under the same
-        event_id. Other events never raise because of the disk."""
+        `durable` (default: by kind) it is on disk and in every view when this returns, else within the flush interval.
+        Events of durable kinds are never dropped: the caller waits for room. Raises LedgerError for a field that does
+        not fit its column and a closed writer; and for an event of a durable kind while the disk refuses writes. That
+        event stays in the queue and is written when the disk recovers, so retry only under the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -157,7 +152,7 @@ class LedgerWriter:
 
     def record_all(self, events: Sequence[Event]) -> None:
         """Append events, all of them or none, and return when they are on disk. The caller waits for room. Raises
-        LedgerError if a field does not fit its column, if the writer is closed, or while the disk refuses writes. Retry
+        LedgerError for a field that does not fit its column, a closed writer, and while the disk refuses writes. Retry
         under the same event_ids: the queue then has one copy at most."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
@@ -280,8 +275,8 @@ class LedgerWriter:
                 self._open_epoch()
 
     def _open_epoch(self) -> segments.Tail:
-        """Return where the next segment goes: an epoch that has room, and that the catalog in place reads. Raises
-        OSError if the disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced."""
+        """Return where the next segment goes: an epoch with room that the catalog in place reads. Raises OSError if the
+        disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced."""
         tail, self._tail = self._tail, None
         if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
             raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")

@@ -78,7 +78,7 @@ AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
-    """The file of rules; `provenance` is of every figure."""
+    """The rules file; `provenance` applies to every figure."""
 
     provenance: Literal["live", "replay", "simulated"] = "live"
     price_book: str | None = None
@@ -95,7 +95,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """A condition that holds under `key`; a higher `level` is sent again."""
+    """An alert that holds; a higher `level` is sent again."""
 
     key: str
     title: str
@@ -105,7 +105,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Findings of one rule. `unknown` says why it could not look; its alerts then stay."""
+    """Findings of one rule. `unknown` says why the rule could not be checked; its alerts then stay."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -118,10 +118,9 @@ class Entry:
     to: str
     key: str
     title: str
-    #: Of the last message that arrived.
-    level: int | None
+    level: int | None  #: The level of the last message that arrived.
     at_us: int
-    error: str | None = None  # Of the last message, if it did not arrive.
+    error: str | None = None  # Why the last message did not arrive.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,8 +230,6 @@ def send_test(config: AlertsConfig, name: str) -> str | None:
 
 
 class _Sender:
-    """Sends messages; skips a destination that failed in this round."""
-
     def __init__(self, plugins: Mapping[str, NotifyBase], provenance: str) -> None:
         self.sent = 0
         self._plugins = plugins

@@ -71,7 +71,6 @@ def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def to_csv(report: Mapping[str, Any]) -> str:
-    """Return one line for each figure, with its stamp."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(_CSV_COLUMNS)

@@ -66,7 +66,6 @@ class Stamp:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings to show above all figures."""
         lines = []
         if not self.verified:
             lines.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
@@ -140,8 +139,6 @@ class Figure:
 
 
 class _Shown(TypedDict, total=False):
-    """Basis of a value, why there is none, its interval, and why it has none."""
-
     basis: str
     why: str | None
     interval: Interval | None

@@ -84,7 +84,6 @@ def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
 
 
 def _write(folder: Path, made: Report) -> str:
-    """Write a report as JSON and CSV, each whole or not at all; returns the name of the JSON file."""
     from rose.ledger import layout
     from rose.pricing.document import to_csv
 

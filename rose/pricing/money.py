@@ -40,9 +40,8 @@ def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
 
 
 def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Divide an integer in proportion to non-negative integer weights, by largest remainder. Parts sum to `total`
-    exactly, also below 0. Ties go to the first key; weights of zero give equal parts. Raises ValueError for no keys or
-    a negative weight."""
+    """Divide an integer by non-negative integer weights, by largest remainder. Parts sum to `total` exactly, also below
+    0. Ties go to the first key; zero weights give equal parts. Raises ValueError for no keys or a negative weight."""
     if not weights:
         raise ValueError(f"cannot split {total} among no keys")
     if any(weight < 0 for weight in weights.values()):

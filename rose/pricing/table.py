@@ -124,8 +124,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose around tables, wrapped where it is shown; `lead` stands out before it. `more` are further lines: a line end
-    inside a text is shown as `\\n`."""
+    """Prose around tables, wrapped where it is shown; `lead` stands out before it. `more` are further lines."""
 
     text: str
     lead: str = ""

@@ -12,7 +12,7 @@ from typing import Literal
 import psutil
 
 from rose.clock import Anchor
-from rose.config import DeviceConfig, FleetConfig
+from rose.config import DeviceConfig, FleetConfig, RequestClassConfig, ServingConfig
 from rose.events import Run
 from rose.runtime.coserving.agent.agent import AgentSpec
 from rose.runtime.coserving.hooks.settings import PluginSettings
@@ -40,6 +40,10 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available
+
+
+def _budgets(given: ServingConfig | RequestClassConfig, classes: Mapping[int, Budgets] = {}) -> Budgets:
+    return Budgets(round(given.ttft_budget_ms * 1e6), round(given.tpot_budget_ms * 1e6), classes=classes)
 
 
 def recorded_config(config: FleetConfig) -> str:
@@ -106,13 +110,13 @@ class FleetPlan:
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
         """Return a device's agent; its rollout engine is gated where the device serves."""
-        config = self.config
+        config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
         return AgentSpec(
             device=device,
             coserving=config.coserving,
-            budgets=Budgets(int(config.serving.ttft_budget_ms * 1e6), int(config.serving.tpot_budget_ms * 1e6)),
-            max_prompt_tokens=config.serving.max_prompt_tokens,
+            budgets=_budgets(promised, {one.priority: _budgets(one) for one in promised.classes}),
+            max_prompt_tokens=promised.max_prompt_tokens,
             run_id=self.run_id,
             anchor=self.anchor,
             page=self.page(device),
@@ -121,7 +125,7 @@ class FleetPlan:
             rollout_capacity=config.rollout.max_concurrent,
             rollout_kv_bytes_per_token=self.memory.rollout_bytes_per_token(device),
             serving_engine_id=None if serving is None else serving.engine_id,
-            serving_model=config.serving.model,
+            serving_model=promised.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
             gateway_url=self.gateway_url,
         )
@@ -133,11 +137,11 @@ class FleetPlan:
         return sorted(host_cores(self.config.device))
 
     def _serving(self, device: DeviceConfig) -> EngineSpec:
-        config = self.config.serving
+        config = self.config.serving_on(device)
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
         return EngineSpec(
             engine_id=f"{device.id}-serving",
-            model=str(self.memory.serving_model),
+            model=str(self.memory.serving_model(device)),
             model_name=config.model,
             port=free_port() if config.port is None else config.port + number,
             any_port=config.port is None,

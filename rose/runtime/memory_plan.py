@@ -6,12 +6,12 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig
-from rose.fleet_checks import more_ranks
+from rose.config.checks import more_ranks
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
@@ -54,28 +54,35 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The pools and memory parts of a fleet's devices. `serving_model` and `rollout_model` are checkpoint folders."""
+    """The pools and memory parts of a fleet's devices. `serving_models` gives the checkpoint folder of each model that
+    the fleet file names, `rollout_model` that of the policy."""
 
     config: FleetConfig
-    serving_model: Path
+    serving_models: Mapping[str, Path]
     rollout_model: Path
 
     @classmethod
     def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
         """Return the plan of a fleet, whose models are made or downloaded if missing. Raises ModelError, CacheError."""
         cache = config.cache.expanduser()
-        serving, rollout = (models.resolve(name, cache, say) for name in (config.serving.model, config.rollout.model))
-        return cls(config=config, serving_model=serving, rollout_model=rollout)
+        names = {config.serving_on(device).model for device in config.device}
+        serving = {name: models.resolve(name, cache, say) for name in names}
+        return cls(
+            config=config, serving_models=serving, rollout_model=models.resolve(config.rollout.model, cache, say)
+        )
+
+    def serving_model(self, device: DeviceConfig) -> Path:
+        return self.serving_models[self.config.serving_on(device).model]
 
     def serving_bytes_per_token(self, device: DeviceConfig) -> int:
-        return kv_bytes_per_token(self.serving_model, _dtype(device))
+        return kv_bytes_per_token(self.serving_model(device), _dtype(device))
 
     def rollout_bytes_per_token(self, device: DeviceConfig) -> int:
         return kv_bytes_per_token(self.rollout_model, _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
         """Return the serving engine's pool: the file's, else the tokens that `kv_bytes` holds."""
-        given = self.config.serving.max_total_tokens
+        given = self.config.serving_on(device).max_total_tokens
         if given is not None:
             return given
         if device.gpu is None:
@@ -97,7 +104,8 @@ class MemoryPlan:
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
-            parts.append(MemoryPart("serving", weights_bytes(self.serving_model), kv_bytes, SERVING_WORKSPACE_BYTES))
+            weights = weights_bytes(self.serving_model(device))
+            parts.append(MemoryPart("serving", weights, kv_bytes, SERVING_WORKSPACE_BYTES))
         if not lends or self.config.coserving.enabled:
             kv_bytes = self.rollout_tokens(device) * self.rollout_bytes_per_token(device)
             parts.append(MemoryPart("rollout", weights_bytes(self.rollout_model), kv_bytes, ROLLOUT_WORKSPACE_BYTES))
@@ -112,7 +120,7 @@ class MemoryPlan:
         if device.gpu is None:
             return
         self._check_pools(device)
-        if device.pool == "serving" and more_ranks(self.config.serving.extra_args) is not None:
+        if device.pool == "serving" and more_ranks(self.config.serving_on(device).extra_args) is not None:
             return
         parts = self.parts(device)
         needed = sum(part.total_bytes for part in parts)
@@ -126,20 +134,19 @@ class MemoryPlan:
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
             f"needed, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}), of which the pools are made, "
-            f"{self._given_pools()}or end what else is on that GPU"
+            f"{self._given_pools(device)}or end what else is on that GPU"
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
         """Return why a lent device's KV budget can never bind, if the file's pools are too small."""
-        serving, rollout = self.config.serving.max_total_tokens, self.config.rollout.max_total_tokens
         lent = device.pool == "serving" and device.serving_url is None and self.config.coserving.enabled
-        if not lent or (serving is None and rollout is None):
+        if not lent or not (given := self._given_pools(device)):
             return None
         full = self._kv(device, self.serving_tokens(device), self.rollout_tokens(device))
         if under_pressure(full):
             return None
         return (
-            f"device {device.id!r}: {self._given_pools(', ')}the pools hold {_gib(full.serving_bytes)} and "
+            f"device {device.id!r}: {given}the pools hold {_gib(full.serving_bytes)} and "
             f"{_gib(full.rollout_bytes)} GiB, so that {_gib(device.kv_bytes)} GiB of kv_bytes never run short and the "
             "headroom is never used: leave max_total_tokens out, or lower kv_bytes"
         )
@@ -161,16 +168,11 @@ class MemoryPlan:
                     f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
                 )
 
-    def _given_pools(self, end: str = ", ") -> str:
-        given = [
-            f"{section}.max_total_tokens ({tokens})"
-            for section, tokens in (
-                ("serving", self.config.serving.max_total_tokens),
-                ("rollout", self.config.rollout.max_total_tokens),
-            )
-            if tokens is not None
-        ]
-        return " and ".join(given) + end if given else ""
+    def _given_pools(self, device: DeviceConfig) -> str:
+        serving, rollout = self.config.serving_on(device).max_total_tokens, self.config.rollout.max_total_tokens
+        pools = {device.serving_table: serving, "rollout": rollout}
+        given = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
+        return " and ".join(given) + (", " if given else "")
 
     def _kv(self, device: DeviceConfig, serving_tokens: int = 0, rollout_tokens: int = 0) -> KvMemory:
         return KvMemory(

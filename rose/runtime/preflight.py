@@ -54,7 +54,9 @@ def check_host(config: FleetConfig) -> None:
     _check_models(config)
     _check_folders(config)
     _check_memory(config)
-    _check_port(config.serving.port, "serving.port", "127.0.0.1")
+    for number, device in enumerate(device for device in config.device if device.pool == "serving"):
+        if device.serving_url is None and (port := config.serving_on(device).port) is not None:
+            _check_port(port + number, f"device {device.id!r}", "127.0.0.1")
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
@@ -160,8 +162,9 @@ def check_serving(devices: Iterable[DeviceConfig]) -> None:
 def _check_models(config: FleetConfig) -> None:
     if not config.device:
         return
-    for field, model in (("serving.model", config.serving.model), ("rollout.model", config.rollout.model)):
-        with _refused(models.ModelError, before=f"{field}: "):
+    named = {device.serving_table: config.serving_on(device).model for device in config.device}
+    for table, model in {**named, "rollout": config.rollout.model}.items():
+        with _refused(models.ModelError, before=f"{table}.model: "):
             models.local(model)
 
 

@@ -22,7 +22,7 @@ def test_a_part_that_does_not_fit_or_fails_ends_no_other(report, tmp_path):
     host = Host(tmp_path, Cores((0,), (1,)), None, Models(*folders))
     assert "--load-format=dummy" in host._arguments(folders[0], serves=True)
     assert host.rollout_layers == engine_models.SMALL.num_hidden_layers
-    parts = engines.Parts(report, host, None, engines._CORES, time.monotonic() + 1)
+    parts = engines.Parts(report, host, None, engine_models.SMALL, time.monotonic() + 1)
     host.page.close()
     assert not parts.run("sync", 14, lambda: pytest.fail("it does not fit"))
     assert report.facts["sync"].startswith("left out: it needs 14 s")

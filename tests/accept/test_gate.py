@@ -50,8 +50,8 @@ def one_round(*steps: Step, rollout: RolledOut | None = None) -> Round:
 
 
 def test_figures_of_a_mode_are_of_all_of_its_rounds():
-    first = RolledOut(steps=10, yields=(Yield(1, 0, 3 * MS),), abandoned=0, ended=0)
-    second = RolledOut(steps=30, yields=(Yield(0, 3, MS), Yield(2, 1, 2 * MS)), abandoned=1, ended=0)
+    first = RolledOut(steps=10, yields=(Yield(1, 0),), abandoned=0, ended=0)
+    second = RolledOut(steps=30, yields=(Yield(0, 3), Yield(2, 1)), abandoned=1, ended=0)
     due = gate.SETTLING_NS
     step, early = Step(due, due + 2 * MS, due + 100 * MS), Step(due - 1, due - 1, due - 1)
     late = Step(900 * MS, 950 * MS, 1100 * MS)
@@ -63,7 +63,7 @@ def test_figures_of_a_mode_are_of_all_of_its_rounds():
     assert (figures["yields"], figures["steps_given_up"], figures["layers_on_device_at_yield_max"]) == (3, 1, 2)
     assert gate.layers_left(rounds, 32) == 3
     alone = gate.mode_figures([one_round()])
-    assert (alone["latency_p99_ms"], alone["rollout_steps_per_s"], alone["wish_to_free_p99_ms"]) == (None, 0, None)
+    assert (alone["latency_p99_ms"], alone["rollout_steps_per_s"]) == (None, 0)
     assert gate.layers_left([one_round()], 32) == 32, "without a yield, all layers count as left"
 
 
@@ -99,12 +99,7 @@ def test_what_was_computed_after_a_wish_is_seen_when_the_gate_gives_way(tmp_path
     page.ends.note()
     assert page.serving_wants() == wish_ns
     page.open_span(Party.ROLLOUT, Span.YIELD, monotonic_ns())
-    serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
-    page.close_span(Party.ROLLOUT, monotonic_ns())
-    page.open_span(Party.ROLLOUT, Span.ROLLOUT, monotonic_ns())
-    (given,) = page.yields
-    assert (given.on_device, given.left) == (1, 0)
-    assert given.free_ns >= 0
+    assert page.yields == [(1, 0)]
 
 
 def test_a_stack_has_layers_for_the_gate_and_no_fewer_tokens_than_it_can_have():

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rose.accept.report import ROOT, Report, finish
+from benchmarks.shared import finish
+from rose.accept.report import ROOT, Report
 from rose.accept.stage import STAGES, Stage, StageReport, run_stages
 from rose.accept.stages import cuda_tests
 from rose.cli import app
@@ -109,9 +110,10 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_the_stages_fit_into_eight_minutes_and_a_minute_without_a_gpu():
-    assert sum(stage.seconds for stage in STAGES) <= 480
-    assert sum(stage.quick_seconds for stage in STAGES if not stage.needs_gpu) <= 85
+def test_the_stages_fit_into_twenty_minutes_and_two_minutes_without_a_gpu():
+    assert sum(stage.seconds for stage in STAGES) <= 1200
+    assert sum(stage.seconds for stage in STAGES if stage.name not in ("beside", "busy_engines")) <= 480
+    assert sum(stage.quick_seconds for stage in STAGES if not stage.needs_gpu) <= 145
 
 
 def test_rose_accept_writes_its_report_and_says_what_is_skipped(tmp_path):

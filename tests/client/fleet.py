@@ -50,11 +50,9 @@ class Engine(FakeEngine):
                 self.held.append((target.run_id, target.version))
 
     def tokens(self, body):
-        return (
-            super().tokens(body)
-            if self._tokens is None
-            else self._tokens()[: body["sampling_params"]["max_new_tokens"]]
-        )
+        if self._tokens is None:
+            return super().tokens(body)
+        return self._tokens()[: body["sampling_params"]["max_new_tokens"]]
 
 
 class Fetching:

@@ -41,9 +41,8 @@ class Announced:
 
 
 def open_run(fleet, **more):
-    run = client.open_run(
-        fleet.url, **{"name": "grpo", "team": "research", "model": MODEL, "token": fleet.token, **more}
-    )
+    fields = {"name": "grpo", "team": "research", "model": MODEL, "token": fleet.token} | more
+    run = client.open_run(fleet.url, **fields)
     run._origin = Announced()
     return run
 
@@ -67,9 +66,8 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
     assert {turn.run_id for turn in turns} == {run.run_id}
     assert [(turn.group_id, turn.step, turn.answer_tokens) for turn in turns] == [("g0", 0, None)] * 3
     assert [verdict.accepted for verdict in verdicts] == [False, True, True]
-    assert {trajectory.trajectory_id for trajectory in recorded.of("trajectory")} == {
-        generation.trajectory_id for generation in generations
-    }
+    names = {generation.trajectory_id for generation in generations}
+    assert {trajectory.trajectory_id for trajectory in recorded.of("trajectory")} == names
     assert {event.event_id for event in recorded.of("step")} == {"step-0"}
     assert [event.action for event in recorded.of("run")] == ["started", "ended"]
     assert all(isinstance(turn, Turn) for turn in turns)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -123,14 +124,8 @@ def rollouts(step: int) -> list[events.Event]:
             events.Verdict(accepted=accepted, correct=accepted, **ids, **judged),
         ]
     counts: Any = {"groups": 2, "trajectories": 8, "trajectories_accepted": 1 + step * 6 // STEPS}
-    trained: Any = {
-        "reward_mean": 0.5,
-        "loss": 0.1,
-        "entropy": 1.0,
-        "kl": 0.0,
-        "grad_norm": 1.0,
-        "tokens_trained": 3000,
-    }
+    trained: Any = {"tokens_trained": 3000, "reward_mean": 0.5, "loss": 0.1}
+    trained |= {"entropy": 1.0, "kl": 0.0, "grad_norm": 1.0}
     times: Any = {"rollout_ns": 24 * S, "train_ns": 5 * S, "sync_ns": S // 2, "total_ns": 30 * S}
     at: Any = {"step": step, "policy_version": step + 1, "at_us": us(step * STEP_S + 29)}
     return [*made, events.Step(**at, **counts, **trained, **times)]
@@ -208,6 +203,19 @@ def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(root, earlier, writer="earlier", run_id="earlier")
 
 
+@contextmanager
+def live_writer(root: Path) -> Iterator[Callable[[list[events.Event]], None]]:
+    """Yield what records events of a live run and puts them on disk at once."""
+    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
+
+        def record(made: list[events.Event]) -> None:
+            for event in made:
+                ledger.record(event, durable=False)
+            ledger.flush()
+
+        yield record
+
+
 @pytest.fixture
 def kit(request: pytest.FixtureRequest) -> Any:
     return request.config.pluginmanager.get_plugin(__file__)
@@ -227,8 +235,7 @@ def open_page() -> Iterator[OpenPage]:
     def open_(ledger: Path, page: str, **link: str) -> AppTest:
         os.environ["ROSE_LEDGER"] = str(ledger)
         app = AppTest.from_file(APP, default_timeout=240)
-        for name, value in link.items():
-            app.query_params[name] = value
+        app.query_params.update(link)
         app = (app if page == "overview" else app.switch_page(f"screens/{page}.py")).run()
         assert not app.exception
         return app

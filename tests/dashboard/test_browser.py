@@ -12,7 +12,6 @@ from benchmarks.dashboard import browser as chromium
 from benchmarks.dashboard.browser import Screen, wait_for
 from dashboard import format as words
 from rose import events
-from rose.ledger.writer import LedgerWriter
 
 #: Pages on which this ledger has nothing to draw.
 WITHOUT_CHARTS = {"Borrowing", "Runs", "Books", "Trust"}
@@ -89,13 +88,7 @@ def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(
     monkeypatch.setattr(kit, "T0_NS", (int(time.time()) - 600) * 10**9)
     first, second = (words.when(datetime.fromtimestamp(kit.us(at_s) / 1e6, UTC)) for at_s in (30, 60))
     root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
-
-        def record(made: list[events.Event]) -> None:
-            for event in made:
-                ledger.record(event, durable=False)
-            ledger.flush()
-
+    with kit.live_writer(root) as record:
         record([kit.started(), *kit.joined(), *kit.a_step(0)])
         browser.get(f"{serve(root)}/fleet")
         wait_for("the first step", lambda: first in text(browser) and drawn(browser) == 3)

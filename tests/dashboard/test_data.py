@@ -20,6 +20,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
+from tests.ledger.conftest import record
 
 DRAWN = {"device_states": "idle", "latency": "requests", "preemptions": "preemptions"}
 
@@ -130,9 +131,7 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
 def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "w", "run", "live") as ledger:
-        ledger.record(events.Run(action="started", name="first"))
+    root = record(tmp_path / "ledger", events.Run(action="started", name="first"))
     (run,) = data.runs(root)
     book = data.price_book(root, run)
     assert (book.name, book.chosen) == ("example", "from ROSE_PRICE_BOOK")

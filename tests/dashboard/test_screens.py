@@ -34,17 +34,8 @@ OURS = pricebook.parse(BOOK.text.replace('name = "example"', 'name = "ours"'), "
 JUNE = period.of_month("2026-06")
 CLOSE = "2026-06-simulated-1"
 #: Charts of each screen on the run that ended.
-SCREENS = {
-    "overview": 1,
-    "cost": 1,
-    "borrowing": 0,
-    "cost_per_correct": 1,
-    "serving": 2,
-    "fleet": 3,
-    "runs": 0,
-    "books": 0,
-    "trust": 0,
-}
+SCREENS = {"overview": 1, "cost": 1, "cost_per_correct": 1, "serving": 2, "fleet": 3}
+SCREENS |= dict.fromkeys(("borrowing", "runs", "books", "trust"), 0)
 #: What a screen needs in its address to show all it has.
 LINKS = {"runs": {"run": "run"}, "cost": {"by": "lease", "lease": "L1"}}
 

@@ -12,15 +12,14 @@ from rose import events
 from rose.ledger import layout, verify
 from rose.ledger.writer import LedgerWriter
 from tests.dashboard.conftest import OpenPage, choose, page_text, values
+from tests.ledger.conftest import flip
 
 
 @pytest.fixture
 def damaged(ended: Path, tmp_path: Path) -> Path:
     root = shutil.copytree(ended, tmp_path / "ledger")
     segment = max(root.glob("live/**/*.parquet"), key=lambda path: path.stat().st_size)
-    content = bytearray(segment.read_bytes())
-    content[len(content) // 2] ^= 1
-    segment.write_bytes(content)
+    flip(segment, segment.stat().st_size // 2)
     return root
 
 
@@ -44,13 +43,7 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
 @pytest.mark.long
 def test_a_page_follows_a_writer(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
     root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
-
-        def record(made: list[events.Event]) -> None:
-            for event in made:
-                ledger.record(event, durable=False)
-            ledger.flush()
-
+    with kit.live_writer(root) as record:
         record([kit.started(), *kit.joined(), *kit.a_step(0)])
         app = open_page(root, "fleet")
         before = page_text(app)
@@ -91,6 +84,20 @@ def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: OpenPage
     assert values(app)["Serving within its latency budgets"] == "unknown"
     assert "No serving request was recorded" in page_text(app)
     assert "No run has a team tag" in page_text(app)
+
+
+def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
+    tmp_path: Path, open_page: OpenPage, kit: Any
+) -> None:
+    parts: Any = {f"{bucket}_ns": 0 for bucket in events.BUCKETS}
+    parts |= {"serving_ns": 7 * kit.S // 10, "rollout_ns": 3 * kit.S // 10}
+    parts |= {"beside_ns": kit.S, "beside_work_ns": 3 * kit.S // 10, "delayed_ns": 4 * kit.S // 10}
+    shared = [dataclasses.replace(made, **parts) for made in kit.slices(0) if made.device_id == "s0"]
+    app = open_page(kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *shared]), "fleet")
+    # Serving had 0.7 s of a second and was delayed by 0.4 s, 0.3 s of it by rollouts' work: it takes 0.6 s alone.
+    assert "30.0% of the serving devices that lend so (1), and serving's steps took 66.7% longer" in page_text(app)
+    alone = open_page(kit.write(tmp_path / "other", [kit.started(), *kit.joined(), *kit.slices(0)]), "fleet")
+    assert "Beside live requests" not in page_text(alone)
 
 
 def test_a_damaged_ledger_is_named_on_every_page_and_has_no_figures(damaged: Path, open_page: OpenPage) -> None:

@@ -59,21 +59,15 @@ def any_event():
 
 @pytest.fixture(scope="session")
 def lease():
-    def make(action="granted", **fields):
-        usual = {"lease_id": "l", "kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": 10_000_000}
-        return Lease(**{"action": action, **usual, **fields})
-
-    return make
+    usual = {"lease_id": "l", "kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": 10_000_000}
+    return lambda action="granted", **fields: Lease(**{"action": action, **usual, **fields})
 
 
 @pytest.fixture(scope="session")
 def request_event():
-    def make(**fields):
-        usual = {"request_id": "q", "outcome": "completed", "prompt_tokens": 10, "output_tokens": 5}
-        times = {"ttft_ns": 100, "tpot_mean_ns": 10, "tpot_max_ns": 20, "e2e_ns": 140, "send_delay_ns": 0}
-        return Request(**{**usual, **times, "ttft_budget_ns": 100, "tpot_budget_ns": 10, **fields})
-
-    return make
+    usual = {"request_id": "q", "outcome": "completed", "prompt_tokens": 10, "output_tokens": 5}
+    times = {"ttft_ns": 100, "tpot_mean_ns": 10, "tpot_max_ns": 20, "e2e_ns": 140, "send_delay_ns": 0}
+    return lambda **fields: Request(**{**usual, **times, "ttft_budget_ns": 100, "tpot_budget_ns": 10, **fields})
 
 
 @pytest.fixture
@@ -83,15 +77,27 @@ def other_key(tmp_path):
 
 @pytest.fixture(scope="session")
 def one_lease(tmp_path_factory, lease):
-    root = tmp_path_factory.mktemp("one_lease") / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        writer.record(lease())
-    return root
+    return record(tmp_path_factory.mktemp("one_lease") / "ledger", lease())
 
 
 @pytest.fixture
 def root(one_lease, tmp_path):
     return copied(one_lease, tmp_path / "ledger")
+
+
+def record(root, *events, writer="w", run_id="r", durable=None):
+    """Record events as one writer, close it, and return `root`."""
+    with LedgerWriter.open(root, writer, run_id) as log:
+        for event in events:
+            log.record(event, durable=durable)
+    return root
+
+
+def flip(path, at, bit=1):
+    """Flip a bit of the byte `at`, and return what the file held before."""
+    content = path.read_bytes()
+    path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+    return content
 
 
 def copied(made, root):
@@ -112,8 +118,7 @@ def close_epochs(root):
 
 def decay(path, root):
     """Change a bit of a file that `verified/files.json` knows, as a disk does: its size, inode and times stay."""
-    content = path.read_bytes()
-    path.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
+    flip(path, 20)
     stat = path.stat()
     stamp = [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
     memory = root / verified.FOLDER / "files.json"

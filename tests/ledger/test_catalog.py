@@ -11,14 +11,12 @@ from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 
 
 @pytest.fixture
 def root(tmp_path, lease):
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-        writer.record(lease())
-    return tmp_path / "ledger"
+    return record(tmp_path / "ledger", lease())
 
 
 def test_the_event_view_has_every_column_of_every_kind(root):
@@ -138,13 +136,11 @@ def test_nothing_else_opens_duckdb():
 
 def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path):
     catalog.refresh(layout.create(tmp_path / "parent"))
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         try:
             catalog.refresh(layout.create(tmp_path / "child"))
             os._exit(0)
         finally:
             os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert ask(tmp_path / "child", "SELECT count(*) FROM event") == [(0,)]

@@ -3,7 +3,6 @@ import json
 import os
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +11,8 @@ from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.content import chain_sha256
 from rose.ledger.examine import CHANGED, Seen
 from rose.ledger.growth import compaction
-from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import record
+from tests.ledger.evidence.ledgers import parquet
 
 _seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)
 
@@ -21,11 +21,8 @@ _seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)
 def test_rows_are_exactly_what_they_should_be(seqs, first, last, foreign):
     writers = ["b" if foreign and n == 0 else "a" for n in range(len(seqs))]
     table = pa.table({"writer": pa.array(writers, pa.string()), "seq": pa.array(seqs, pa.int64())})
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    wanted = list(range(first, last + 1))
-    right = sorted(seqs) == wanted and not (foreign and seqs)
-    assert examine.rows_are(buffer.getvalue().to_pybytes(), "a", first, max(last, first - 1)) == right
+    right = sorted(seqs) == list(range(first, last + 1)) and not (foreign and seqs)
+    assert examine.rows_are(parquet(table), "a", first, max(last, first - 1)) == right
 
 
 @given(st.binary(max_size=200))
@@ -68,10 +65,8 @@ def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path):
 def test_what_a_writer_recorded_is_read_in_order_also_after_compaction(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     root = layout.create(tmp_path / "ledger")
-    with LedgerWriter.open(root, "archive", "r") as writer:
-        for n in range(6):
-            writer.record(Ledger(action="moved" if n % 2 else "other", detail_json=json.dumps({"n": n})))
-        writer.record(Ledger(action="moved"))
+    told = (Ledger(action="moved" if n % 2 else "other", detail_json=json.dumps({"n": n})) for n in range(6))
+    record(root, *told, Ledger(action="moved"), writer="archive")
     for _ in range(2):
         assert [detail["n"] for detail in examine.recorded(root, "archive", "moved")] == [1, 3, 5]
         compaction.compact(root, grace_s=0)

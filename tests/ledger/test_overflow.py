@@ -16,17 +16,11 @@ def _add(into, event):
     into.add(event, rows.encode(event))
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["a", "b"]),
-            st.sampled_from([None, "l1", "l2"]),
-            st.lists(st.integers(0, 10**9), min_size=7, max_size=7),
-            st.integers(0, 1),
-        ),
-        max_size=40,
-    )
-)
+_NS = st.lists(st.integers(0, 10**9), min_size=7, max_size=7)
+_PARTS = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([None, "l1", "l2"]), _NS, st.integers(0, 1))
+
+
+@given(st.lists(_PARTS, max_size=40))
 def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(parts):
     into, ends = Overflow(), {"a": 0, "b": 10**6}
     given_ns = {}

@@ -107,14 +107,8 @@ def test_the_view_of_faults_names_nothing_that_record_takes(any_event, views, da
     values = {name: odd.get(name, getattr(event, name)) for name in names}
     # A kind's own check of itself may come first, at the making.
     refusal = _refusal(lambda: rows.encode(dataclasses.replace(event, **odd)), LedgerError, ValueError, TypeError)
-    table = pa.table(
-        {
-            "run_id": ["r"],
-            **{name: [value] for name, value in values.items() if value is not None},
-            "kind": [event.kind],
-            "provenance": ["live"],
-        }
-    )
+    columns = {name: [value] for name, value in values.items() if value is not None}
+    table = pa.table({"run_id": ["r"], **columns, "kind": [event.kind], "provenance": ["live"]})
     if all(table[name].type == rows.schema().field(name).type for name in table.column_names):
         # A file can hold it, and the view judges it.
         whole = pa.concat_tables([rows.schema().empty_table(), table], promote_options="default")

@@ -2,6 +2,7 @@ import dataclasses
 import math
 import tempfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -84,26 +85,16 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path, lease):
     key = keys.load_or_make()
     assert [header.key for header in headers] == [key.public, key.public, ""]
     assert (tail.link, tail.signed_by) == (link, "")
-    for forged in (
-        replace(headers[0], key="00" * 32),
-        replace(headers[0], key=""),
-        replace(headers[1], chain_sha256=link),
-    ):
+    other_keys = [replace(headers[0], key=public) for public in ("00" * 32, "")]
+    for forged in (*other_keys, replace(headers[1], chain_sha256=link)):
         assert "its signature is not by the key" in str(segments.link(forged, "").signature_fault())
 
 
 def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path, lease):
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")
-
-    @dataclasses.dataclass(frozen=True)
-    class Forger:
-        public: str
-
-        def sign(self, message):
-            return "00" * 64
-
-    segments.append(root, replace(tail, key=Forger(tail.key.public)), _one(0, lease))
+    forger = SimpleNamespace(public=tail.key.public, sign=lambda _: "00" * 64)
+    segments.append(root, replace(tail, key=forger), _one(0, lease))
     with pytest.raises(LedgerError, match="its signature is not by the key"):
         segments.recover(root, "w")
 

@@ -13,8 +13,7 @@ from rose.ledger import catalog, layout, rows, sources
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
-from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask, close_epochs, copied
+from tests.ledger.conftest import ask, close_epochs, copied, record
 from tests.long_form import usual
 
 NAMES = ["plain", 'it\'s "quoted"', "台帳 für alle", "year=2026", "{braces} $HOME %20", "live/w/000000"]
@@ -29,9 +28,7 @@ def _client(path, folder):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, lease):
-    root = tmp_path_factory.mktemp("made") / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        writer.record(lease())
+    root = record(tmp_path_factory.mktemp("made") / "ledger", lease())
     close_epochs(root)
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
@@ -70,8 +67,7 @@ def test_many_merged_files_are_read_as_few_are(make, monkeypatch, lease):
     fewer = schema.remove(schema.get_field_index("power_mw"))
     with monkeypatch.context() as patch:
         patch.setattr(rows, "schema", lambda: fewer)
-        with LedgerWriter.open(root, "fewer", "r") as writer:
-            writer.record(lease())
+        record(root, lease(), writer="fewer")
         close_epochs(root)
     assert compaction.compact(root).files_written
     (merged,) = root.glob("compacted/fewer/*.parquet")
@@ -80,12 +76,10 @@ def test_many_merged_files_are_read_as_few_are(make, monkeypatch, lease):
     for many in (10**9, 1):
         monkeypatch.setattr(sources, "_MERGED_MANY", many)
         with catalog.connect(root) as connection:
-            views = (
-                connection.execute(f"DESCRIBE {view}").fetchall()
-                for view in ("stored_event", "event", "power", "daily_event")
-            )
+            names = ("stored_event", "event", "power", "daily_event")
+            views = [connection.execute(f"DESCRIBE {view}").fetchall() for view in names]
             stored = connection.execute("FROM event ORDER BY writer, seq").fetchall()
-            answers.append((list(views), stored, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
+            answers.append((views, stored, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
         assert verify(root).problems == []
     assert answers[0] == answers[1]
     assert answers[0][1]
@@ -97,8 +91,7 @@ def test_many_merged_files_are_not_opened_to_make_a_catalog(make, monkeypatch, l
     monkeypatch.setattr(sources, "_MERGED_MANY", 1)
     (merged,) = root.glob("compacted/w/*.parquet")
     merged.write_bytes(b"no Parquet")
-    with LedgerWriter.open(root, "other", "r") as writer:
-        writer.record(lease())
+    record(root, lease(), writer="other")
     with catalog.connect(root) as connection, pytest.raises(duckdb.Error, match=merged.name):
         connection.execute("SELECT lease_id FROM lease").fetchall()
 

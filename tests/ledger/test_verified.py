@@ -8,16 +8,14 @@ from rose.ledger import layout, verified
 from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.verify import verify, verify_changed
-from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import copied, record
 
 
 @pytest.fixture(scope="module")
 def root_made(tmp_path_factory, lease):
     root = tmp_path_factory.mktemp("made") / "ledger"
     for _ in range(2):
-        with LedgerWriter.open(root, "w", "r") as writer:
-            writer.record(lease())
+        record(root, lease())
     compaction.compact(root, grace_s=3600)
     rollup.roll_up(root)
     return root
@@ -65,8 +63,7 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
     seen = Seen()
     first = verify(root, seen=seen)
     assert verified.load(root).entries == seen.entries
-    with LedgerWriter.open(root, "w", "r") as writer:
-        writer.record(lease())
+    record(root, lease())
     read, read_bytes = list[str](), Path.read_bytes
 
     def counted(path):

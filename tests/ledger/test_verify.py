@@ -11,7 +11,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import copied, flip
 from tests.ledger.evidence import ledgers
 from tests.long_form import usual
 
@@ -54,10 +54,8 @@ def test_a_sound_ledger_is_counted(root):
 def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound, data):
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
     path = data.draw(st.sampled_from(files))
-    content = path.read_bytes()
-    at = data.draw(st.integers(0, len(content) - 1))
-    bit = 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+    at = data.draw(st.integers(0, path.stat().st_size - 1))
+    content = flip(path, at, 1 << data.draw(st.integers(0, 7)))
     try:
         problems = verify(sound).problems
     finally:
@@ -145,9 +143,7 @@ def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound, data):
     assert verify(sound, seen=seen).ok
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
     path = data.draw(st.sampled_from(files))
-    content = path.read_bytes()
-    at = data.draw(st.integers(0, len(content) - 1))
-    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    content = flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
     try:
         problems = verify(sound, seen=seen).problems
     finally:

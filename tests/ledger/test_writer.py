@@ -3,18 +3,18 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
 from rose.events import DeviceSlice, Power
-from rose.ledger import catalog, segments, verify
+from rose.ledger import segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 from tests.long_form import usual
 
 _ENDLESS = """
@@ -91,18 +91,8 @@ def test_durable_is_on_disk_at_once_and_the_rest_at_the_flush(tmp_path, lease):
 
 def test_threads_share_files_and_every_event_is_there_once(tmp_path, lease):
     threads, each = 8, 25
-    given = []
-    with LedgerWriter.open(tmp_path, "w", "r") as writer:
-
-        def record():
-            for _ in range(each):
-                given.append(writer.record(lease()))
-
-        workers = [threading.Thread(target=record) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+    with LedgerWriter.open(tmp_path, "w", "r") as writer, ThreadPoolExecutor(threads) as pool:
+        given = list(pool.map(lambda _: writer.record(lease()), range(threads * each)))
     assert sorted(given) == list(range(threads * each)) == _seqs(tmp_path)
     assert len(list(tmp_path.glob("live/w/*/*.parquet"))) < threads * each, "a file was shared at least once"
 
@@ -146,13 +136,11 @@ def test_an_epoch_ends_after_its_segments_and_the_readers_follow(tmp_path, lease
 
 def test_an_epoch_is_shared_by_processes_but_not_by_versions(tmp_path, lease, monkeypatch):
     for _ in range(2):
-        with LedgerWriter.open(tmp_path, "w", "r") as writer:
-            writer.record(lease())
+        record(tmp_path, lease())
     assert len(list(tmp_path.glob("live/w/*"))) == 1
     newer = segments.rows.schema().append(pa.field("new_column", pa.int64()))
     monkeypatch.setattr(segments.rows, "schema", lambda: newer)
-    with LedgerWriter.open(tmp_path, "w", "r") as writer:
-        writer.record(lease())
+    record(tmp_path, lease())
     assert len(list(tmp_path.glob("live/w/*"))) == 2
     assert ask(tmp_path, "SELECT count(new_column), count(*) FROM stored_event")[0] == (0, 3)
 
@@ -190,10 +178,9 @@ def test_events_that_come_together_take_no_room_from_others_however_often_they_a
             time.sleep(0.01)
         writer.record_all(several)
         assert writer.dropped == 0
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM lease_event").fetchone() == (4,)
-        assert connection.execute("SELECT count(*) FROM power").fetchone() == (1,)
-        assert connection.execute("SELECT count(*) FROM stored_event WHERE kind = 'lease'").fetchone() == (8,)
+    assert ask(root, "SELECT count(*) FROM lease_event") == [(4,)]
+    assert ask(root, "SELECT count(*) FROM power") == [(1,)]
+    assert ask(root, "SELECT count(*) FROM stored_event WHERE kind = 'lease'") == [(8,)]
 
 
 def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(tmp_path, lease, monkeypatch):

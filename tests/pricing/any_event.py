@@ -25,15 +25,8 @@ sync = _maker(
 )
 request = _maker(
     events.Request,
-    **{
-        "outcome": "completed",
-        "prompt_tokens": 1,
-        "output_tokens": 1,
-        "send_delay_ns": 0,
-        "ttft_ns": 1,
-        "e2e_ns": 1000,
-    },
-    **{"tpot_mean_ns": None, "tpot_max_ns": None, "ttft_budget_ns": 1, "tpot_budget_ns": 1},
+    **{"outcome": "completed", "prompt_tokens": 1, "output_tokens": 1, "send_delay_ns": 0, "ttft_ns": 1},
+    **{"e2e_ns": 1000, "tpot_mean_ns": None, "tpot_max_ns": None, "ttft_budget_ns": 1, "tpot_budget_ns": 1},
 )
 verdict = _maker(events.Verdict, verifier="v", threshold=1.0, group_id="g", step=1, reward=1.0, accepted=False)
 trajectory = _maker(
@@ -63,16 +56,9 @@ def slice_(
     times: dict[str, Any] = {f"{name}_ns": round(buckets.get(name, 0) * unit_ns) for name in events.BUCKETS}
     if short_ns:
         times[f"{list(buckets)[-1]}_ns"] -= short_ns
-    return events.DeviceSlice(
-        device_id=device_id,
-        lease_id=lease_id,
-        t0_ns=t0_ns,
-        t1_ns=t0_ns + sum(times.values()),
-        rollout_run_id=rl_run_id,
-        train_run_id=rl_run_id,
-        at_us=t0_ns // 1000,
-        **times,
-    )
+    times |= {"t0_ns": t0_ns, "t1_ns": t0_ns + sum(times.values()), "at_us": t0_ns // 1000}
+    whose = {"rollout_run_id": rl_run_id, "train_run_id": rl_run_id}
+    return events.DeviceSlice(device_id=device_id, lease_id=lease_id, **times, **whose)
 
 
 def power(*, t0_ns: int, t1_ns: int, power_mw: int | None, device_id: str = "s0") -> events.Power:

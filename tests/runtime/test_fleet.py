@@ -8,11 +8,13 @@ import pytest
 
 from rose import config
 from rose.clock import Anchor
-from rose.config_example import demo
+from rose.config import RequestClassConfig, ServingConfig
+from rose.config.example import demo
 from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.policy.slack import Budgets
 
 SHAPE = {
     "num_attention_heads": 4,
@@ -38,13 +40,40 @@ def fleet():
 
 def plan(fleet, model):
     return FleetPlan(
-        memory=MemoryPlan(config=fleet, serving_model=model, rollout_model=model),
+        memory=MemoryPlan(
+            config=fleet,
+            serving_models=dict.fromkeys((fleet.serving.model, "chat-model"), model),
+            rollout_model=model,
+        ),
         run_id="run",
         anchor=Anchor(0),
         folder=Path("shm"),
         logs=Path("logs"),
         gateway_url="http://127.0.0.1:1",
     )
+
+
+def test_an_agent_promises_what_its_device_s_table_says(fleet, model):
+    first, *_ = fleet.device
+    usual, urgent = {"ttft_budget_ms": 500.0, "tpot_budget_ms": 50.0}, {"ttft_budget_ms": 200.0, "tpot_budget_ms": 20.5}
+    serving = ServingConfig(**usual, classes=[RequestClassConfig(priority=-1, **urgent)])
+    spec = plan(fleet.model_copy(update={"serving": serving}), model).agent_spec(first, None)
+    urgent_ns = Budgets(200_000_000, 20_500_000)
+    assert spec.budgets == Budgets(500_000_000, 50_000_000, classes={-1: urgent_ns})
+    assert spec.budgets.of(-1) == urgent_ns
+
+
+def test_each_device_serves_and_promises_what_its_own_table_says(fleet, model):
+    chat = ServingConfig(model="chat-model", ttft_budget_ms=300, max_prompt_tokens=99, max_total_tokens=70, port=9200)
+    second = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2], "serving_model": "chat"})
+    update = {"device": [*fleet.device, second], "serving_models": {"chat": chat}}
+    fleet_plan = plan(fleet.model_copy(update=update), model)
+    served = fleet_plan.serving(second)
+    spec = fleet_plan.agent_spec(second, served)
+    assert (served.spec.model_name, served.spec.port, served.spec.max_total_tokens) == ("chat-model", 9201, 70)
+    assert (spec.serving_model, spec.max_prompt_tokens) == ("chat-model", 99)
+    assert spec.budgets == Budgets(300_000_000, 50_000_000)
+    assert fleet_plan.agent_spec(fleet.device[0], None).serving_model == fleet.serving.model
 
 
 def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all(fleet, model):

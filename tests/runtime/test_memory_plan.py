@@ -42,7 +42,7 @@ def fleet(*, gpus=True, lent=None, dedicated=None, **sections):
 
 
 def plan(made, model):
-    return MemoryPlan(config=made, serving_model=model, rollout_model=model)
+    return MemoryPlan(config=made, serving_models={made.serving.model: model}, rollout_model=model)
 
 
 def test_pools_on_a_gpu_are_as_large_as_its_kv_bytes(model):
@@ -53,6 +53,19 @@ def test_pools_on_a_gpu_are_as_large_as_its_kv_bytes(model):
     assert memory.rollout_tokens(lent) == 15 * GIB // TOKEN_BYTES
     assert memory.rollout_tokens(own) == 20 * GIB // TOKEN_BYTES
     assert memory.unreachable_budget(lent) is None
+
+
+def test_a_device_is_planned_for_the_model_that_it_serves(model, tmp_path):
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "config.json").write_text(json.dumps({**LLAMA_8B, "num_hidden_layers": LLAMA_8B["num_hidden_layers"] // 2}))
+    chat = {"model": "half", "max_total_tokens": None}
+    made = fleet(lent={"serving_model": "chat"}, serving_models={"chat": chat}, serving={"max_total_tokens": 7})
+    memory = MemoryPlan(config=made, serving_models={made.serving.model: model, "half": half}, rollout_model=model)
+    lent, _ = made.device
+    assert memory.serving_bytes_per_token(lent) == TOKEN_BYTES // 2
+    assert memory.serving_tokens(lent) == 2 * (20 * GIB // TOKEN_BYTES)
+    assert memory.parts(lent)[0].kv_bytes == 20 * GIB
 
 
 def test_pools_on_cores_stay_as_they_were(model):

@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from rose.runtime import preflight
@@ -35,6 +37,21 @@ def test_a_place_that_nothing_can_be_archived_to_is_refused(tmp_path):
         with pytest.raises(PreflightError, match=f"^archive.to '{to}': .*{said}"):
             preflight.check_archive(made)
     preflight.check_archive(fleet(ledger=tmp_path / "books", archive={"to": f"{tmp_path}/cold", "after_days": 90.0}))
+
+
+def test_the_port_of_each_serving_device_has_to_be_free(tmp_path, monkeypatch):
+    for name in ("_check_packages", "_check_devices", "_check_models", "_check_memory"):
+        monkeypatch.setattr(preflight, name, lambda _config=None: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        folders = {name: tmp_path / name for name in ("state", "ledger", "cache")}
+        made = fleet(gpus=False, lent={"serving_model": "chat"}, serving_models={"chat": {"port": port}})
+        made = made.model_copy(update=folders)
+        with pytest.raises(PreflightError, match=f"port {port} for device 'lent' cannot be used"):
+            preflight.check_host(made)
+        attached = made.device[0].model_copy(update={"serving_url": f"http://127.0.0.1:{port}"})
+        monkeypatch.setattr(preflight, "check_serving", lambda _devices: None)
+        preflight.check_host(made.model_copy(update={"device": [attached, made.device[1]]}))
 
 
 def test_a_host_that_serves_nothing_needs_no_trace(tmp_path, monkeypatch):

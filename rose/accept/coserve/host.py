@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from rose.accept.coserve.keeper import Policy
-from rose.config import CoservingConfig, FleetConfig
+from rose.config import CoservingConfig
 from rose.errors import UserError
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
@@ -24,12 +24,8 @@ from rose.runtime.engines.models import kv_bytes_per_token
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
-from rose.runtime.training.policy_model import Policy as Model
-from rose.runtime.training.policy_model import PolicyShape
-from rose.terminal import echo
 
 SERVING, ROLLOUT = "serving", "rollout"
-_CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 _SERVING_TOKENS, _ROLLOUT_TOKENS = 8192, 16384
 _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
@@ -49,14 +45,6 @@ class Models:
 
     serving: Path
     rollout: Path
-
-    @classmethod
-    def built_in(cls, folder: Path) -> Models:
-        """Return the small model and an untrained policy, made in `folder`."""
-        rollout = folder / "rollout-model"
-        rollout.mkdir()
-        Model(PolicyShape()).save(rollout)
-        return cls(models.resolve(models.SMOLLM2, _CACHE, lambda text: echo(text, err=True)), rollout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +82,6 @@ class Engine(EngineProcess):
 
 
 class Host:
-    """Started engines by name (`serving`, `rollout`) and their page; made by `opened`."""
-
     def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
         self.folder = folder
         self.cores = cores
@@ -120,14 +106,6 @@ class Host:
             headroom=CoservingConfig().headroom,
             high_watermark=CoservingConfig().high_watermark,
         )
-
-    def start(self, names: list[str]) -> None:
-        for name in names:
-            self.launch(name)
-            if self.gpu is not None:  # Each takes a share of the memory that is free at its start.
-                self.engines[name].wait_ready()
-        for name in names:
-            self.wait_ready(name)
 
     def launch(self, name: str) -> None:
         """Start an engine without waiting for it. It lives as long as the calling thread."""
@@ -159,8 +137,8 @@ class Host:
         self._place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def _place(self, name: str, nice: int, scheduling: int) -> None:
-        """Keep an engine's scheduler to the device and the rest to the host's core, as a lent engine. Raises
-        PermissionError if niceness may not be lowered again: run as root, or one policy a run."""
+        """Bind an engine's scheduler to the device and its other threads to the host's core, as for a lent engine.
+        Raises PermissionError if niceness cannot be lowered again: run as root, or one policy a run."""
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
             idle = scheduling == os.SCHED_IDLE
@@ -180,7 +158,6 @@ class Host:
                 self.engines.pop(name).stop()
 
     def staging(self, name: str) -> Path:
-        """Return the folder through which an engine gets new weights."""
         return self.folder / f"staging-{name}"
 
     def _arguments(self, model: Path, serves: bool) -> tuple[str, ...]:
@@ -193,12 +170,12 @@ class Host:
 
 
 @contextmanager
-def opened(folder: Path, cores: Cores, gpu: Gpu | None = None, checkpoints: Models | None = None) -> Iterator[Host]:
-    """Yield a host of `checkpoints` (None: built-in models), then stop it; this process keeps to the host's cores."""
+def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> Iterator[Host]:
+    """Yield a host of `checkpoints`, then stop it; this process keeps to the host's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
     try:
-        host = Host(folder, cores, gpu, checkpoints or Models.built_in(folder))
+        host = Host(folder, cores, gpu, checkpoints)
         try:
             yield host
         finally:

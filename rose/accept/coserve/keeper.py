@@ -15,7 +15,7 @@ RENEW_NS, TTL_NS = 500_000_000, 3_000_000_000  # A lease is renewed this often, 
 _SAMPLE_S = 0.02
 _PARTIES = (Party.SERVING, Party.ROLLOUT)
 _DRAIN_NS = 10_000_000_000  # Before a ring of spans can be full.
-#: The kernel's weights of niceness 0 and of SCHED_IDLE (sched(7), Linux `sched_prio_to_weight`); a step is 1.25.
+#: The kernel's weights of niceness 0 and SCHED_IDLE (sched(7), `sched_prio_to_weight`); a step is 1.25.
 _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 
@@ -80,8 +80,7 @@ class Keeper:
     max_prompt_tokens: int
     rollout_tokens: int
     spans: list[SpanRecord] = field(default_factory=list)
-    #: (monotonic ns, requests that waited or ran in the rollout engine).
-    samples: list[tuple[int, int]] = field(default_factory=list)
+    samples: list[tuple[int, int]] = field(default_factory=list)  #: (monotonic ns, requests in the rollout engine)
     lost_spans: int = 0
     _tails: dict[Party, int] = field(default_factory=dict)
     _stopping: threading.Event = field(default_factory=threading.Event)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 import numpy as np
 
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
-from rose.accept.coserve.keeper import POLICIES, Keeper
+from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_SLACK, SHARE_ALL, SOLO, Keeper
 from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
+from rose.accept.report import Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.accounts.slices import slice_time
 from rose.runtime.coserving.page import Span, SpanRecord
@@ -20,11 +23,12 @@ from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 
 _RAMP_S = 1.0
+_TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may take this much longer than alone.
 
 
 class DeviceTime(TypedDict):
-    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Buckets of `slice_time`, but time
-    of both engines in a step is split by their share of the core, for which one waits."""
+    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Buckets of `slice_time`, but steps
+    of both engines at once are split by their shares of the core."""
 
     length_ns: int
     serving_ns: int
@@ -58,13 +62,11 @@ def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_sha
 
 
 def clipped(spans: Sequence[SpanRecord], kind: Span, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
-    """Return the parts of spans of one kind in [t0_ns, t1_ns), in order."""
     parts = [(max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)) for span in spans if span.kind is kind]
     return sorted((start, end) for start, end in parts if start < end)
 
 
 def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
-    """Return rollouts' device time / idle time of serving alone."""
     return lent["rollout_ns"] / (solo["length_ns"] - solo["serving_ns"])
 
 
@@ -131,7 +133,6 @@ class Scene:
     max_prompt_tokens: int
 
     def keeper(self, policy: str) -> Keeper:
-        """Place the rollout engine by the policy; return the keeper of its lease."""
         host, way = self.host, POLICIES[policy]
         host.adopt(way)
         return Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
@@ -183,6 +184,7 @@ def order(policies: Sequence[str], number: int) -> list[str]:
 
 
 QUANTILES = (0.5, 0.9, 0.99)
+Figure = Callable[["Round"], float]
 Latency = Callable[[Served], int | None]
 LATENCIES: dict[str, Latency] = {  # Time to the first token, and mean time per further token, ns.
     "TTFT": lambda request: request.ttft_ns if request.completed else None,
@@ -206,7 +208,7 @@ def budgets_of(alone: Round, factor: float) -> Budgets:
 
 
 def mean_live(one: Round, arrivals: Arrivals) -> float:
-    """Return the mean number of requests in the server: arrivals a second times the mean time of one (Little's law)."""
+    """Return the mean number of requests in the server: arrivals a second times mean time (Little's law)."""
     took_ns = [
         request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
         for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
@@ -218,6 +220,32 @@ def mean_live(one: Round, arrivals: Arrivals) -> float:
 def over_budget(one: Round, budgets: Budgets) -> int:
     """Return the number of requests over a budget; failed requests count."""
     return sum(not request.within(budgets) for request in one.requests)
+
+
+def ratios(rounds: Mapping[str, Sequence[Round]], policy: str, base: str, figure: Figure) -> list[float]:
+    """Return `figure` of a policy over that of `base`, round by round; a round without either is left out."""
+    by_number = {one.number: figure(one) for one in rounds.get(base, [])}
+    pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
+    return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]
+
+
+def mean_tpot_ms(one: Round) -> float:
+    return statistics.fmean(values_ms([one], LATENCIES["TPOT"]))
+
+
+def claim_never_empty(report: Report, rounds: Mapping[str, Sequence[Round]], budgets: Budgets, load: str) -> None:
+    over = {name: sum(over_budget(one, budgets) for one in each) for name, each in rounds.items()}
+    less = over[ROSE_SLACK] - over[SOLO]
+    report.claim(f"{load}: requests over budget, rose_slack less solo", less, "requests", 0, "lower")
+    stretch = statistics.median(ratios(rounds, ROSE, SOLO, mean_tpot_ms))
+    report.claim(f"{load}: mean TPOT, rose / solo", stretch, "x", 1.3, "lower")
+    if not report.quick:
+        rose_ms, solo_ms = (quantile(values_ms(rounds[name], LATENCIES["TTFT"]), 0.99) for name in (ROSE, SOLO))
+        later_ms = rose_ms - _TTFT_RATIO * solo_ms
+        report.claim(f"{load}: TTFT p99, rose less {_TTFT_RATIO} solo", later_ms, "ms", _TTFT_MARGIN_MS, "lower")
+    if SHARE_ALL in rounds:
+        tokens = statistics.median(ratios(rounds, ROSE_SLACK, SHARE_ALL, lambda one: one.tokens_per_s))
+        report.claim(f"{load}: rollout tokens, rose_slack / share_all", tokens, "x", 0.5, "higher")
 
 
 def round_figures(one: Round, budgets: Budgets) -> dict[str, object]:

@@ -21,7 +21,7 @@ class Worker(Peer):
         super().__init__(f"load for {what}", _Load)
         self._what = what
         super().tell("ready")
-        self.hear()  # Once it answers, commands are carried out at once.
+        self.hear()  # After its answer, commands run at once.
 
     def tell(self, *_: object, **command: object) -> None:
         """Send a command. Raises PeerError if the process has ended."""
@@ -43,7 +43,6 @@ class _Load:
 
 
 async def _serving(command: dict[str, Any], connection: Connection) -> object:
-    """Replay arrivals; answer at the start, and again with every request."""
     import numpy as np
 
     from rose.config import ServingConfig
@@ -112,7 +111,6 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
 
 
 def posts(turns: int) -> list[int]:
-    """Return the number of turns of each post, `turns` in all."""
     whole, rest = divmod(turns, TURNS_PER_POST)
     return [TURNS_PER_POST] * whole + [rest] * (rest > 0)
 

@@ -53,7 +53,7 @@ from rose.terminal import echo
 T = TypeVar("T")
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16
 _GPU_LENGTHS_MAX = (1024, 32)
-_QUICK_LAYERS, _SYNC_LAYERS = 8, 4  # In a quick run; in the sync's engine, whose weights are published in full.
+_QUICK_LAYERS, _SYNC_LAYERS = 8, 4  # In a quick run; in the sync's engine, which gets whole versions.
 _ENGINE_BYTES = 4 << 30
 _BUSY_TARGET = 0.42
 _RATE_PER_S, _GPU_RATE_PER_S, _RATE_MAX_PER_S = 1.5, 6.0, 30.0
@@ -63,7 +63,7 @@ _MARGIN_S = 6.0
 _ROUND_EXTRA_S = 2.5
 #: (latency, quantile, target ratio, whether it is a tail)
 _RATIOS = [(name, *ratio) for ratio in ((0.5, 1.05, False), (0.99, 1.07, True)) for name in LATENCIES]
-#: Expected times of the later parts; one engine starts in this share of the time of two.
+#: Expected times of later parts; one engine starts in this share of two engines' time.
 _KILL_S, _RESTART_S, _RESTART_SHARE, _SYNC_S = 6.0, 22.0, 0.65, 16.0
 _LATER_S = 2 * _KILL_S + _RESTART_S + _SYNC_S
 _BEFORE_S, _AFTER_S = 2.0, 2.0
@@ -82,7 +82,6 @@ class _Lengths:
 
     @property
     def rounds_s(self) -> float:
-        """Seconds of one round of each policy."""
         return self.warm_up_s + self.calibration_s + 2 * self.round_s + 4 * _ROUND_EXTRA_S
 
 
@@ -93,6 +92,25 @@ _CORES = _Lengths(warm_up_s=2, calibration_s=3, round_s=4, rounds_max=1)
 
 def measure(scope: Scope, report: StageReport) -> None:
     """Raises SkippedError if engines cannot run."""
+    with opened_parts(scope, report) as parts:
+        small = engine_models.layers(parts.shape, _SYNC_LAYERS)
+        lengths = _FULL if not scope.quick else _CORES if scope.gpu is None else _QUICK
+        versions = Background("publishing", partial(publish_versions, small, scope.folder / "store"))
+        restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
+        parts.run("hooks", 0, parts.check_hooks)
+        with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
+            versions.result(timeout_s=15.0)
+        parts.run("rounds", lengths.rounds_s, partial(parts.play_rounds, lengths))
+        parts.run("rollout engine killed", _KILL_S, partial(parts.fault, kill_rollout, 7))
+        if parts.run("rollout engine started anew", restart_s, partial(parts.restart, scope.folder / "small", small)):
+            parts.run("serving engine killed", _KILL_S, partial(parts.fault, kill_serving, 8))
+            bring = partial(sync, parts.host, versions, report)
+            parts.run("sync", _SYNC_S, lambda: Background("sync", bring).result(parts.left_s))
+
+
+@contextmanager
+def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
+    """Yield the parts of a stage with two engines, which are not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
@@ -103,9 +121,7 @@ def measure(scope: Scope, report: StageReport) -> None:
             f"SGLang's kernels are not installed: install the package sglang-kernel, or set {gpu.NATIVE_KERNELS}=1 to "
             "prove the mechanisms with plain torch and Triton"
         )
-    on_cores = scope.gpu is None
-    shape = engine_models.SMALL if on_cores else _shape_that_fits(scope)
-    small = engine_models.layers(shape, _SYNC_LAYERS)
+    shape = engine_models.SMALL if scope.gpu is None else _shape_that_fits(scope)
     models = Models(*(engine_models.write(scope.folder / role, shape) for role in (SERVING, ROLLOUT)))
     report.fact("layers", shape.num_hidden_layers)
     report.fact("parameters", engine_models.parameter_count(shape))
@@ -113,19 +129,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     with ExitStack() as stack:
         host = stack.enter_context(opened(scope.folder, Cores.available(device), device, models))
         stack.callback(_end, host, report)
-        lengths = _FULL if not scope.quick else _CORES if on_cores else _QUICK
-        parts = Parts(report, host, stack.enter_context(Worker("serving")), lengths, until_s)
-        versions = Background("publishing", partial(publish_versions, small, scope.folder / "store"))
-        restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
-        parts.run("hooks", 0, parts.check_hooks)
-        with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
-            versions.result(timeout_s=15.0)
-        parts.run("rounds", lengths.rounds_s, parts.play_rounds)
-        parts.run("rollout engine killed", _KILL_S, partial(parts.fault, kill_rollout, 7))
-        if parts.run("rollout engine started anew", restart_s, partial(parts.restart, scope.folder / "small", small)):
-            parts.run("serving engine killed", _KILL_S, partial(parts.fault, kill_serving, 8))
-            bring = partial(sync, host, versions, report)
-            parts.run("sync", _SYNC_S, lambda: Background("sync", bring).result(parts.left_s))
+        yield Parts(report, host, stack.enter_context(Worker("serving")), shape, until_s)
 
 
 def _shape_that_fits(scope: Scope) -> PolicyShape:
@@ -144,10 +148,11 @@ def _shape_that_fits(scope: Scope) -> PolicyShape:
 
 
 class Parts:
-    def __init__(self, report: StageReport, host: Host, serving: Worker, lengths: _Lengths, until_s: float) -> None:
+    def __init__(self, report: StageReport, host: Host, serving: Worker, shape: PolicyShape, until_s: float) -> None:
         on_cores = host.gpu is None
         lengths_max = traffic.CORE_TOKENS_MAX if on_cores else _GPU_LENGTHS_MAX
-        self._report, self._host, self._serving, self._lengths = report, host, serving, lengths
+        self._report, self.host, self._serving, self.shape = report, host, serving, shape
+        self._stage = report.benchmark.rpartition(".")[2]
         self._until_s = until_s
         self._trace = traffic.scaled(traces.read(traffic.SAMPLE), *lengths_max)
         self._prompt_tokens_max = min(int(self._trace.prompt_tokens.max()), lengths_max[0])
@@ -159,7 +164,7 @@ class Parts:
         return self._until_s - time.monotonic()
 
     def run(self, name: str, needs_s: float, act: Callable[[], object]) -> bool:
-        """Run a part if there is time; return whether it ran. A failure is a claim that does not hold."""
+        """Run a part if there is time; return whether it ran. A failure is a failed claim."""
         report = self._report
         if self.left_s < needs_s:
             report.fact(name, f"left out: it needs {needs_s:.0f} s, and {max(0.0, self.left_s):.0f} s were left")
@@ -170,7 +175,7 @@ class Parts:
         except Exception as error:
             traceback.print_exc()
             report.fact(f"{name}, failure", f"{type(error).__name__}: {error}")
-            report.claim(f"engines: {name} could be measured", 0, "", 1, "higher")
+            report.claim(f"{self._stage}: {name} could be measured", 0, "", 1, "higher")
             return False
         report.fact(f"{name}, seconds", round(time.monotonic() - began_s, 1))
         return True
@@ -179,12 +184,12 @@ class Parts:
         """Start both engines side by side, since their needs are known to fit; return the seconds."""
         began_s = time.monotonic()
         for name in (SERVING, ROLLOUT):
-            self._host.launch(name)
+            self.host.launch(name)
         for name in (SERVING, ROLLOUT):
-            self._host.wait_ready(name)
+            self.host.wait_ready(name)
             self._report.fact(f"{name} engine started, seconds", round(time.monotonic() - began_s, 1))
         took_s = time.monotonic() - began_s
-        self._report.claim("engines: both engines started", took_s, "s", 90, "lower")
+        self._report.claim(f"{self._stage}: both engines started", took_s, "s", 90, "lower")
         return took_s
 
     def check_hooks(self) -> None:
@@ -192,21 +197,21 @@ class Parts:
         accepted = 0
         roles: tuple[Literal["serving", "rollout"], ...] = ("serving", "rollout")
         for role in roles:
-            if (seen := described(self._host.page.path, role)) is None or seen.refused:
+            if (seen := described(self.host.page.path, role)) is None or seen.refused:
                 self._report.fact(f"{role} hooks", "missing" if seen is None else seen.refused)
                 continue
             accepted += role == SERVING or seen.compute_mechanism.endswith("layer-yield")
             self._report.fact(f"{role} mechanisms", f"{seen.compute_mechanism}, {seen.memory_mechanism}")
             with suppress(OSError, ValueError):
-                with urllib.request.urlopen(f"{self._host.engines[role].url}/server_info", timeout=10) as answer:
+                with urllib.request.urlopen(f"{self.host.engines[role].url}/server_info", timeout=10) as answer:
                     info = json.loads(answer.read())
                 names = ("attention_backend", "sampling_backend", "disable_overlap_schedule", "cuda_graph_config")
                 self._report.fact(f"{role} arguments", {name: info.get(name) for name in names})
         self._report.claim("engines: hooks accepted", accepted, "engines", 2, "higher")
 
-    def play_rounds(self) -> None:
+    def play_rounds(self, lengths: _Lengths) -> None:
         """Play rounds of serving alone and beside rollouts while the later parts still fit."""
-        lengths, report = self._lengths, self._report
+        report = self._report
         played: dict[str, list[Round]] = {SOLO: [], IDLE: []}
         with Worker("rollout") as rollout:
             self._play(rollout, IDLE, -1, 20, lengths.warm_up_s)  # In the first play both engines compile kernels.
@@ -232,10 +237,10 @@ class Parts:
 
     def fault(self, act: Callable[[Scene, StageReport, traffic.Arrivals], None], number: int) -> None:
         with Worker("rollout") as rollout:
-            act(self._scene(rollout), self._report, self._arrivals(number, seconds=5.0))
+            act(self.scene(rollout), self._report, self._arrivals(number, seconds=5.0))
 
     def restart(self, folder: Path, small: PolicyShape) -> None:
-        host, began_s = self._host, time.monotonic()
+        host, began_s = self.host, time.monotonic()
         host.stop([ROLLOUT])
         host.models = replace(host.models, rollout=engine_models.write(folder, small))
         host.launch(ROLLOUT)
@@ -244,11 +249,11 @@ class Parts:
 
     def _play(self, rollout: Worker, policy: str, number: int, window: int, seconds: float) -> Round:
         seed = 16 * window + (policy == IDLE)
-        return self._scene(rollout).play(policy, number, self._arrivals(window, seconds), seconds, seed)
+        return self.scene(rollout).play(policy, number, self._arrivals(window, seconds), seconds, seed)
 
-    def _scene(self, rollout: Worker) -> Scene:
+    def scene(self, rollout: Worker) -> Scene:
         return Scene(
-            host=self._host,
+            host=self.host,
             serving=self._serving,
             rollout=rollout,
             turns=_TURNS,
@@ -282,7 +287,6 @@ def claim_rounds(report: StageReport, played: dict[str, list[Round]], budgets: B
 
 
 def _end(host: Host, report: StageReport) -> None:
-    """Kill the engines and keep the ends of their logs, which go with the folder."""
     for engine in host.engines.values():
         engine.kill()
     logs = sorted(Path(host.folder).glob("*.log*"))

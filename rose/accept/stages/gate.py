@@ -1,10 +1,11 @@
-"""A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, no SGLang.
-They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of ungated
-rollouts in the idle time of serving alone."""
+"""A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, without
+SGLang. They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of
+ungated rollouts in the idle time of serving alone."""
 
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,16 @@ import numpy as np
 
 from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.gate_processes import KV_TOKENS, PROMPT_TOKENS, Ready, RolledOut, Step, Yield, make_party
+from rose.accept.stages.gate_processes import (
+    KV_TOKENS,
+    PROMPT_TOKENS,
+    SETTLING_NS,
+    Ready,
+    RolledOut,
+    Step,
+    Yield,
+    make_party,
+)
 from rose.clock import Anchor, monotonic_ns
 from rose.events import BUCKETS, DeviceSlice, Event
 from rose.runtime.coserving.accounts.accountant import Accountant
@@ -28,17 +38,16 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms
 _MEMORY = KvMemory(
     device_bytes=4 * KV_TOKENS, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)  # Never exceeded: `_REGRET_SHARE` alone bounds rollouts.
+_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)  # Never exceeded: only `_REGRET_SHARE` bounds rollouts.
 _REGRET_SHARE = 0.05
-_LEAD_NS = 50_000_000
-_LATE_S = 5.0
+LEAD_NS = 50_000_000
+LATE_S = 5.0
 _CLOSE_S = 0.1
 _ROUNDS, _QUICK_ROUNDS = 3, 2
 _WARM_UP_S = 0.4
-_ROUND_LOST_S, _END_S = 0.2, 3.0  # Overhead of a round, and reserve for the end of the stage.
+END_S = 3.0  # Reserve for the end of the stage.
 _BUSY_SHARE = 0.4
 _STEPS_MIN, _STEPS_MAX = 2, 4
-SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,23 +82,19 @@ class Round:
 
 def measure(scope: Scope, report: StageReport) -> None:
     """On CPU cores both processes share one core. Raises PeerError if a process failed."""
-    deadline_ns = monotonic_ns() + round((scope.seconds - _END_S) * 1e9)
-    device = Device(scope.folder, scope.device, core=_free_core(report) if scope.gpu is None else None)
+    deadline_ns = monotonic_ns() + round((scope.seconds - END_S) * 1e9)
+    device = Device(scope.folder, scope.device, core=free_core(report) if scope.gpu is None else None)
     seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in MODES}
     rounds = _QUICK_ROUNDS if scope.quick else _ROUNDS
     played: dict[str, list[Round]] = {}
     try:
         serving, rollout = device.start(deadline_ns)
-        planned_s = _WARM_UP_S + rounds * sum(length + _ROUND_LOST_S for length in seconds.values())
-        scale = min(1.0, (deadline_ns - monotonic_ns()) / 1e9 / planned_s)
-        if scale <= 0:
-            raise PeerError("no time was left for rounds")
         try:
-            device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate learns step times.
+            device.play(MODES[1], 0, _WARM_UP_S)  # The gate learns step times.
             for number in range(rounds):
                 turn = number % len(MODES)
                 for mode in (*MODES[turn:], *MODES[:turn]):
-                    one = device.play(mode, number + 1, seconds[mode] * scale)
+                    one = device.play(mode, number + 1, seconds[mode])
                     played.setdefault(mode.name, []).append(one)
         finally:
             _claim(report, device.account(), played, serving, rollout)
@@ -97,7 +102,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         device.close()
 
 
-def _free_core(report: StageReport) -> int:
+def free_core(report: StageReport) -> int:
     """Return the least busy core, for both processes; this process leaves it if it has another."""
     import psutil
 
@@ -115,18 +120,18 @@ class Device:
     """A shared device: its page, its two processes, and the account of its time."""
 
     def __init__(self, folder: Path, device: str, *, core: int | None) -> None:
-        self._page = ArbiterPage.create(folder / "page")
-        self._page.set_terms(_BUDGETS, PROMPT_TOKENS, _MEMORY)
+        self.page = ArbiterPage.create(folder / "page")
+        self.page.set_terms(_BUDGETS, PROMPT_TOKENS, _MEMORY)
         self._anchor = Anchor.take()
         self._began_ns = monotonic_ns()
         self._leases: list[LeaseChange] = []
         self._slices: list[DeviceSlice] = []
         self._accountant = Accountant(
-            "gate", self._page, self._anchor, self._began_ns, self._record, engine_id=None, leases=self._leases
+            "gate", self.page, self._anchor, self._began_ns, self._record, engine_id=None, leases=self._leases
         )
-        self._serving, self._rollout = (
+        self.serving, self.rollout = (
             # A fork after loading torch may still use a GPU.
-            Peer(name, make_party, name, device, self._page.path, core, start="forkserver")
+            Peer(name, make_party, name, device, self.page.path, core, start="forkserver")
             for name in ("serving", "rollout")
         )
         self._step_ns = 0
@@ -134,41 +139,50 @@ class Device:
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
         """Start serving, then rollouts, each alone on the device. Raises PeerError."""
         ready: list[Ready] = []
-        for process in (self._serving, self._rollout):
+        for process in (self.serving, self.rollout):
             process.tell("start")
-            ready.append(self._hear(process, deadline_ns))
+            ready.append(self.hear(process, deadline_ns))
         self._step_ns = ready[0].step_ns
         return ready[0], ready[1]
 
     def play(self, mode: Mode, number: int, seconds: float) -> Round:
         """Play one round; equal numbers have equal requests. Raises PeerError."""
-        lent_ns = monotonic_ns()
-        from_ns = lent_ns + _LEAD_NS
+        from_ns = monotonic_ns() + LEAD_NS
         until_ns = from_ns + round(seconds * 1e9)
-        deadline_ns = until_ns + round(_LATE_S * 1e9)
-        if mode.policy is not None:
-            terms = LeaseTerms(
-                number=len(self._leases) + 1,
-                expires_ns=deadline_ns,
-                compute_share=1.0,
-                kv_budget_tokens=KV_TOKENS,
-                regret_share=_REGRET_SHARE,
-                policy=NAMES.index(mode.policy),
-            )
-            self._page.set_lease(terms)
-            self._leases.append(LeaseChange(lent_ns, mode.name, None))
-            self._rollout.tell("play", from_ns, until_ns)
-        self._serving.tell("play", arrivals(number, self._step_ns, from_ns, until_ns) if mode.served else (), until_ns)
+        deadline_ns = until_ns + round(LATE_S * 1e9)
+        lent = nullcontext() if mode.policy is None else self.lent(mode.policy, mode.name, deadline_ns)
+        due = arrivals(number, self._step_ns, from_ns, until_ns) if mode.served else ()
         rollout = None
-        try:
+        with lent:
             if mode.policy is not None:
-                rollout = self._hear(self._rollout, deadline_ns)
-            steps = self._hear(self._serving, deadline_ns)
-        finally:
+                self.rollout.tell("play", from_ns, until_ns)
+            self.serving.tell("play", due, until_ns)
             if mode.policy is not None:
-                self._page.set_lease(LeaseTerms())
-                self._leases.append(LeaseChange(monotonic_ns(), None, None))
+                rollout = self.hear(self.rollout, deadline_ns)
+            steps = self.hear(self.serving, deadline_ns)
         return Round(from_ns=from_ns, until_ns=until_ns, steps=steps, rollout=rollout)
+
+    @contextmanager
+    def lent(
+        self, policy: str, name: str, until_ns: int, *, stretch: float = 1.0, slack_share: float = 0.0
+    ) -> Iterator[None]:
+        lease = LeaseTerms(
+            number=len(self._leases) + 1,
+            expires_ns=until_ns,
+            compute_share=1.0,
+            kv_budget_tokens=KV_TOKENS,
+            regret_share=_REGRET_SHARE,
+            policy=NAMES.index(policy),
+            stretch=stretch,
+            slack_share=slack_share,
+        )
+        self.page.set_lease(lease)
+        self._leases.append(LeaseChange(monotonic_ns(), name, None))
+        try:
+            yield
+        finally:
+            self.page.set_lease(LeaseTerms())
+            self._leases.append(LeaseChange(monotonic_ns(), None, None))
 
     def account(self) -> dict[str, int]:
         """Close the account; return its error in nanoseconds, its length, and possible losses."""
@@ -183,11 +197,11 @@ class Device:
         }
 
     def close(self) -> None:
-        self._serving.close()
-        self._rollout.close()
-        self._page.close()
+        self.serving.close()
+        self.rollout.close()
+        self.page.close()
 
-    def _hear(self, process: Peer, deadline_ns: int) -> Any:
+    def hear(self, process: Peer, deadline_ns: int) -> Any:
         while not process.answers(_CLOSE_S):
             self._accountant.close(monotonic_ns())
             if monotonic_ns() > deadline_ns:
@@ -222,7 +236,6 @@ def _claim(
         kept = mode["rollout_steps_per_s"] / idle_steps_per_s if idle_steps_per_s > 0 else 0.0
         if name == YIELD:
             report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
-            report.fact("serving's wish to device free, p99, ms", mode["wish_to_free_p99_ms"])
             report.fact("a rollout layer, ms", round(rollout.step_ns / rollout.layers / 1e6, 3))
         else:
             report.fact(f"rollout steps, {name} / ungated of the idle share", round(kept, 3))
@@ -266,7 +279,6 @@ def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, 
 
 
 def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return the figures of a mode's rounds; None for a figure without data."""
     seconds = sum(one.until_ns - one.from_ns for one in rounds) / 1e9
     steps = [step for one in rounds for step in one.steps if step.due_ns >= one.from_ns + SETTLING_NS]
     busy_ns = sum(
@@ -276,8 +288,8 @@ def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
         "rounds": len(rounds),
         "seconds": seconds,
         "serving_steps": len(steps),
-        "latency_p50_ms": _quantile_ms([step.end_ns - step.due_ns for step in steps], 0.5),
-        "latency_p99_ms": _quantile_ms([step.end_ns - step.due_ns for step in steps], 0.99),
+        "latency_p50_ms": quantile_ms([step.end_ns - step.due_ns for step in steps], 0.5),
+        "latency_p99_ms": quantile_ms([step.end_ns - step.due_ns for step in steps], 0.99),
         "busy_share": busy_ns / 1e9 / seconds,
     }
     done = [one.rollout for one in rounds if one.rollout is not None]
@@ -288,9 +300,8 @@ def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
         "steps_given_up": sum(part.abandoned for part in done),
         "requests_ended": sum(part.ended for part in done),
         "layers_on_device_at_yield_max": max((given.on_device for given in yields), default=None),
-        "wish_to_free_p99_ms": _quantile_ms([given.free_ns for given in yields], 0.99),
     }
 
 
-def _quantile_ms(values_ns: Sequence[int], share: float) -> float | None:
+def quantile_ms(values_ns: Sequence[int], share: float) -> float | None:
     return float(np.quantile(values_ns, share)) / 1e6 if values_ns else None

@@ -1,12 +1,14 @@
-"""The two processes of the stage `gate`: the product's page, plugin and gate, with layers in place of an engine."""
+"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers for an engine."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,8 @@ from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedE
 from rose.runtime.coserving.hooks.serving import ServingPlugin
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
-from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.policy.credit import FACTOR_GUESSED
 
 PROMPT_TOKENS = 256
 #: Times of a layer of serving and of rollouts: a decode is shorter than a prefill.
@@ -28,9 +31,14 @@ _LAYER_NS = {"cuda": (400_000, 250_000), "cpu": (800_000, 400_000)}
 _ROLLOUT_REQUESTS = 8
 _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
+SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card's clocks rise slowly.
 _IDLE_S = 0.05
 KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
+_WISH_STEPS_KEPT = 4
+_WISH_EVERY = 8  # Steps of a busy serving between arrivals.
+_WISH_READ_AFTER = 3  # Steps after which the layers that followed a wish have ended.
+_FULL_SPEED = 1.25  # A layer that takes at most so many times its time alone is at full speed.
 _REPEATS = 3
 
 
@@ -100,28 +108,34 @@ class Stack(torch.nn.Module):
         self._tokens = torch.randn(tokens, self.shape.hidden, device=self.device, dtype=self._dtype)
 
     def step(self) -> None:
+        if (done := self.launch()) is not None:
+            done.synchronize()
+
+    def launch(self) -> Any:
+        """Queue a step on a GPU and return the event of its end; compute it on cores and return None."""
         with torch.inference_mode():
             value = self._tokens
             for layer in self.layers:
                 value = layer(value)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
+        if self.device.type == "cpu":
+            return None
+        done = _event()
+        done.record()
+        return done
 
 
 class LayerEnds:
-    """Ends of the last few layers, on the device's own clock if it has one."""
-
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, kept: int = _ENDS_KEPT) -> None:
         self.on_cores = device.type == "cpu"
-        self._events: deque[Any] = deque(maxlen=_ENDS_KEPT)
-        self._ended_ns: deque[int] = deque(maxlen=_ENDS_KEPT)
+        self._events: deque[Any] = deque(maxlen=kept)
+        self._ended_ns: deque[int] = deque(maxlen=kept)
         self._marker: Any = None if self.on_cores else _event()
 
     def note(self) -> None:
         if self.on_cores:
             self._ended_ns.append(monotonic_ns())
             return
-        event = self._events.popleft() if len(self._events) == _ENDS_KEPT else _event()
+        event = self._events.popleft() if len(self._events) == self._events.maxlen else _event()
         event.record()
         self._events.append(event)
 
@@ -167,16 +181,22 @@ class Request:
 
 @dataclass(slots=True)
 class Batch:
-    """Requests of one step, all in prefill or all in decode."""
-
     reqs: list[Request]
     mode: Literal["decode", "extend"]
     forward_iter: int = 0
     batch_is_full: bool = False
 
     @property
+    def extend_lens(self) -> list[int]:
+        return [len(request.origin_input_ids) for request in self.reqs]
+
+    @property
+    def prefix_lens(self) -> list[int]:
+        return [0] * len(self.reqs)
+
+    @property
     def extend_num_tokens(self) -> int:
-        return sum(len(request.origin_input_ids) for request in self.reqs)
+        return sum(self.extend_lens)
 
     @property
     def forward_mode(self) -> SimpleNamespace:
@@ -214,8 +234,6 @@ class Scheduler:
 
 
 class View(SchedulerView):
-    """Ends requests without SGLang."""
-
     ended = 0
 
     def end(self, requests: Sequence[Request], message: str = "Aborted") -> tuple[int, int]:
@@ -231,7 +249,7 @@ class View(SchedulerView):
 
 
 class Step(NamedTuple):
-    """A serving step, in monotonic nanoseconds: due when its request had arrived and the last step had ended."""
+    """A serving step, in monotonic nanoseconds: due after its request's arrival and the last step's end."""
 
     due_ns: int
     begin_ns: int
@@ -239,16 +257,35 @@ class Step(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """Unfinished layers at the wish (`on_device`) and the yield (`left`); the last ended `free_ns` after the wish."""
+    """Unfinished layers at serving's wish, and when the step yields."""
 
     on_device: int
     left: int
-    free_ns: int
+
+
+class BusyStep(NamedTuple):
+    """A step of a serving that is never empty: from the last step's end, and rollouts' work meanwhile."""
+
+    length_ns: int
+    work_ns: int
+
+
+class Wish(NamedTuple):
+    """Time from the withdrawal of credit until serving runs a layer at full speed, and its delay half a step later."""
+
+    full_speed_ns: int
+    delay_ns: int
+
+
+def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
+    """Return the events after a wish, from the ends of serving's layers, and a step's layers and time alone."""
+    after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
+    full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
+    half = after[: max(1, layers // 2)]
+    return Wish(max(0, full_ns - wish_ns), max(0, round(half[-1][1] - wish_ns - len(half) * layer_ns)))
 
 
 class Ready(NamedTuple):
-    """A step's layers, and its time alone on the device."""
-
     layers: int
     step_ns: int
 
@@ -260,7 +297,7 @@ class RolledOut(NamedTuple):
     ended: int
 
 
-def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut:
+def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut | Stack:
     # The gate, not an MPS daemon of the host, shares the device.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)
@@ -269,16 +306,24 @@ def make_party(_: Connection, name: str, device: str, page: Path, core: int | No
     place = torch.device(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    if name == "third":
+        return Stack(place)
     return Serving(place, page) if name == "serving" else RollingOut(place, page)
 
 
 class Serving:
-    """An engine with the product's plugin and SGLang's loop."""
-
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._scheduler = Scheduler()
         self._plugin = ServingPlugin(self._scheduler, page, None)
+        self._page = ArbiterPage(page)  # The plugin is its writer, but for credit that the stage sets.
+        self._ends: LayerEnds | None = None  # None: no measurement of layers' ends.
+        self._step_ns = self._wish_ns = 0
+        add_layer_hooks(self._stack, self._note_layer)
+
+    def _note_layer(self, _layers_left: int) -> None:
+        if self._ends is not None:
+            self._ends.note()
 
     def start(self) -> Ready:
         self._stack.size(_LAYER_NS[self._stack.device.type][0])
@@ -288,37 +333,88 @@ class Serving:
         if self._plugin.state.reason is not None:
             raise RuntimeError(f"the plugin did not take the page: {self._plugin.state.reason}")
         lengths = sorted(step.end_ns - step.begin_ns for step in steps)
-        return Ready(self._stack.shape.layers, lengths[len(lengths) // 4])
+        self._step_ns = lengths[len(lengths) // 4]
+        return Ready(self._stack.shape.layers, self._step_ns)
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
         """Serve (arrival time, steps) and return every step; no request begins after `until_ns`."""
-        scheduler, plugin = self._scheduler, self._plugin
         queue, steps = deque(arrivals), list[Step]()
-        previous_end_ns = 0
+        launched, previous_end_ns = deque[tuple[Batch, Any]](), 0
         while True:
             now_ns = monotonic_ns()
             while queue and queue[0][0] <= min(now_ns, until_ns):
                 at_ns, count = queue.popleft()
-                scheduler.waiting_queue.append(Request("serving", PROMPT_TOKENS, count, at_ns))
-            plugin.received()
-            batch = scheduler.next_batch()
-            if batch is None:
+                self._scheduler.waiting_queue.append(Request("serving", PROMPT_TOKENS, count, at_ns))
+            begin_ns = monotonic_ns()
+            if not self._launch(launched):
                 if now_ns >= until_ns:
                     return tuple(steps)
                 next_ns = min(queue[0][0], until_ns) if queue else until_ns
                 time.sleep(min(_IDLE_S, max(0.0, (next_ns - monotonic_ns()) / 1e9)))
                 continue
+            batch = launched[0][0]
             arrived_ns = min(r.arrived_ns for r in batch.reqs) if batch.mode == "extend" else 0
-            plugin.begin(batch)
-            scheduler.count(batch)
-            begin_ns = monotonic_ns()
-            self._stack.step()
-            end_ns = monotonic_ns()
-            for request in batch.reqs:
-                request.output_ids.append(0)
-            plugin.end(batch)
+            end_ns = self._await(launched, None)
             steps.append(Step(max(arrived_ns, previous_end_ns), begin_ns, end_ns))
             previous_end_ns = end_ns
+
+    def play_busy(
+        self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
+    ) -> tuple[list[BusyStep], list[Wish]]:
+        """Compute decode steps without a pause, one launched ahead as in SGLang's overlapped loop, with credit for
+        `work_ns` beside each (None: the policy's). `wishes`: now and then a request arrives half-way through a step.
+        The first steps do not count."""
+        layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
+        self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
+        time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
+        endless = Request("endless", PROMPT_TOKENS, None, from_ns)
+        self._scheduler.waiting_queue.append(endless)
+        steps, seen, read_at = list[BusyStep](), list[Wish](), -1
+        ended_ns = worked_ns = 0
+        while launched or not endless.ended:
+            if self._launch(launched) and len(launched) == 1:
+                continue
+            last_ns, last_worked_ns = ended_ns, worked_ns
+            ended_ns, worked_ns = self._await(launched, work_ns), self._page.get(Party.ROLLOUT, Field.WORK_NS)
+            endless.ended = ended_ns >= until_ns
+            if last_ns < from_ns + SETTLING_NS:
+                continue
+            steps.append(BusyStep(ended_ns - last_ns, worked_ns - last_worked_ns))
+            if self._ends is not None and len(steps) == read_at:
+                seen.append(after_wish(self._ends.ended_ns(), self._wish_ns, layers, self._step_ns))
+            if wishes and len(steps) % _WISH_EVERY == 0 and ended_ns + _WISH_EVERY * self._step_ns < until_ns:
+                read_at = len(steps) + _WISH_READ_AFTER
+                threading.Timer(self._step_ns / 2e9, self._arrive).start()
+        return steps, seen
+
+    def _launch(self, launched: deque[tuple[Batch, Any]]) -> bool:
+        self._plugin.received()
+        if (batch := self._scheduler.next_batch()) is None:
+            return False
+        self._plugin.begin(batch)
+        self._scheduler.count(batch)
+        launched.append((batch, self._stack.launch()))
+        return True
+
+    def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
+        """Wait for the oldest step, give credit beside the next one if that is a decode; return the step's end."""
+        batch, done = launched.popleft()
+        if done is not None:
+            done.synchronize()
+        end_ns = monotonic_ns()
+        for request in batch.reqs:
+            request.output_ids.append(0)
+        self._plugin.end(batch)
+        if work_ns is not None and launched and launched[0][0].mode == "decode" and not self._scheduler.waiting_queue:
+            until_ns = monotonic_ns() + round(2 * (self._step_ns + FACTOR_GUESSED * work_ns))
+            self._page.set(Party.SERVING, Field.CREDIT_UNTIL_NS, until_ns)
+            self._page.set(Party.SERVING, Field.CREDIT_NS, self._page.get(Party.ROLLOUT, Field.WORK_NS) + work_ns)
+        return end_ns
+
+    def _arrive(self) -> None:
+        self._wish_ns = monotonic_ns()
+        self._scheduler.waiting_queue.append(Request("arrival", PROMPT_TOKENS, 1, self._wish_ns))
+        self._plugin.received()
 
 
 class WatchedPage(ArbiterPage):
@@ -330,7 +426,6 @@ class WatchedPage(ArbiterPage):
         super().__init__(path)
         self.yields: list[Yield] = []
         self._wish_ns = self._on_device = 0
-        self._given: tuple[int, int, int] | None = None
 
     def serving_wants(self) -> int:
         wish_ns = super().serving_wants()
@@ -342,17 +437,10 @@ class WatchedPage(ArbiterPage):
         super().open_span(party, kind, start_ns)
         if kind is Span.YIELD:
             left = 0 if self.ends.on_cores else self.ends.unfinished(self._wish_ns)
-            self._given = (self._wish_ns, self._on_device, left)
-        elif self._given is not None:
-            # Serving has left the device: reading times disturbs nothing.
-            (wish_ns, on_device, left), self._given = self._given, None
-            free_ns = max((end_ns - wish_ns for end_ns in self.ends.ended_ns()), default=0)
-            self.yields.append(Yield(on_device, left, max(0, free_ns)))
+            self.yields.append(Yield(self._on_device, left))
 
 
 class RollingOut:
-    """An engine behind the product's gate that always has requests."""
-
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._path = page

@@ -59,7 +59,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, int]]) -> None:
-    """Compare the energy counter, which the ledger records, with readings of power (UTC ns, mW)."""
     counted = [event for event in events if event.source == "nvml-energy"]
     report.fact("readings by the energy counter", f"{len(counted)} of {len(events)}")
     if not counted:

@@ -60,7 +60,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def run_parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Neighbour, second: Neighbour) -> None:
-    """Run both parts, also after a failure of one."""
     failures: dict[str, str] = {}
     parts: dict[str, Callable[[], object]] = {
         "neighbours": lambda: (first.ask("free_bytes"), second.ask("free_bytes")),
@@ -139,8 +138,6 @@ def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbou
 
 
 class _Pool:
-    """A pool with a part that stays and a part that moves, and captured work over each."""
-
     def __init__(self, sizes: Sizes, memory: PieceMemory) -> None:
         import torch
 
@@ -234,7 +231,7 @@ def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour
         right = min(right, int((tensor[:, -1] == numbers + 1).sum()))
         tensor.copy_(numbers[:, None])
     report.claim("vmm: pieces wrong after they were handed over", sizes.moved - right, "", 0, "lower")
-    # The first move includes the one-time handing over.
+    # The first move includes the one-time hand-over.
     report.claim("vmm: kept handles, ms per GB", ms_per_gb(out_ns[1:], sizes), "ms", 35, "lower")
     report.fact("kept handles, handed over the first time, ms per GB", ms_per_gb(out_ns[:1], sizes))
     report.fact("kept handles, back, ms per GB", ms_per_gb(back_ns, sizes))

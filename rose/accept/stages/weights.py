@@ -21,6 +21,7 @@ import torch
 
 from rose.accept.report import phase
 from rose.accept.stage import Scope, StageReport
+from rose.accept.stages.host import median_s
 from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.weights.parameters import EngineWeights
@@ -53,7 +54,7 @@ _STEPS_AFTER = 5
 _SCALE = 0.02
 _WARM_STEPS = 3
 _POLL_S = 0.002
-_BUS_BYTES, _BUS_ROUNDS = 256 << 20, 5
+_BUS_BYTES = 256 << 20
 _FLIPPED = "model.layers.0.mlp.down_proj.weight"
 _PAUSE_TARGET = 3
 
@@ -82,7 +83,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
-    """Yield `folder`, or a temporary one if it lacks room."""
     needed = _FOLDER_SHARE * sum(2 * torch.Size(size).numel() for size in _shapes(shape).values())
     enough = shutil.disk_usage(folder).free > needed
     with nullcontext(folder) if enough else tempfile.TemporaryDirectory(prefix="rose-accept-weights-") as chosen:
@@ -90,17 +90,9 @@ def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
 
 
 def _bus_bytes_per_s(device: torch.device) -> float:
-    """Return the best rate from pinned host memory to the device."""
     host = torch.empty(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(_BUS_BYTES, dtype=torch.uint8, device=device)
-    took_s = []
-    for _ in range(_BUS_ROUNDS):
-        torch.cuda.synchronize()
-        began_s = time.perf_counter()
-        target.copy_(host, non_blocking=True)
-        torch.cuda.synchronize()
-        took_s.append(time.perf_counter() - began_s)
-    return _BUS_BYTES / min(took_s)
+    return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
 
 
 def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
@@ -127,7 +119,7 @@ class Steps:
 
 class LiveModel:
     """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
-    Each step sums the bits of every parameter, which tells the weights it read; `expected` has each version's sums."""
+    Each step sums the bits of every parameter, which identify its weights; `expected` has each version's sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -215,7 +207,7 @@ class LiveModel:
             raise
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        """Return a stream of this thread on a GPU: it does not wait for other queues."""
+        """Return this thread's own stream on a GPU, which does not wait for other queues."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
@@ -286,7 +278,6 @@ class _Run:
             self._claim_versions(addresses)
 
     def _bring(self, version: int, share: float) -> dict[str, float]:
-        """Publish a version and bring the engine to it; return the seconds and bytes of each part."""
         self._step_trainer(version, share)
         self._engine.expected[version] = self._engine.sums(self._trainer)
         row: dict[str, float] = {}

@@ -16,7 +16,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.segments import Head
 
-#: How often, and how many seconds apart, to look at what a working writer is about to correct.
+#: How often, and how many seconds apart, to look again at a state that a working writer is about to correct.
 _LOOKS, _LOOK_S = 3, 0.05
 
 _T = TypeVar("_T")
@@ -34,19 +34,18 @@ class WriterReport:
     """The findings on one writer. Each of `problems` begins with the file."""
 
     writer: str
-    #: Segments as written: live, merged or archived since.
-    segments: int = 0
+    segments: int = 0  # Segments as written: live, merged or archived since.
     events: int = 0
     first_seq: int | None = None
     last_seq: int | None = None
-    #: Those of `events` whose rows were archived. Their chain is proved, and the rows are elsewhere or gone on purpose.
+    #: Events in archived parts. Their chain is proved, and the rows are elsewhere or removed on purpose.
     archived_events: int = 0
     signed_events: int = 0
     signers: list[Signer] = field(default_factory=list)
     #: The seq of the next event, and the newest link, which it continues.
     next_seq: int = 0
     chain_sha256: str = ""
-    #: By marked seq: the links of the segments that end just before it. Several, where some segments have no rows.
+    #: By marked seq: links of the segments that end just before it; several, if some segments have no rows.
     links: dict[int, tuple[str, ...]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -64,7 +63,7 @@ class Chain:
         self.keys = registry.keys_of(expected.lines, writer)
         self.report = WriterReport(writer)
         self.next_epoch = 0
-        #: What the next segment must say; None where damage hides it.
+        #: The next segment must match these; None where damage hides the value.
         self.next_seq: int | None = 0
         self.sha256: str | None = ""
         self.link: str | None = ""
@@ -73,7 +72,7 @@ class Chain:
         self.head_names_one = False
 
     def walk(self, parts: list[Part]) -> WriterReport:
-        # First, since a head never runs ahead of its segment: what it names must exist.
+        # First, since a head never runs ahead of its segment: the named segment must exist.
         head = self._head()
         self.parts = parts
         for part in parts:
@@ -137,7 +136,6 @@ class Chain:
         )
 
     def _stands(self, segment: str) -> bool:
-        """Return whether a segment is in its place, or in the manifest of a merge."""
         try:
             epoch, _ = segments.place(segment)
         except ValueError:
@@ -202,7 +200,7 @@ class Chain:
         self.newest = path
         segment = self._examine_segment(path)
         if segment is None or segment.changed:
-            # Its header cannot be trusted, but its successor still names the SHA-256 it had.
+            # Its header cannot be trusted, but its successor names its SHA-256.
             self.sha256, self.next_seq, self.link = sha256, None, None
         if segment is None or (header := segment.header) is None:
             return
@@ -242,7 +240,6 @@ class Chain:
             self._rows(part, manifest)
 
     def _manifest(self, part: Part) -> examine.Manifest | None:
-        """Return the manifest; None, with a problem, if it cannot be trusted."""
         if (manifest := self._facts(part.manifest, "manifest", examine.manifest)) is None:
             return None
         fault = self.records.lack(part, manifest.sha256)
@@ -275,7 +272,6 @@ class Chain:
         return examined
 
     def _facts(self, path: str, kind: str, look: Callable[[bytes], _T]) -> _T | None:
-        """Return the findings of `look` on the file; None, with a problem, if it cannot be read."""
         try:
             return self.seen.facts(self.root / path, kind, look)
         except FileNotFoundError:
@@ -314,7 +310,7 @@ class Chain:
                 self._problem(signer.segment, f"{what} writer's key was missing")
         if signer.key:
             self.report.signed_events += events
-            # The first segment, which has no events, appears just before the registry names its key.
+            # The first segment has no events, and appears just before the registry names its key.
             if events:
                 self._check_key(signer)
 

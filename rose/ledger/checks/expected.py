@@ -18,7 +18,7 @@ ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "resto
 
 
 class Records:
-    """The records of compaction and archive on disk, read again if one seems to be missing. Threads may share it."""
+    """The records of compaction and archive on disk, read again if one seems to be missing. For several threads."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root = root
@@ -33,19 +33,40 @@ class Records:
         for detail in merged:
             self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
         self._archived: dict[str, bool] = {}
+        self._manifests: dict[str, str] = {}
         self._last = ""
         for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
             if action == RESTORED_ACTION or (action == ARCHIVED_ACTION and detail["deleted"]):
                 self._last = detail["manifest_sha256"]
                 self._archived[self._last] = action == ARCHIVED_ACTION
+                self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Return which event is missing for `part` to be where it is. Events are on disk before what they allow."""
+        """Return which event is missing for `part` to be in its place: an event is on disk before its move."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
                 fault = self._lack(part, manifest_sha256)
             return fault
+
+    def lost(self) -> list[str]:
+        """Return the manifests of archived files that are neither in place nor brought back. Without its manifest what
+        was merged into such a file is read again, as long as it awaits removal."""
+        with self._mutex:
+            if found := self._lost():
+                self._read()
+                found = self._lost()
+            return found
+
+    def _lost(self) -> list[str]:
+        lost = []
+        for manifest_sha256, archived in self._archived.items():
+            name = self._manifests[manifest_sha256]
+            # A killed archiving may have recorded its last part without moving it.
+            states = ("archived", "compacted") if manifest_sha256 == self._last else ("archived",)
+            if archived and not any((self._root / state / name).exists() for state in states):
+                lost.append(f"archived/{name}")
+        return lost
 
     def _lack(self, part: Part, manifest_sha256: str) -> str | None:
         if manifest_sha256 not in self._compacted:
@@ -70,7 +91,7 @@ class Expected:
         except LedgerError as error:
             self.problem = str(error)
         self.registered = None if self.problem else {line.writer for line in self.lines}
-        #: The last seq of each writer that the newest generation counts; empty if none can be read.
+        #: The last seq of each writer in the newest generation; empty if none can be read.
         self.ends: dict[str, int] = {}
         with suppress(LedgerError):
             if (coverage := rolled.newest(root)) is not None:
@@ -79,8 +100,7 @@ class Expected:
             self.ends[writer] = max(last_seq, self.ends.get(writer, -1))
         self.verified = {} if before is None else before.heads
         heads = {path.stem for path in (root / "heads").glob("*.json") if layout.WRITER_NAME.fullmatch(path.stem)}
-        named = {*heads, *(self.registered or ()), *self.ends, *self.verified}
-        self.writers = sorted({*layout.writers(root), *named})
+        self.writers = sorted({*layout.writers(root), *heads, *(self.registered or ()), *self.ends, *self.verified})
 
 
 def roll_up_faults(root: Path, seen: Seen) -> list[str]:

@@ -1,8 +1,7 @@
-"""The registry: the names of all writers that ever wrote, so that a missing one is noticed, and their keys.
-`writers.jsonl` has a line for each writer and each of its keys, in order of arrival, with the SHA-256 of the line
-before. The key `by` signs the line: it endorses that the writer signs with `key`. That counts if `by` may endorse, or
-is itself endorsed for this writer. The first key of a ledger may endorse, and so may each key that such a key marked.
-Writers that do not sign have a line without a key."""
+"""The registry `writers.jsonl`: a line for each writer that ever wrote and each of its keys, in order of arrival, with
+the SHA-256 of the line before. Writers that do not sign have a line without a key. The key `by` signs a line: it
+endorses that the writer signs with `key`. That counts if `by` is the ledger's first key, was marked by a key that may
+endorse, or is itself endorsed for this writer."""
 
 import hashlib
 import json
@@ -49,8 +48,7 @@ class Endorsements:
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return the endorsements that count. The key that signed the first line may endorse, if no `endorsers` are
-    given."""
+    """Return the valid endorsements. Without `endorsers`, the key that signed the first line may endorse."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -63,8 +61,7 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Make sure that the registry names `writer` and its key, endorsed by `by`, unless it is damaged. Raises
-    OSError."""
+    """Ensure that the registry names `writer` and its key, endorsed by `by`, unless it is damaged. Raises OSError."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         ledger_id = layout.give_id(root)
@@ -120,8 +117,7 @@ def described(registered: Sequence[Line], own: str | None) -> list[dict[str, Any
         entry: dict[str, Any] = signers.setdefault(line.key, new)
         if line.writer not in entry["writers"]:
             entry["writers"].append(line.writer)
-        counts = line.by != line.key and standing.may_endorse(line.by, line.writer)
-        if entry["endorsed_by"] is None and counts:
+        if entry["endorsed_by"] is None and line.by != line.key and standing.may_endorse(line.by, line.writer):
             entry["endorsed_by"] = line.by
     return list(signers.values())
 
@@ -149,7 +145,7 @@ def lines(root: Path) -> tuple[Line, ...]:
 
 
 def read(root: Path) -> bytes:
-    """Return the bytes of the registry, empty if there is none. Raises LedgerError if a folder lies there."""
+    """Return the bytes of the registry, empty without one. Raises LedgerError for a folder in its place."""
     try:
         return (root / FILE).read_bytes()
     except FileNotFoundError:

@@ -1,6 +1,5 @@
-"""The views of a ledger: whether its catalog matches this version and its files, and rows that are no valid events.
-Events are checked where they enter (`rose.ledger.rows`). Rows that entered in another way are left out of each view
-that cannot reckon with them, and the view `faulty_event` has each: see `sql.reckonable`."""
+"""The views of a ledger: whether its catalog matches this version and its files, and rows that are no valid events. The
+view `faulty_event` has these rows, and a view that cannot handle one omits it: see `sql.reckonable`."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from rose.ledger import catalog, examine, layout, sources
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 
-#: How many seconds to wait for a catalog that somebody may be about to replace; and while parts are moved.
+#: Seconds to wait for a catalog that another process may be about to replace; and while parts are moved.
 _PATIENCE_S, _WHILE_PARTS_MOVE_S = 2.0, 600.0
 _LOOK_S = 0.05
 _NAMED_MAX = 20
@@ -31,7 +30,7 @@ class Fault:
 
 
 def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[Fault]]:
-    """Return how many faulty rows the ledger at `root` has, and the first `limit`. Raises LedgerError."""
+    """Return the number of faulty rows in the ledger at `root`, and the first `limit`. Raises LedgerError."""
     with catalog.connect(root) as connection:
         (count,) = connection.execute("SELECT count(*) FROM faulty_event").fetchall()[0]
         select = "SELECT writer, seq, kind, fault, value FROM faulty_event ORDER BY ALL LIMIT ?"
@@ -39,7 +38,6 @@ def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[
 
 
 def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
-    """Return problems of the catalog of the ledger at `root`, and notes on it that are no problems."""
     begun_s = time.monotonic()
     while True:
         patience_s = _WHILE_PARTS_MOVE_S if layout.parts_are_moving(root) else _PATIENCE_S
@@ -52,7 +50,7 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
             return [], []
         except OSError as error:
             return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
-        # Parts may have been brought back, and the catalog is about to follow.
+        # Parts may have been restored, and the catalog is about to follow.
         late = all(any(f"view {name} " in problem for name in sources.of_nothing()) for problem in problems)
         if not problems or not late or time.monotonic() - begun_s > patience_s:
             way_out = "the next `rose` command that reads the ledger replaces it"

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rose.ledger.checks.chain import WriterReport
 
 _SOUND = "The ledger is sound."
-#: Exit code of a verification that found nothing wrong and could not check everything.
-_NOT_CHECKED = 3
+_NOT_CHECKED = 3  # Exit code of a verification that found nothing wrong and could not check everything.
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
 ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_args_is_help=True)

@@ -1,8 +1,8 @@
-"""Signed content of a writer: a digest of its events, however Parquet stores them, and the chain of these digests.
-The digest of rows is the SHA-256 of a tag, the number of rows, and of each column that has a value, in the order of
-their names: its name, its type, the number of its values, which rows have one (a bit a row, where not all do), and the
-values in the order of seq. Integers and floats are 8 bytes, little endian; truths 1 byte; texts the 4-byte length of
-each, then all of their UTF-8."""
+"""Signed content of a writer: a digest of its events, however Parquet stores them, and the chain of these digests. The
+digest of rows is the SHA-256 of a tag, the number of rows, and of each column with a value, sorted by name: its name,
+its type, the number of its values, a bit for each row (unless all have a value), and the values in the order of seq.
+Integers and floats are 8 bytes, little endian; booleans 1 byte; texts the 4-byte length of each, then all their
+UTF-8."""
 
 import hashlib
 import itertools
@@ -32,21 +32,20 @@ _TEXTS = (pa.string().id, pa.large_string().id)
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """Return the digest of the rows, the same for all encodings, chunkings and orders of rows and columns. Raises
-    LedgerError for a column of a type that no event has, and if a row has no seq."""
+    """Return the digest of the rows, equal for all encodings, chunkings and orders of rows and columns. Raises
+    LedgerError for a column type that no event has, and for a row without a seq."""
     return _digests(table.column_names, table.column, [])[0]
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
     """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` except the first; and
-    what of its footer cannot be checked. Raises LedgerError like `rows_sha256` and for a lying footer, and Arrow's
-    errors."""
+    the unchecked structures of its footer. Raises LedgerError as `rows_sha256`, or for the footer; Arrow's errors."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
     unchecked: list[str] = []
 
     def read(name: str) -> pa.ChunkedArray:
-        # See segments.read_rows for why not by threads.
+        # `segments.read_rows` explains why not by threads.
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
@@ -58,8 +57,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
-    """Return the link of a segment, which commits to its events and, by `previous`, to all before. `previous` is the
-    link before it; empty for a writer's first."""
+    """Return the link of a segment. It commits to its events and to the link `previous` ("" for the first segment)."""
     parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
@@ -71,7 +69,7 @@ def link_message(chain_sha256: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Link:
     writer: str
-    #: Original path of the segment, and the SHA-256 of its file and of the one before it.
+    #: Original path of the segment, and the SHA-256 of its file and of the file before.
     file: str
     sha256: str
     previous_sha256: str
@@ -85,7 +83,7 @@ class Link:
 
     @classmethod
     def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
-        """Return the link from a segment's entry in a manifest. Raises KeyError, TypeError, ValueError."""
+        """Parse a segment's entry in a manifest. Raises KeyError, TypeError, ValueError."""
         link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
         for name in cls.__slots__:
             if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
@@ -102,14 +100,13 @@ class Link:
         return self.last_seq - self.first_seq + 1
 
     def fault(self, previous: str | None) -> str | None:
-        """Return what is wrong with the link after the link `previous` (None: unknown), or None."""
         digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
         if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
             return "its content does not follow what was written before it: it was replaced, or something before it was"
         return None
 
     def signature_fault(self) -> str | None:
-        """Return what is wrong with the signature; None if it is by the named key, or if nobody signed."""
+        """Return the fault of the signature; None if it is by the named key, or if there is no signature."""
         if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
             return None
         return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"
@@ -143,19 +140,15 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    #: In the order of seq; None for all rows, as stored.
-    rows: Any
+    rows: Any  # In the order of seq; None for all rows, as stored.
     in_place: bool
-    #: Where each range begins among them, and where the last ends.
-    bounds: list[int]
-    #: By range: a bit for each row; None where all have a value.
-    bits: list[Any]
+    bounds: list[int]  # Where each range begins in `rows`, and where the last ends.
+    bits: list[Any]  # By range: a bit for each row; None where all have a value.
 
 
 class _Ranges:
     def __init__(self, seqs: Any, cuts: Sequence[int]) -> None:
-        #: The rows in the order of seq; None if stored so.
-        self._order = None
+        self._order = None  # The rows in the order of seq; None if stored in that order.
         if np.any(seqs[1:] < seqs[:-1]):
             self._order = np.argsort(seqs, kind="stable")
             seqs = seqs[self._order]

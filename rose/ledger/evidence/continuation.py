@@ -1,6 +1,5 @@
-"""Whether a ledger continues the receipts taken of it: nothing that they name was changed since. A chain commits to all
-events before a link. So where the chain of a writer passes through the link of a receipt, its events up to there are
-those that the receipt signed, in whichever files they are now."""
+"""Whether a ledger continues its receipts: nothing in them was changed since. A chain commits to all events before a
+link. So if a writer's chain passes through a receipt's link, its events up to there are the signed ones."""
 
 import hashlib
 import os
@@ -32,7 +31,7 @@ class Continuation:
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: Events since the newest receipt; and those of them, still in the ledger, with a time before it.
+    #: Events since the newest receipt; and those among them, still in the ledger, with an earlier time.
     events: int = 0
     late_events: int = 0
 
@@ -60,8 +59,8 @@ class Continuation:
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
-    """Return the receipts in these files, and in *.json of the folders among them, by name, oldest first. Raises
-    LedgerError if one cannot be trusted, was not signed by `key`, if given, or if there is none."""
+    """Return the receipts in these files and in *.json of these folders, by name, oldest first. Raises LedgerError for
+    an untrustworthy receipt, one not signed by `key` (if given), and if there is no receipt."""
     receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -87,7 +86,7 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
 
 
 class _Trusted:
-    """The keys that each writer may have signed with since the oldest receipt: those in the receipt, and those endorsed
+    """The keys that each writer may have signed with since the oldest receipt: keys in the receipt, and keys endorsed
     for the writer by one of these, by the receipt's own key, or by a key that may endorse."""
 
     def __init__(self, receipt: Receipt, content: bytes) -> None:
@@ -103,8 +102,8 @@ class _Trusted:
         return self._seqs.get(writer, 0)
 
     def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Return the first untrusted signer of the writer's events from `seq` on, or None. A writer that did not sign
-        when the receipt was made may continue unsigned."""
+        """Return the first untrusted signer of the writer's events from `seq` on, if any. A writer that did not sign at
+        the time of the receipt may continue unsigned."""
         known = self._known.get(writer_report.writer, set())
         if writer_report.writer in self._seqs and not known:
             known = {""}
@@ -119,7 +118,7 @@ class _Trusted:
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     """Compare the report of `verify`, made with the `marks` of these receipts, with them, oldest first. Raises
-    LedgerError if a receipt is of another ledger."""
+    LedgerError for a receipt of another ledger."""
     root = report.root
     ledger = layout.ledger_id(root)
     for name, receipt in named.items():
@@ -153,7 +152,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 def _passes(
     root: Path, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
-    """Return whether the chain passes through each receipt's link; else add a problem that says where it departs."""
+    """Return whether the chain passes through each receipt's link; otherwise add a problem."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, holds = 0, "no receipt holds"
@@ -221,7 +220,6 @@ def _way_on(signer: Signer) -> str:
 
 
 def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
-    """Check that the chain has the roll-ups of the receipts, and that the newest has the sums of its events."""
     recorded = {detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION)}
     for name, receipt in named.items():
         if receipt.roll_up is not None and receipt.roll_up.coverage_sha256 not in recorded:
@@ -265,8 +263,7 @@ def _late(root: Path, newest: Receipt) -> int:
 
 class Sums(NamedTuple):
     problems: list[str]
-    #: Why they cannot be compared.
-    missing: str | None = None
+    missing: str | None = None  # Why they cannot be compared.
     unchecked: tuple[str, ...] = ()
 
 
@@ -274,7 +271,7 @@ def sum_faults(root: Path) -> Sums:
     """Compare the newest daily sums with their events, at the cost of a first roll-up. Raises LedgerError."""
     coverage = rolled.newest(root)
     if coverage is None or not coverage.writers:
-        # Nobody reads sums that count nothing, and older versions left some.
+        # Sums that count nothing have no reader, and older versions left some.
         return Sums([])
     if not coverage.complete:
         return Sums([], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew")

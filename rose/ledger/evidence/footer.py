@@ -1,6 +1,6 @@
-"""The footer of a Parquet file checked against its rows, because readers skip rows that a forged footer excludes. The
-digest of rows does not cover the footer. A footer that contradicts its rows was changed. A structure that this version
-cannot read is reported as not checked, since the file's writer may be newer."""
+"""Checks the footer of a Parquet file against its rows, because readers skip rows that a forged footer excludes, and
+the digest of rows does not cover the footer. A contradiction means a change. A structure that this version cannot read
+is reported as unchecked, since the file's writer may be newer."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from rose.ledger.layout import LedgerError
 
-#: Longer bounds may be cut off, or left out.
-_TEXT_BYTES = 255
-#: The type in which Arrow compares a footer's values, by the column's type. Other types are not checked.
+_TEXT_BYTES = 255  # Longer bounds may be truncated or missing.
+#: Arrow's type for comparing a footer's values, by the column's type. Other types are not checked.
 _COMPARED = {
     pa.bool_(): pa.bool_(),
     pa.int32(): pa.int32(),
@@ -32,7 +31,7 @@ def places(metadata: pq.FileMetaData) -> dict[str, int]:
 
 
 def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> list[str]:
-    """Return what of the column's footer cannot be checked. Raises LedgerError if it contradicts the values."""
+    """Return the unchecked structures of the column's footer. Raises LedgerError if it contradicts the values."""
     name, row = metadata.schema.column(place).path, 0
     unchecked: list[str] = []
     for index in range(metadata.num_row_groups):
@@ -46,8 +45,7 @@ def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> lis
 
 
 def check_file(content: bytes) -> list[str]:
-    """Return what of a Parquet file's footer cannot be checked. Raises LedgerError if it contradicts the rows, and
-    Arrow's errors for a file that it cannot read."""
+    """Return a Parquet file's unchecked structures. Raises LedgerError if they contradict the rows; Arrow's errors."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     by_name = places(file.metadata)
     unchecked = []
@@ -65,7 +63,7 @@ def check_file(content: bytes) -> list[str]:
 
 
 def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) -> Iterator[str]:
-    """Yield the structures of a column in a row group that cannot be checked. Raises LedgerError for one that lies."""
+    """Yield the unchecked structures of a column in a row group. Raises LedgerError for a wrong one."""
     chunk = group.column(place)
     if chunk.has_column_index or chunk.has_offset_index:
         yield "page index"
@@ -85,7 +83,7 @@ def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) 
 
 
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
-    """Return whether the statistics are those of the values; None if that cannot be told."""
+    """Return whether the statistics match the values; None if that cannot be told."""
     if not len(values):
         return True
     if statistics is None or not statistics.has_null_count:

@@ -1,4 +1,4 @@
-"""The key that a user's writers sign with on this host: Ed25519, one file, made when it is first needed."""
+"""The key that a user's writers sign with on this host: Ed25519, one file, made at first use."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 VARIABLE = "ROSE_LEDGER_KEY"
-#: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point needs no secret: anybody can
+#: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point needs no secret: anyone can
 #: make a signature that is right for every message, or for one in eight.
 _P = 2**255 - 19
 _Y_8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
@@ -28,13 +28,12 @@ class Key:
     _private: Ed25519PrivateKey = field(repr=False, compare=False)
 
     def sign(self, message: bytes) -> str:
-        """Return the signature of `message`, 128 hexadecimal characters."""
         return self._private.sign(message).hex()
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key on this host, or the one at `path`, made if missing; None where that is not possible.
-    Raises LedgerError, which names the file, if it is damaged or others may read it."""
+    """Return this user's key on this host, or the key at `path`, made if missing; None where that is impossible. Raises
+    LedgerError with the file, if it is damaged or others may read it."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -48,7 +47,7 @@ def load_or_make(path: Path | None = None) -> Key | None:
 
 
 def load() -> Key | None:
-    """Return this user's key on this host; None if there is none. Raises LedgerError like `load_or_make`."""
+    """Return this user's key on this host, if any. Raises LedgerError like `load_or_make`."""
     path = key_path(os.environ)
     return None if path is None else _load(path)
 
@@ -74,7 +73,7 @@ def is_public(text: str) -> bool:
 
 
 def check(public: str, message: bytes, signature: str) -> bool:
-    """Return whether `signature` is that of `message` by the key `public`; False for text that is neither."""
+    """Return whether `signature` is by the key `public` for `message`; False for malformed text."""
     if not is_public(public) or re.fullmatch("[0-9a-f]{128}", signature) is None:
         return False
     try:
@@ -120,8 +119,7 @@ def _make(path: Path) -> None:
             file.write(content)
         layout.sync_file(temporary)
         with suppress(FileExistsError):
-            # A rename would replace the other process's key, which may have signed by now.
-            path.hardlink_to(temporary)
+            path.hardlink_to(temporary)  # A rename would replace the other process's key, which may have signed by now.
         layout.sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)

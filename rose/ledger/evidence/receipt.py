@@ -1,6 +1,5 @@
-"""The receipt: what a ledger held at one moment, signed, and small enough to keep out of its owner's reach. It names
-the newest link of each writer's chain. Its holder can show later that the ledger still continues it
-(`rose.ledger.evidence.continuation`), whatever was done to the ledger's files since."""
+"""The receipt: the newest link of each writer's chain, signed, and small enough to keep out of the ledger owner's
+reach. Its holder can show later that the ledger still continues it (`rose.ledger.evidence.continuation`)."""
 
 import hashlib
 import json
@@ -26,7 +25,7 @@ _Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
 
 
 class _Signed(BaseModel):
-    """A part of what is signed. A value of another type was never signed."""
+    """A part of the signed content. It rejects values of another type."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -50,7 +49,7 @@ class Receipt(_Signed):
     at_us: _Count
     by: str
     writers: dict[_Writer, Mark]
-    #: Length of the registry, to which lines are only added, and the SHA-256 of its bytes.
+    #: Length of the registry, which only grows, and the SHA-256 of its bytes.
     registry_bytes: _Count
     registry_sha256: _Sha256
     roll_up: RollUp | None
@@ -70,7 +69,7 @@ class Receipt(_Signed):
 
     @property
     def sha256(self) -> str:
-        """Return the hash of what was signed, by which other documents name this receipt."""
+        """Return the hash of the signed content, by which other documents name this receipt."""
         return hashlib.sha256(self.message).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -85,9 +84,8 @@ def canonical(document: Any) -> bytes:
 
 
 def take(root: Path | str) -> Receipt:
-    """Return a receipt of the ledger at `root` as it is now, signed with this user's key. Reads only the newest header
-    of each writer, and writers may go on. Gives an id to a ledger without one. Raises LedgerError if `root` is no
-    ledger or there is no key, and for a damaged file."""
+    """Return a receipt of the ledger at `root` as it is now, signed with this user's key. Reads each writer's newest
+    header; writers may continue. Gives the ledger an id. Raises LedgerError without a ledger or key, or for damage."""
     root = layout.check(root)
     key = keys.load_or_make()
     if key is None:
@@ -98,8 +96,7 @@ def take(root: Path | str) -> Receipt:
         ledger_id = layout.give_id(root)
     except OSError as error:
         raise layout.refused(f"{root} has no id yet, which a receipt names it by", error) from error
-    # Before the writers: each writer that it names is then listed, or its removal shows.
-    content = registry.read(root)
+    content = registry.read(root)  # Before the writers: each writer in it is then listed, or its removal shows.
     lines = registry.parse(content)
     coverage = rolled.newest(root)
     state = verified.state(root)
@@ -145,7 +142,7 @@ def _newest(root: Path, writer: str) -> Link | None:
 
 
 def read(path: Path) -> Receipt:
-    """Return the receipt in a file. Raises LedgerError if there is none, or if a signature in it is wrong."""
+    """Raises LedgerError for a missing file, or a wrong signature in it."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -154,14 +151,14 @@ def read(path: Path) -> Receipt:
 
 
 def parse(content: bytes, name: str) -> Receipt:
-    """Return the receipt in some bytes, which errors call `name`. Raises LedgerError as `read` does."""
+    """Parse a receipt; errors call it `name`. Raises LedgerError as `read` does."""
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
         if version != FORMAT:
             raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
         receipt = Receipt.model_validate_json(json.dumps({field: document[field] for field in Receipt.model_fields}))
-        # A document that this version would not write is not what was signed.
+        # This version would not write such a document, so it was not signed.
         same = json.loads(receipt.content()) == document
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
@@ -171,8 +168,7 @@ def parse(content: bytes, name: str) -> Receipt:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a receipt to a new file outside every ledger, where whoever changes a ledger could change it too. Raises
-    LedgerError for a place in a ledger, if there is such a file, or if it cannot be written."""
+    """Write a receipt to a new file outside every ledger. Raises LedgerError for another place, or a failed write."""
     check_place(path)
     try:
         layout.write_file(path, content)

@@ -1,7 +1,6 @@
-"""The archive: old compacted files are copied out of the ledger, leave it on request, and can be brought back. The
-archive has the ledger's own layout, so any engine reads `<url>/compacted/*/*.parquet`. A file leaves the ledger when
-its manifest moves from `compacted/` to `archived/`: readers then skip it, the chain of hashes still runs through the
-manifest, and the file itself is removed a grace period later."""
+"""The archive: copies of old compacted files outside of the ledger. It has the ledger's own layout, so any engine reads
+`<url>/compacted/*/*.parquet`. A file leaves the ledger when its manifest moves from `compacted/` to `archived/`:
+readers skip it, the chain still runs through the manifest, and the file is removed a grace period later."""
 
 import hashlib
 import json
@@ -29,10 +28,8 @@ class Archived:
     parts: int = 0
     left: int = 0
     events: int = 0
-    #: Bytes of the Parquet files, copied now or earlier.
-    bytes: int = 0
-    #: Old parts that stay, by reason.
-    skipped: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0  # Bytes of the Parquet files, copied now or earlier.
+    skipped: dict[str, int] = field(default_factory=dict)  # Old parts that stay, by reason.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +43,10 @@ class Restored:
 
 def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`, and compare each
-    copy. With `delete` the part then leaves the ledger, if the roll-up covers it: readers no longer see it, and the
-    next compaction or archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while
-    writers write and readers read, and may be repeated after any interruption. Raises LedgerError if a part is damaged,
-    if the place refuses a file or gives back another, if another archiving is running, or if the disk refuses. What was
-    done before that stays done."""
+    copy. With `delete` a rolled-up part then leaves the ledger: readers no longer see it, and the next compaction or
+    archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while writers write and
+    readers read, and repeatable after any interruption. Raises LedgerError for a damaged part, a store that refuses a
+    file or returns another, another running archiving, and a failing disk. Earlier steps stay done."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
@@ -81,9 +77,8 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
 
 
 def restore(root: Path | str, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back from `from_url`, so that readers see their events again; with `since_us` or `until_us`,
-    parts with events in [`since_us`, `until_us`) by `at_us`. Raises LedgerError if a file does not have the hash in its
-    manifest, and for the reasons of `archive`."""
+    """Bring archived parts back from `from_url`, so that readers see their events again; by default all, else parts
+    with events in [`since_us`, `until_us`) by `at_us`. Raises LedgerError for a wrong hash, and as `archive`."""
     root = layout.check(root)
     store = Store(from_url)
     parts = events = size = 0
@@ -118,15 +113,14 @@ def restore(root: Path | str, from_url: str, *, since_us: int | None = None, unt
 
 
 def newest_us(root: Path | str) -> int | None:
-    """Return `at_us` of the newest event whose rows left the ledger; None if none did. Raises LedgerError."""
+    """Return `at_us` of the newest archived event that left the ledger, if any. Raises LedgerError."""
     root = layout.check(root)
     newest = [compaction.newest_at_us(root, part) for part in _archived(root)]
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
 def outside(store: Store, root: Path) -> Store:
-    """Return `store`. Raises LedgerError for a place in the ledger, where a file would pass for its own copy, one in
-    this process's memory, and a folder that cannot be made."""
+    """Return `store`. Raises LedgerError for a place in the ledger or in memory, or a folder that cannot be made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
@@ -180,7 +174,7 @@ class _Archiving:
         self._delete = delete
         self._log = log
         coverage = rolled.newest(root) if delete else None
-        #: By writer: the last epoch that the roll-up counts, and the seq after it.
+        #: By writer: the last rolled-up epoch, and the seq after it.
         self._rolled_up = {} if coverage is None else coverage.writers
         recorded = examine.recorded(root, expected.ARCHIVE_WRITER, expected.ARCHIVED_ACTION)
         self._copied = {(detail["manifest_sha256"], detail.get("url")) for detail in recorded}
@@ -216,7 +210,7 @@ class _Archiving:
         return None
 
     def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:
-        """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs."""
+        """Ensure that the archive holds the file, then its manifest, and no other file of the same epochs."""
         store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:
@@ -246,6 +240,5 @@ class _Archiving:
                 raise FileNotFoundError(part.pattern)
             _record(self._log, expected.ARCHIVED_ACTION, {**detail, "deleted": True})
             manifest = self._root / part.manifest
-            # The file's grace period counts from the manifest's time.
-            os.utime(manifest)
+            os.utime(manifest)  # The file's grace period counts from the manifest's time.
             layout.move_file(manifest, self._root / replace(part, state="archived").manifest)

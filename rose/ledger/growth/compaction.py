@@ -1,7 +1,6 @@
-"""Compaction: many small segments of closed epochs become one file, and readers never notice. A compacted file counts
-once its manifest stands. The catalog then reads it instead of what it merged, which is removed a grace period later.
-The manifest lists the SHA-256 of every merged segment, and an event has the manifest's own, so the chain can be proved
-without the segments."""
+"""Compaction: many small segments of closed epochs become one file, which counts once its manifest stands. The catalog
+then reads it instead of its parts, which are removed a grace period later. The manifest lists the SHA-256 of each
+segment, and an event has the manifest's own: the chain can be proved without the segments."""
 
 import hashlib
 import json
@@ -25,10 +24,8 @@ from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 
-#: This many neighbouring compacted files are merged again, so that their number grows with the logarithm.
-FANOUT = 16
-#: A file with this many events is never merged again.
-EVENTS_MAX = 1_000_000
+FANOUT = 16  # This many neighbouring compacted files are merged again, so that their number grows logarithmically.
+EVENTS_MAX = 1_000_000  # A file with this many events is never merged again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +36,23 @@ class Compaction:
 
 
 def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
-    """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago. On a spool,
-    segments that a gateway still lacks are merged for readers, and also stay until they are sent. Safe while writers
-    write and readers read. A query that began more than `grace_s` before may fail, but is never wrong. Raises
-    LedgerError if another compaction is running, if the disk refuses, or if a segment is damaged: other writers are
-    merged all the same."""
+    """Merge the closed epochs of every writer, and remove merged parts after `grace_s` seconds. A spool keeps segments
+    that a gateway still lacks, and merges them for readers. Safe while writers write and readers read. A query that
+    began more than `grace_s` before may fail, but is never wrong. Raises LedgerError if another compaction runs, if the
+    disk refuses, or for a damaged segment, after merging the other writers."""
     root = layout.check(root)
     merged = written = removed = 0
     failure: LedgerError | None = None
     try:
-        # Opening the writer refreshes the catalog, so nothing reads what is removed now.
+        # Opening the writer refreshes the catalog, so that it does not read the parts to remove.
         with LedgerWriter.open(root, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
                 try:
                     _remove_leftovers(root, writer)
                     removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                     parts = unsettled(_newest_first(root, writer))
-                    # The oldest first: if this is stopped, nothing before the rest needs a merge, on which the next
-                    # compaction relies.
+                    # The oldest first: after a stop, all earlier parts need no merge, on which the next compaction
+                    # relies.
                     while batches := plan(parts):
                         merged += _merge(root, batches[0], log)
                         written += 1
@@ -74,10 +70,9 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Return which neighbouring parts to merge, oldest first, given one writer's closed parts in order with their
-    events. Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds
-    open together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room
-    for, which are then merged for good. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans
-    archived parts."""
+    events. Live epochs are merged at once, FANOUT into a file, since a merge opens the hundred segments of each.
+    Compacted files wait for FANOUT neighbours, or for as many as fit EVENTS_MAX, which are then merged for good. No
+    merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
@@ -100,8 +95,7 @@ def after(parts: Sequence[tuple[Part, int]], batch: list[Part]) -> list[tuple[Pa
     merged = _merged(batch)
     older = [one for one in parts if one[0].first < merged.first]
     newer = [one for one in parts if one[0].first > merged.last]
-    total = sum(events for _, events in parts[len(older) : len(older) + len(batch)])
-    return [*older, (merged, total), *newer]
+    return [*older, (merged, sum(events for _, events in parts[len(older) : len(older) + len(batch)])), *newer]
 
 
 def _merged(batch: list[Part]) -> Part:
@@ -109,8 +103,8 @@ def _merged(batch: list[Part]) -> Part:
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
-    """Return the closed parts of a writer that `plan` may merge, in order. A compaction leaves nothing to merge, and
-    newer parts merge with no large file. So parts before FANOUT large ones in a row are not looked at."""
+    """Return the closed parts of a writer that `plan` may merge, in order. Parts before FANOUT large ones in a row are
+    not looked at: a compaction leaves nothing to merge, and newer parts merge with no large file."""
     parts: list[tuple[Part, int]] = []
     large = 0
     for part, events in newest_first:
@@ -129,7 +123,7 @@ def _newest_first(root: Path, writer: str) -> Iterator[tuple[Part, int]]:
 
 
 def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
-    """Write the compacted file of `batch`, then its event, then its manifest; return the segments merged."""
+    """Write the compacted file of `batch`, then its event, then its manifest; return the number of merged segments."""
     merged = [entry for part in batch for entry in _entries(root, part)]
     target = _merged(batch)
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
@@ -169,7 +163,7 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     rows = sources.stored(root, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
         with database.empty() as connection, database.one_thread(connection):
-            # No filter: a forged one would hide rows from readers, and nothing here reads by one.
+            # No Bloom filter: a forged one would hide rows from readers, and no query here uses one.
             options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
             connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} ({options})")
         layout.replace_file(temporary, path)
@@ -197,7 +191,7 @@ def _entries(root: Path, part: Part) -> Iterator[dict[str, Any]]:
 
 def _events(root: Path, part: Part) -> int:
     if part.state == "compacted":
-        # Not the manifest, which names each segment: those of a year are gigabytes.
+        # Not the manifest, which names each segment: a year's manifests have gigabytes.
         with suppress(pa.ArrowException, OSError):
             return int(pq.read_metadata(root / part.pattern).num_rows)
         manifest, _ = read_manifest(root, part)
@@ -219,8 +213,7 @@ def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
 
 
 def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
-    """Return the bytes of a compacted part's file, its manifest's content, and the manifest's bytes. Raises LedgerError
-    if they do not agree, OSError if they cannot be read."""
+    """Return a compacted part's file, manifest, and manifest's bytes. Raises LedgerError if they disagree; OSError."""
     manifest, manifest_content = read_manifest(root, part)
     content = (root / part.pattern).read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
@@ -236,7 +229,7 @@ def newest_at_us(root: Path, part: Part) -> int | None:
 
 
 def _remove_leftovers(root: Path, writer: str) -> None:
-    """Remove files without a manifest, which a compaction left that was killed, or that the disk refused."""
+    """Remove files without a manifest, left by a compaction that was killed or that the disk refused."""
     stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(root, writer)}
     folder = root / "compacted" / writer
     for path in (*folder.glob(".*.tmp"), *folder.glob("*.parquet")):
@@ -245,7 +238,6 @@ def _remove_leftovers(root: Path, writer: str) -> None:
 
 
 def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
-    """Remove the parts of `writer` that a wider one replaced at least `grace_s` seconds ago; return how many."""
     for leftover in (root / "live" / writer).glob(".*.gone"):
         shutil.rmtree(leftover)
     removed = 0

@@ -2,11 +2,9 @@
 
 rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
-rollup/ids/<generation>.parquet          event ids that clients chose, each with the record that counts
+rollup/ids/<generation>.parquet          event ids that clients chose, each with its valid record
 
-A file of ids never changes. It has the ids that came with its generation, and those of files merged into it. Each
-generation names the files that it counts.
-"""
+A file of ids never changes. It has the ids of its generation and of files merged into it; coverage.json names it."""
 
 import hashlib
 import json
@@ -18,7 +16,7 @@ from rose.ledger import examine, layout
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 
-#: The daily views, each with sql/rollups/<name>.sql (what an event adds) and sql/views/daily/<name>.sql (the sums).
+#: The daily views, each with sql/rollups/<name>.sql (an event's addition) and sql/views/daily/<name>.sql (the sums).
 ROLLUPS = (
     *("daily_device_time", "daily_request", "daily_latency", "daily_lease", "daily_preemption", "daily_sync"),
     *("daily_turn", "daily_trajectory", "daily_verdict", "daily_event"),
@@ -26,8 +24,7 @@ ROLLUPS = (
 CLIENT_ID = "client_id"
 FOLDER = "rollup"
 ID_FOLDER = f"{FOLDER}/ids"
-#: Of coverage.json and its files. Form 2 has the record that counts beside each id.
-FORM = 2
+FORM = 2  # Form of coverage.json and its files. Form 2 has the valid record beside each id.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +34,9 @@ class Coverage:
     generation: int
     writers: dict[str, tuple[int, int]]
     files: dict[str, str]
-    #: SHA-256 of each file, of ids by path relative to the ledger, oldest first.
-    ids: dict[str, str]
-    #: SHA-256 of coverage.json, which the roll-up's event names.
-    sha256: str
-    #: Whether it has this version's roll-ups and form; otherwise the next roll-up begins anew.
+    ids: dict[str, str]  # SHA-256 of each file of ids, by path relative to the ledger, oldest first.
+    sha256: str  # SHA-256 of coverage.json, which the roll-up's event names.
+    #: Whether it has this version's roll-ups and form; otherwise the next roll-up starts again from zero.
     complete: bool
 
     @property
@@ -90,7 +85,7 @@ def newest(root: Path) -> Coverage | None:
 
 
 def read(root: Path, generation: int) -> Coverage | None:
-    """Return the coverage of a generation; None if it is not there. Raises LedgerError if it is damaged."""
+    """Return the coverage of a generation, if it exists. Raises LedgerError if it is damaged."""
     path = root / folder(generation) / "coverage.json"
     try:
         stored = path.read_bytes()

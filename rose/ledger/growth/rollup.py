@@ -1,6 +1,5 @@
-"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second. A daily view is the sums in
-place plus the events not yet summed. A roll-up writes the result of these views for the closed epochs as the next
-generation, so a reader sees the same with and without it."""
+"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second. A daily view is the stored
+sums plus the events not yet summed; a roll-up stores its result for the closed epochs as the next generation."""
 
 import hashlib
 import itertools
@@ -25,12 +24,10 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
-#: A file of ids has at most so many after a merge: 5 s of work, and a gigabyte of memory to sort them.
-_MERGED_IDS_MAX = 8_000_000
+_MERGED_IDS_MAX = 8_000_000  # Maximum of ids in a merged file: 5 s of work, and a gigabyte of memory to sort them.
 #: Their events prove manifests, roll-ups and closes, so they never leave the ledger.
 KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
-#: A reader of one kind and run, or of the newest ids, then reads few row groups.
-_ID_ORDER = "kind, run_id, event_id"
+_ID_ORDER = "kind, run_id, event_id"  # A reader of one kind and run, or of the newest ids, then reads few row groups.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,8 @@ class _Written(NamedTuple):
 
 def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
     """Sum up every epoch closed since the last roll-up; remove older generations `grace_s` seconds later. Safe while
-    writers write, readers read and compaction runs. Raises LedgerError if another roll-up is running, if a segment is
-    damaged, or if the disk refuses; the last generation then stays."""
+    writers write, readers read and compaction runs. Raises LedgerError, without effect, if another roll-up runs, for a
+    damaged segment, and if the disk refuses."""
     root = layout.check(root)
     try:
         with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
@@ -77,7 +74,7 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(root: Path) -> None:
-    """Raise LedgerError if archived events are missing for a roll-up that must begin anew."""
+    """Raise LedgerError if a roll-up that starts again from zero lacks archived events."""
     for writer in layout.writers(root):
         if gone := [part.stem for part in layout.chain(root, writer) if part.state == "archived"]:
             raise LedgerError(
@@ -130,8 +127,8 @@ def _write(
 def _write_ids(
     root: Path, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids into one file, merged with those of the newest files of `known`. Returns the SHA-256 of each
-    file that now counts, by path relative to the ledger, and what was written. No generation names the file yet."""
+    """Write the new ids into one file, merged with the newest files of `known`. Returns the SHA-256 of each valid file,
+    by path relative to the ledger, and the written ids. No generation names the file yet."""
     layout.make_folder(root / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -160,9 +157,9 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many of the files with so many ids, newest first, to merge with `new` ids. A file is merged with those
-    after it once it is no more than twice as large. So the number of files, and of rewrites of an id, is the logarithm
-    of all ids, until a file is too large to merge. Takes one more of `sizes` at most."""
+    """Return how many files with these numbers of ids, newest first, to merge with `new` ids. A file is merged with
+    later ones once it is at most twice as large. So the number of files, and of rewrites of an id, is logarithmic in
+    all ids, until a file is too large to merge. Reads at most one more of `sizes`."""
     count, merged = 0, new
     if not new:
         return count
@@ -175,7 +172,7 @@ def merged_files(sizes: Iterable[int], new: int) -> int:
 
 def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: Path) -> _Written:
     ordered = f"SELECT * FROM ({select}) ORDER BY {order}"
-    # No filter: a forged one would hide rows from readers, and nothing here reads by one.
+    # No Bloom filter: a forged one would hide rows from readers, and no query here uses one.
     options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
     (rows,) = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} ({options})").fetchall()[0]
     layout.sync_file(path)
@@ -184,7 +181,6 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: 
 
 
 def _remove_old(root: Path, grace_s: float) -> None:
-    """Remove generations replaced `grace_s` seconds ago, with the files of ids that only they name."""
     for old, newer in itertools.pairwise(rolled.generations(root)):
         if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
             shutil.rmtree(root / FOLDER / f"{old:06d}")

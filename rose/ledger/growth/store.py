@@ -10,12 +10,11 @@ from rose.ledger.layout import LedgerError
 
 
 class Store:
-    """Files under one URL. Every method raises LedgerError, which names the file, if the place refuses it."""
+    """Files under one URL. Every method raises LedgerError with the file, if the place refuses it."""
 
     def __init__(self, url: str) -> None:
         """Credentials and options are in fsspec's own configuration and environment."""
-        # This import takes 0.1 s, and pricing imports this file.
-        import fsspec
+        import fsspec  # This import takes 0.1 s, and pricing imports this file.
         from fsspec.implementations.local import LocalFileSystem
 
         if "::" in url:

@@ -1,5 +1,4 @@
-"""A ledger's door for other hosts: segments come in, the answers of queries go out, each by what a token may do. Each
-method may be called from any thread. What is acknowledged is on disk."""
+"""A ledger's service for other hosts: it takes in segments and answers queries, within each token's scopes."""
 
 import threading
 import time
@@ -23,8 +22,7 @@ from rose.ledger.upkeep import metrics
 from rose.ledger.writer import LedgerWriter
 from rose.tokens import Token, UnknownTokenError
 
-#: The log's name for the sender of an unknown token.
-UNKNOWN_TOKEN = "(unknown token)"
+UNKNOWN_TOKEN = "(unknown token)"  # The access log's name for the sender of an unknown token.
 
 
 class DeniedError(LedgerError):
@@ -32,8 +30,6 @@ class DeniedError(LedgerError):
 
 
 class BusyError(LedgerError):
-    """Too many queries run: trying again later helps."""
-
     exit_code: ClassVar[int] = 1
 
 
@@ -53,8 +49,8 @@ class Caller:
 
 
 class Door:
-    """The door of the ledger at `root`, created where the folder is missing or empty. `find` returns the token of a
-    secret, or raises UnknownTokenError. Raises LedgerError if `root` cannot be a ledger."""
+    """Serves the ledger at `root`, created where the folder is missing or empty, to any threads. `find` returns a
+    secret's token, or raises UnknownTokenError. Raises LedgerError if `root` cannot be a ledger."""
 
     def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._root = layout.create(root)
@@ -74,7 +70,7 @@ class Door:
             self._writer.close()
 
     def caller(self, secret: str, peer: str) -> Caller:
-        """Return who sends `secret` from `peer`. Raises UnknownTokenError, and counts it."""
+        """Return the sender of `secret` at `peer`. Raises UnknownTokenError, and counts it."""
         try:
             return Caller(self._find(secret), peer)
         except UnknownTokenError as error:
@@ -82,7 +78,7 @@ class Door:
             raise
 
     def held(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
-        """Return how far writers are: these, or all. A token's own writers need no scope `read`."""
+        """Return how far these writers are (None: all). A token's own writers need no scope `read`."""
         token = caller.token
         if token.writers and not token.may("read"):
             asked = layout.writers(self._root) if writers is None else writers
@@ -132,8 +128,7 @@ class Door:
 
     @contextmanager
     def _reading(self, caller: Caller, action: Literal["query", "info"], asked: str | None = None) -> Iterator[Reading]:
-        """Log the block's read for a caller. The answer may go out once this ended well. Raises LedgerError if the disk
-        refuses the log, DeniedError without the scope `read`, and the block's errors."""
+        """Log the block's read. Raises LedgerError if the log fails, DeniedError without the scope `read`."""
         if not caller.token.may("read"):
             raise self._denied(caller, "read", "read", asked)
         self._log.check()
@@ -147,8 +142,7 @@ class Door:
         try:
             yield reading
         except BusyError:
-            # Nothing was read, and repeated attempts must not fill the disk.
-            self._log.count(entry("refused"))
+            self._log.count(entry("refused"))  # Nothing was read, and repeated attempts must not fill the disk.
             raise
         except Exception as error:
             self._log.write(entry(getattr(error, "outcome", "failed")))

@@ -1,6 +1,5 @@
-"""The forwarder: sends what a ledger's writers wrote to a controller, byte for byte and in the order of each chain. It
-keeps no state that matters, since it asks the controller what its ledger holds. While the controller is away the ledger
-grows, and is sent later."""
+"""The forwarder: sends the segments of a ledger's writers to a controller, byte for byte and in the order of each
+chain. It asks the controller what its ledger has. While the controller is away the ledger grows, and is sent later."""
 
 import math
 import threading
@@ -45,8 +44,7 @@ class Forwarder:
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Make the ledger a spool, which unsent segments do not leave. `report` gets every pass. Raises LedgerError if
-        `root` is no ledger or `to` no URL of a controller."""
+        """Make the ledger a spool; `report` gets every pass. Raises LedgerError for a wrong `root`, or URL `to`."""
         self.root = layout.check(root)
         self._remote = RemoteLedger(to, token=token)
         spool.make(self.root)
@@ -62,7 +60,7 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what is there now, for ten seconds at most, and end. The rest waits on disk for the next forwarder."""
+        """Send segments for ten seconds at most, and end. The rest waits on disk for the next forwarder."""
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
@@ -82,7 +80,7 @@ class Forwarder:
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
     def once(self) -> Progress:
-        """Send all that the controller lacks. A writer that it refuses stays behind alone."""
+        """Send all segments that the controller lacks. A writer that it refuses does not hold up the others."""
         progress = Progress()
         try:
             self._held = self._remote.held(self._writers())
@@ -121,8 +119,7 @@ class Forwarder:
                 )
             place = (header.epoch, header.index)
             if header.index == 0:
-                # A power cut must not take back a segment that the controller holds.
-                layout.sync_folder(path.parent)
+                layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller holds.
             self._held[writer] = self._remote.send_segment(str(path.relative_to(self.root)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
@@ -137,8 +134,7 @@ class Forwarder:
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
-        """Raise ControllerError if the controller's newest segment is not ours, because two hosts use one writer
-        name."""
+        """Raise ControllerError if two hosts use one writer name: the controller's newest segment is foreign."""
         folder = self.root / "live" / writer / f"{held['epoch']:06d}"
         own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
         newest = max(layout.epochs(self.root, writer), default=-1)

@@ -1,4 +1,4 @@
-"""Segments of other hosts: each is checked to be the next of its chain, written as it is, and then acknowledged. A
+"""Segments of other hosts: each is checked to be the next of its chain, written unchanged, and then acknowledged. A
 writer's chain continues in this folder byte for byte, so verification here proves it from end to end. A segment that is
 already here, also merged or archived, is acknowledged again without effect."""
 
@@ -29,8 +29,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
 
 SEGMENT_BYTES_MAX = 64 * 1024**2
-#: A small file can claim to unpack to any size.
-_ROWS_MAX = 2_000_000
+_ROWS_MAX = 2_000_000  # A small file can claim to unpack to any size.
 _UNPACKED_BYTES_MAX = 1024**3
 _REQUIRED = frozenset({"writer", "seq", "run_id", "provenance", "at_us", "kind"})
 _PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-9a-f]{64}\.parquet)")
@@ -38,8 +37,6 @@ _PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How much of a writer's chain this ledger holds: its newest segment, and the seq after its last event."""
-
     epoch: int
     index: int
     next_seq: int
@@ -47,7 +44,7 @@ class Held:
 
 
 class Receiver:
-    """Takes in segments for the ledger at `root`, from any number of threads, and holds the names of their writers."""
+    """Takes in segments for the ledger at `root`, in any number of threads, and holds the names of their writers."""
 
     def __init__(self, root: Path) -> None:
         self.root = layout.check(root)
@@ -60,7 +57,7 @@ class Receiver:
         self._unshown: set[str] = set()
 
     def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
-        """Return what is here of each `wanted` writer that may be forwarded and has no damaged newest segment."""
+        """Return the state of each `wanted` writer that may be forwarded and has no damaged newest segment."""
         tails = {}
         for writer in layout.writers(self.root):
             if wanted is not None and writer not in wanted:
@@ -75,10 +72,9 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> Held:
-        """Take in a segment by its path in the ledger it was written to; on disk when this returns. Rows that are no
-        valid events are kept, so that the chain can be proved and its host continues. The view `faulty_event` has them,
-        and other views leave them out. Raises LedgerError, and keeps nothing, if it does not match its path, is not the
-        next of its writer, or is of a writer that is open on this host."""
+        """Take in a segment by its path in its first ledger; on disk when this returns. Rows that are no valid events
+        are kept, so that the chain can be proved; only the view `faulty_event` has them. Raises LedgerError, and keeps
+        nothing, if it does not match its path, is not the next of its writer, or its writer is open on this host."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
@@ -199,8 +195,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
         table = _read(path, content)
-        # Invalid text would keep every reader from the file.
-        table.validate(full=True)
+        table.validate(full=True)  # Invalid text would keep every reader from the file.
         _check_rows(path, header, table)
         if rows_sha256(table) != header.rows_sha256:
             raise LedgerError(f"{path}: its rows do not match the digest of its writer")
@@ -242,8 +237,7 @@ def _check_rows(path: str, header: segments.Header, table: pa.Table) -> None:
     }
     for name, values in allowed.items():
         if wrong := set(pc.unique(table[name]).to_pylist()) - set(values):
-            shown = sorted(map(str, wrong))[0]
-            raise LedgerError(f"{path}: {name} {shown!r} is not one of {', '.join(values)}")
+            raise LedgerError(f"{path}: {name} {min(map(str, wrong))!r} is not one of {', '.join(values)}")
     for name in ("run_id", "at_us"):
         if table[name].null_count:
             raise LedgerError(f"{path}: {name} is missing in some row")

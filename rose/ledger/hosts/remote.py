@@ -25,13 +25,11 @@ class ControllerError(LedgerError):
 
 
 class ControllerAwayError(ControllerError):
-    """No controller answers, or it is busy. A later attempt may succeed."""
-
     exit_code: ClassVar[int] = 1
 
 
 class RemoteLedger:
-    """The ledger behind a controller. Threads may share it."""
+    """The ledger behind a controller, for several threads."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         """Raises ControllerError unless `url` is http://HOST:PORT or https://HOST:PORT."""
@@ -42,7 +40,7 @@ class RemoteLedger:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def held(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what the ledger holds of these writers, or of each. Raises ControllerError."""
+        """Return the ledger's state of these writers, or of all. Raises ControllerError."""
         asked = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
         answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{asked}")
         held: dict[str, Any] = answer["writers"]
@@ -53,8 +51,7 @@ class RemoteLedger:
         return self._json("PUT", f"segments/{quote(path)}", content)
 
     def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        """Run one SELECT, as `rose.ledger.reading.query.query` does on a folder. Raises QueryError if it is refused,
-        fails or takes too long; ControllerError without a controller's answer."""
+        """`rose.ledger.reading.query.query` on another host. Raises QueryError; ControllerError without an answer."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
         with suppress(pa.ArrowException):

@@ -32,8 +32,7 @@ class Select(BaseModel):
     sql: str
     limit: Annotated[int, Field(ge=0, le=2**63 - 1)] = 10_000
     timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 30.0
-    #: Otherwise HUGEINT, which a sum of integers is, comes as DECIMAL(38, 0).
-    lossless: bool = False
+    lossless: bool = False  # Otherwise HUGEINT, the type of a sum of integers, comes as DECIMAL(38, 0).
 
 
 def routes(door: Door) -> list[Route]:
@@ -44,8 +43,7 @@ def routes(door: Door) -> list[Route]:
     async def receive(request: Request) -> Response:
         caller = _caller(door, request)
         content = await _body(request, SEGMENT_BYTES_MAX)
-        path: str = request.path_params["path"]
-        return JSONResponse(asdict(await run_in_threadpool(door.receive, caller, path, content)))
+        return JSONResponse(asdict(await run_in_threadpool(door.receive, caller, request.path_params["path"], content)))
 
     async def query(request: Request) -> Response:
         caller = _caller(door, request)
@@ -69,8 +67,7 @@ def routes(door: Door) -> list[Route]:
 
 def _caller(door: Door, request: Request) -> Caller:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    peer = ":".join(map(str, request.client or ("?",)))
-    return door.caller(secret if scheme == "Bearer" else "", peer)
+    return door.caller(secret if scheme == "Bearer" else "", ":".join(map(str, request.client or ("?",))))
 
 
 class _TooLongError(LedgerError):

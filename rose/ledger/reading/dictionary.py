@@ -11,7 +11,7 @@ from rose.ledger.layout import LedgerError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` is DuckDB's. `about` names the unit, and is empty where the catalog says nothing."""
+    """`type` is DuckDB's. `about` names the unit, and is empty where the catalog has no comment."""
 
     name: str
     type: str

@@ -1,6 +1,5 @@
-"""Additions to a ledger since a mark, for readers that continue and must miss nothing. A mark is taken between two
-segments of a writer, so that whole files lie before and after it, until a compaction merges across it. Then the seq
-tells them apart."""
+"""Additions to a ledger since a mark, for readers that continue and must miss nothing. A mark lies between two segments
+of a writer, so whole files lie before and after it. After a compaction across the mark, the seq separates them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from rose.ledger.layout import Part
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far one writer was read: through segment `index` of `epoch`. `next_seq` is the first event not read."""
+    """How far one writer was read: through segment `index` of `epoch`. `next_seq` is the first unread event."""
 
     epoch: int
     index: int
@@ -22,21 +21,20 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The events after some marks: `select` reads them from the files there are, and `marks` are where they end.
-    `events` and `files` are counts. Events that were archived before are not included."""
+    """The events after some marks: `select` reads them from the present files, and `marks` are their end. `events` and
+    `files` are counts. Events that were archived before are not included."""
 
     select: str
     files: int
     marks: Mapping[str, Mark]
     events: int
     writer_order: str
-    #: By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
-    id_files: Mapping[str, str]
+    id_files: Mapping[str, str]  # By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
 
 
 def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
-    """Return what every writer has added since its mark (all, without one), with all columns of `stored_event`. `root`
-    is from `layout.check`. Raises LedgerError for a damaged segment."""
+    """Return each writer's additions since its mark (all, without one), with all columns of `stored_event`. `root`
+    comes from `layout.check`. Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

@@ -85,7 +85,7 @@ def load(name: str) -> NamedQuery:
 
 
 def assignments(items: Iterable[str]) -> dict[str, str]:
-    """Return `name=text` items as variable to text. Raises NamedQueryError for other items, or a name given twice."""
+    """Parse `name=text` items into variable to text. Raises NamedQueryError for other items, or a repeated name."""
     texts_by_name: dict[str, str] = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -98,9 +98,8 @@ def assignments(items: Iterable[str]) -> dict[str, str]:
 
 
 def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
-    """Return the values of `texts` (variable to text) for `query`. Times are UTC without a zone; durations reach back
-    from `now`. Raises NamedQueryError for an unknown variable, a wrong value, or a `since` that is not before
-    `until`."""
+    """Parse `texts` (variable to text) for `query`. Times are UTC without a zone; durations count back from `now`.
+    Raises NamedQueryError for an unknown variable, a wrong value, or a `since` that is not before `until`."""
     variables = {variable.name: variable for variable in query.variables}
     if unknown := sorted(set(texts) - set(variables)):
         raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(variables)}")
@@ -121,9 +120,9 @@ def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
 def run(
     root: Path | str, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
 ) -> Result:
-    """Return at most `limit` rows of `query` on the ledger at `root`, with variables set to what `values` returned.
-    Raises NamedQueryError if it takes longer than `timeout_s`, or finds nothing of a run or a device that the ledger
-    does not have; LedgerError if `root` is no ledger or is damaged."""
+    """Return at most `limit` rows of `query` on the ledger at `root`, with variables from `values`. Raises
+    NamedQueryError if it takes longer than `timeout_s`, or for a run or device without events; LedgerError if `root` is
+    no ledger or is damaged."""
     import duckdb
 
     from rose.ledger import catalog

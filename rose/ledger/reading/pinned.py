@@ -12,9 +12,8 @@ _SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each 
 
 
 def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    """Fix `event`, and the views over it, at the events that the ledger at `root` has now, until `unpin`. Daily views
-    are unchanged. Segments that no compaction merged yet stay in memory. Raises LedgerError where there is no ledger,
-    duckdb.Error for a damaged file, and OSError for one that was removed meanwhile."""
+    """Fix `event`, and the views over it, at the present events, until `unpin`; daily views are unchanged. Uncompacted
+    segments stay in memory. Raises LedgerError, duckdb.Error for a damaged file, OSError for one removed meanwhile."""
     root = layout.check(root)
     small: list[str] = []
     large: list[str] = []

@@ -1,6 +1,5 @@
-"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory. It
-runs in a process of its own (`query_worker`), so nothing that a statement does to DuckDB harms the caller. This module
-loads neither DuckDB nor Arrow before that process has started."""
+"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory, in
+its own process (`query_worker`). This module loads neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -22,17 +21,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Outcome = Literal["refused", "failed", "timeout"]
-#: Seconds after its timeout at which a query that runs on is killed.
-KILL_AFTER_S = 0.5
-#: Further seconds to wait for an answer: the first call loads DuckDB, and a result takes time to send.
-_GRACE_S = 120.0
-#: Environment variables that a process with users' SQL must not have.
-_SECRETS = ("ROSE_TOKEN",)
+KILL_AFTER_S = 0.5  # Seconds after its timeout at which a running query is killed.
+_GRACE_S = 120.0  # Further seconds to wait for an answer: the first call loads DuckDB, and a result takes time to send.
+_SECRETS = ("ROSE_TOKEN",)  # Environment variables that a process with users' SQL must not have.
 
 
 class QueryError(LedgerError):
-    """A query that was `refused` before it ran, `failed`, or reached its `timeout`; the message says what is
-    allowed."""
+    """A query that was `refused` before it ran, `failed`, or reached its `timeout`; the message has the remedy."""
 
     def __init__(self, text: str, outcome: Outcome = "failed") -> None:
         super().__init__(text)
@@ -49,7 +44,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One query as it is sent to a worker. `lossless`: what Arrow has no type for travels as DuckDB reads it back."""
+    """A query for a worker. `lossless`: values without an Arrow type travel in a form that DuckDB reads back."""
 
     root: str
     text: str
@@ -86,8 +81,8 @@ def query_arrow(
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
     """Run `query` and return an Arrow table, and whether there were more rows than `limit`. The DuckDB type of each
-    column is its field's metadata `type`. HUGEINT, which a sum of integers is, comes as DECIMAL(38, 0) and UUID as
-    text; with `lossless` as extension types that DuckDB reads back."""
+    column is its field's metadata `type`. HUGEINT, the type of a sum of integers, comes as DECIMAL(38, 0) and UUID as
+    text; with `lossless` both come as extension types that DuckDB reads back."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
@@ -187,13 +182,13 @@ class _Workers:
         socket.send_fds(self._control, [b"q"], [theirs.fileno()])
 
     def _start(self) -> socket.socket:
-        # A packet for each query, so that two processes with this socket after a fork cannot mix theirs.
+        # A packet for each query, so that two processes with this socket after a fork cannot mix their queries.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         # One arena, and as few threads as possible before the fork.
         environment |= {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
         with theirs:
-            # -P: nothing is imported from the working directory. A session of its own: Ctrl-C is for the caller.
+            # -P: no imports from the working directory. A session of its own: Ctrl-C is for the caller.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rose.ledger.reading.query_worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],

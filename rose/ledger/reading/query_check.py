@@ -1,7 +1,6 @@
-"""Check of a user's SQL: one SELECT over the catalog's views, read from DuckDB's own syntax tree. Everything not
-known to be harmless is refused: kinds of table reference, table functions and tables by a list of what is allowed,
-scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
-`query_worker`) stands behind it."""
+"""Checks a user's SQL: one SELECT over the catalog's views, read from DuckDB's own syntax tree. It refuses everything
+not known to be harmless: allow lists for kinds of table reference, table functions and tables; a deny list for scalar
+functions that look at more than their arguments. DuckDB's own lock-down (see `query_worker`) is the second defence."""
 
 import functools
 import json
@@ -60,9 +59,8 @@ class Names:
 
 
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
-    """Return `text` wrapped so that it gives at most `limit` rows, checked as it will run. Raises QueryError."""
-    statement = _one_select(connection, text)
-    wrapped = f"SELECT * FROM (\n{statement}\n) LIMIT {limit}"
+    """Return `text` wrapped so that it gives at most `limit` rows, checked in that form. Raises QueryError."""
+    wrapped = f"SELECT * FROM (\n{_one_select(connection, text)}\n) LIMIT {limit}"
     try:
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
         tree = json.loads(serialized)
@@ -79,7 +77,7 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
 
 
 def check(tree: dict[str, Any], names: Names) -> None:
-    """Walk a serialized statement. Raises QueryError at the first thing that is not allowed."""
+    """Walk a serialized statement. Raises QueryError at the first forbidden element."""
     # Visible names of WITH travel with each node. Any other name could be a file's.
     waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:

@@ -1,8 +1,6 @@
-"""The processes in which users' SQL runs: one for each query, with limits that the kernel keeps. DuckDB stops most
-queries by itself, but not a single call of a function on one huge value: `regexp_extract_all`, `levenshtein` or
-`string_split` ignore its interrupt and its memory limit, for minutes and gigabytes. So each query runs in a process
-that the kernel ends when its time is up, that cannot have more memory, and that cannot write a byte to any file.
-`serve` forks them from a process that has loaded everything, which takes about 5 ms."""
+"""The processes in which users' SQL runs, one for each query. DuckDB cannot stop a function call on one huge value:
+`regexp_extract_all`, `levenshtein` or `string_split` ignore its interrupt and its memory limit. So the kernel ends a
+process after its time, limits its memory, and denies writes to files. A fork of a loaded process takes 5 ms."""
 
 import json
 import os
@@ -25,10 +23,8 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, arrow_stream, too_large, too_slow
 
-#: A larger result is refused, since the caller must hold it in memory.
-RESULT_BYTES_MAX = 256 * 1024**2
-#: Memory beyond the query's limit: stacks, and what DuckDB does not count.
-_MEMORY_SLACK_BYTES = 512 * 1024**2
+RESULT_BYTES_MAX = 256 * 1024**2  # A larger result is refused, since the caller must hold it in memory.
+_MEMORY_SLACK_BYTES = 512 * 1024**2  # Memory beyond the query's limit: stacks, and DuckDB's uncounted memory.
 _THREADS_MAX = 4
 _CONNECT_S = 60.0
 _BATCH_ROWS = 10_000
@@ -36,9 +32,9 @@ _BATCH_ROWS = 10_000
 
 def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed. A process reads one
-    encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated` and the length of what
-    follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. If a signal ended it,
-    this process answers `died`, the signal's number."""
+    encoded Request to the end of its socket. It answers a line of JSON (`types`, `truncated`, and the `bytes` of the
+    stream; or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. If a signal ended it, this process
+    answers `died`, the signal's number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:
@@ -46,8 +42,7 @@ def serve(control: socket.socket) -> None:
         if not descriptors:
             return
         connection = socket.socket(fileno=descriptors[0])
-        # The child may end before `running` has it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # The child may end before `running` has it.
         if (pid := os.fork()) == 0:
             for other in (control, *running.values()):
                 other.close()
@@ -63,8 +58,7 @@ def _reap(running: dict[int, socket.socket]) -> None:
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            # Another process ended meanwhile, and its handler was first.
-            continue
+            continue  # Another process ended meanwhile, and its handler was first.
         if ended:
             with running.pop(pid) as connection, suppress(OSError):
                 if os.WIFSIGNALED(status):

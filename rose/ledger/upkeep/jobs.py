@@ -1,6 +1,5 @@
 """Background jobs that keep a ledger small, fast and checked. Each run is an event. A job holds a lock while it runs,
-so any number of schedulers may serve one ledger. The ledger has the time of the last success: one run makes up for all
-that were missed."""
+so any number of schedulers may serve one ledger. One run makes up for all missed runs."""
 
 import dataclasses
 import functools
@@ -19,13 +18,11 @@ from rose.events import Ledger
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
-#: The action of a job's `ledger` event, and the prefix of its writer.
-JOB_ACTION = "job"
+JOB_ACTION = "job"  # The action of a job's `ledger` event, and the prefix of its writer.
 STOPPED = "stopped before it was done"
 _WRITER_PREFIX = "job-"
-#: A scheduled run is skipped if another began less than this share of the interval ago.
-_DUE_SHARE = 0.5
-#: An audit reads every byte if that was done longer ago: a week, less the time by which a daily one may come early.
+_DUE_SHARE = 0.5  # A scheduled run is skipped if another began less than this share of the interval ago.
+#: An audit reads every byte if the last full one is older: a week, less the time by which a daily one may come early.
 _EVERY_BYTE_DAYS = 6.5
 _PROBLEMS_SHOWN = 5
 _DAY_S = 86_400.0
@@ -124,9 +121,8 @@ def roll_up(root: Path) -> Mapping[str, object]:
 
 
 def audit(root: Path) -> Mapping[str, object]:
-    """Check every byte, or only new and changed files if a check of every byte found nothing wrong within a week. The
-    ledger's events give that time, since verification records can be forged by whoever may write to the folder. Raises
-    LedgerError naming the first problems if anything is wrong."""
+    """Check every byte, or only new and changed files if a check of every byte was clean within a week, by the ledger's
+    events: verification records can be forged. Raises LedgerError with the first problems."""
     from rose.ledger import verify
 
     last = history(root).get("audit")
@@ -148,9 +144,9 @@ def archive(root: Path, *, older_than_days: float, to: str, delete: bool) -> Map
 
 
 def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
-    """Run a job now, in this process, and record how it ended. It is skipped if another process runs it. With
-    `only_if_due` it is also skipped if another scheduler's run succeeded within the interval. The job's errors are in
-    the outcome. Raises LedgerError if `root` is no ledger or cannot be locked."""
+    """Run a job now, in this process, and record how it ended. It is skipped if another process runs it; with
+    `only_if_due` also if another scheduler's run succeeded within the interval. The outcome has the job's errors.
+    Raises LedgerError if `root` is no ledger or cannot be locked."""
     root = layout.check(root)
     started_us, began_ns = utc_us(), time.monotonic_ns()
     path = root / "locks" / f"running-{job.name}.lock"
@@ -200,7 +196,7 @@ def record(root: Path, run: JobRun) -> JobRun:
 
 
 def history(root: Path | str) -> dict[str, Last]:
-    """Return the last run of each job, by name, at the same cost for a ledger of any size. Raises LedgerError."""
+    """Return the last run of each job, by name, at equal cost for a ledger of any size. Raises LedgerError."""
     import duckdb
 
     from rose.ledger import catalog, sources
@@ -221,7 +217,7 @@ def history(root: Path | str) -> dict[str, Last]:
 
 def due_us(job: Job, last: Last | None, made_us: int) -> int:
     """Return when a job is to run next, UTC microseconds since the Unix epoch; it may be in the past. The ledger was
-    made at `made_us`: a new one gives a job that never ran nothing to do."""
+    made at `made_us`: a new ledger has no work for a job that never ran."""
     now_us = utc_us()
     since_us = made_us if last is None else last.succeeded_us
     # A clock that was put back makes the success later than now.
@@ -234,8 +230,7 @@ def made_us(root: Path) -> int:
 
 
 def _explained(error: BaseException) -> str:
-    in_query = type(error) is RuntimeError and str(error) == "Query interrupted"
-    if isinstance(error, KeyboardInterrupt) or in_query:
+    if isinstance(error, KeyboardInterrupt) or (type(error) is RuntimeError and str(error) == "Query interrupted"):
         return STOPPED
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return text[:_ERROR_CHARACTERS_MAX]

@@ -1,6 +1,5 @@
-"""The ledger's figures in Prometheus' text format. Counters are sums over the whole ledger, by provenance. They come
-from the daily sums, the records of jobs and the files, so that a scrape costs about the same on a ledger of any size.
-Scrapes within `CACHE_S` seconds get the same answer."""
+"""The ledger's figures in Prometheus' text format, as sums over the whole ledger. They come from the daily sums, the
+records of jobs and the files, so that a scrape costs about the same on a ledger of any size."""
 
 import json
 import shutil
@@ -26,8 +25,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 
 CACHE_S = 5.0
-#: A lease not renewed for this long is no longer in force.
-_LEASE_US = 86_400_000_000
+_LEASE_US = 86_400_000_000  # A lease not renewed for this long is no longer in force.
 
 
 class _Figure(NamedTuple):
@@ -82,7 +80,7 @@ _FIGURES = (
 
 
 class LedgerCollector(Collector):
-    """The figures of one ledger, read at most every `cache_s` seconds. Safe to share between threads."""
+    """The figures of one ledger, read at most every `cache_s` seconds. For several threads."""
 
     def __init__(self, root: Path | str, cache_s: float = CACHE_S) -> None:
         self._root = layout.check(root)
@@ -135,8 +133,7 @@ def _of_files(root: Path) -> Iterator[Metric]:
 
 
 def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
-    """Return a writer's events, and the time of its newest one, UTC microseconds; None if unknown. Reads the last file
-    that has a row. Raises LedgerError for a damaged one."""
+    """Return a writer's number of events, and its newest time in UTC microseconds, if known. Raises LedgerError."""
     try:
         for part in reversed(layout.chain(root, writer)):
             if part.state == "archived":

@@ -1,5 +1,5 @@
-"""The scheduler: runs the jobs of a ledger when they are due, each in a process of its own at low priority. Jobs thus
-take neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it."""
+"""The scheduler: runs the jobs of a ledger when they are due, each in its own process at low priority. Jobs thus take
+neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it."""
 
 import multiprocessing
 import os
@@ -24,13 +24,12 @@ from rose.ledger.upkeep.jobs import Job, JobRun
 
 _NICE = 19
 _STOP_S = 10.0
-#: Seconds between checks that the wall clock was not put back.
-_LOOK_S = 10.0
+_LOOK_S = 10.0  # Seconds between checks that the wall clock was not put back.
 
 
 class Scheduler:
     """Runs jobs from `start` to `stop`. With several schedulers on one ledger a job still runs once. `on_end` gets
-    every run, also skipped ones, in a thread of the scheduler."""
+    every run, skipped ones too, in a thread of the scheduler."""
 
     def __init__(self, root: Path | str, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
         self._root = layout.check(root)
@@ -44,8 +43,7 @@ class Scheduler:
         self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
-        """Begin. A job first runs one interval after its last success, or after the ledger was made if it never ran,
-        and at once if that has passed."""
+        """Begin. A job first runs one interval after its last success, or after the ledger was made if it never ran."""
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
             history = jobs.history(self._root)
@@ -77,7 +75,6 @@ class Scheduler:
                     waiting.modify(next_run_time=now)
 
     def stop(self) -> None:
-        """Start no more jobs, stop the running ones, and return when they are gone."""
         with self._mutex:
             self._stopping.set()
             for process in self._running:
@@ -100,8 +97,7 @@ class Scheduler:
             with suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
             self._running.add(process)
-        # The poll ends when the child, which holds the other end alone, is gone.
-        sending.close()
+        sending.close()  # The poll ends when the child, which holds the other end alone, is gone.
         kill_at_s = None
         while not receiving.poll(1.0):
             if self._stopping.is_set():
@@ -127,8 +123,7 @@ class Scheduler:
 
 
 def _in_child(root: Path, job: Job, answer: Connection) -> None:
-    # Ctrl-C reaches the whole group, but the scheduler decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but the scheduler decides.
     stopped = threading.Event()
 
     def stop(*_: object) -> None:

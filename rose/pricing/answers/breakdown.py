@@ -1,8 +1,8 @@
-"""Cost of an accepted trajectory, by policy version, task or step: rows that sum to the run's own figure. The dollars
-are those of the blended price line: borrowed time at its marginal price, dedicated time at its amortized one. Each
-placement's dollars are divided among the rows by the tokens made there, to the nano-dollar. A trajectory belongs whole
-to one row: the oldest policy version that made one of its tokens, its task, or its step. `unallocated` has the rest:
-tokens that a preemption lost, trajectories without a recorded version or task, and rollout time without a token."""
+"""Cost of an accepted trajectory, by policy version, task or step: rows that sum to the run's own figure. Dollars are
+those of the blended price line: borrowed time at its marginal price, dedicated time at its amortized price. Tokens made
+in a placement divide its dollars among rows, to the nano-dollar. A trajectory belongs to one row, that of its oldest
+policy version, its task, or its step. `unallocated` has tokens that a preemption lost, trajectories without a recorded
+version or task, and rollout time without a token."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _PLACES = ("borrowed", "dedicated")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One row: its dollars and accepted trajectories, and the interval of one over the other, dollars."""
+    """One row: its dollars and accepted trajectories, and the interval of dollars per accepted trajectory."""
 
     key: str
     cost_nano_usd: int
@@ -35,25 +35,25 @@ class Part:
 
     @property
     def usd_per_accepted(self) -> Fraction | None:
-        """None where nothing was accepted, and for `unallocated`."""
+        """None for a row without an accepted trajectory, and for `unallocated`."""
         if not self.accepted or self.key == UNALLOCATED:
             return None
         return Fraction(self.cost_nano_usd, NANO_USD_PER_USD * self.accepted)
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[Part, ...]:
-    """Return the rows of a run in the order of their keys, `unallocated` last and always there."""
+    """Return the rows of a run in the order of their keys; `unallocated` is always there, and last."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
-    """Return the rows, from what each group made (`part`, `accepted`, `*_tokens`) and each placement's dollars."""
+    """Return the rows from the groups (`part`, `accepted`, `*_tokens`) and each placement's dollars."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:
         members[UNALLOCATED if row["part"] is None else row["part"]].append(row)
-    # Last, whatever came first, so that of equal remainders it is the last to get one.
+    # Last, so that it comes last among equal remainders.
     members[UNALLOCATED] = members.pop(UNALLOCATED, [])
     tokens = {
         place: {key: sum(int(row[f"{place}_tokens"]) for row in groups) for key, groups in members.items()}

@@ -129,7 +129,7 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two periods, with its rollout tokens and those of them that were accepted."""
+    """One of the two periods, with its rollout tokens and the accepted ones among them."""
 
     lines: Mapping[Line, Amount]
     tokens: int = 0
@@ -180,7 +180,7 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
 
 
 def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
-    """Return exact nano-dollars by group and effect; they sum to the change, and those of a group to its own."""
+    """Return exact nano-dollars by group and effect; they sum to the change, and each group's to its own."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[Line]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
@@ -207,7 +207,7 @@ def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[
         at_old_rates = Fraction(is_now.cost_nano) if rate is None else is_now.ns * rate
         moved = Fraction(0)
         if work == "rollout":
-            # A pool that was not there before has no rate of its own: it came at those of its cells.
+            # A new pool has no rate of its own: its time moved at the rates of its cells.
             moved = at_old_rates if pool is None else (is_now.ns - was.ns * growth) * pool
             yield line, SHARE_BORROWED, moved
         yield line, MIX, at_old_rates - was.cost_nano * growth - moved
@@ -236,7 +236,6 @@ def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], K]) -> dict[
 
 
 def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], Fraction]) -> Group:
-    """Return a group with its effects in whole nano-dollars, which sum to its change."""
     cost0, cost1 = (
         sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
     )
@@ -254,8 +253,8 @@ def build(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> Changes:
-    """Return what drove the change from `before`, else from as long a time just before the period, to the period.
-    Raises PricingError where one of them has no charge, they overlap or cannot be compared; LedgerError."""
+    """Return what drove the change from `before`, by default the equally long time just before, to the period.
+    Raises LedgerError, and PricingError if a period has no charge, or both overlap or cannot be compared."""
     root = layout.check(root)
     by_default = before is None
     before = before or Period(2 * period.from_ns - period.to_ns, period.from_ns)
@@ -279,7 +278,7 @@ def build(
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
+    """Return the change in cost and its largest effect as text; `signed` writes nano-dollars."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
@@ -299,7 +298,7 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
 
 
 def csv_text(comparison: Changes) -> str:
-    """Return a row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
+    """Return a row for each group, largest change first; amounts in whole units of the currency, to the nano."""
     written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {

@@ -61,7 +61,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
-    """Return `lines`, what a correct answer cost at each price of a rollout token, and `c3`, C3 with its factors."""
+    """Return `lines`, the cost of a correct answer at each price of a rollout token, and `c3`, C3 with its factors."""
     factors = _factors(run, drawn)
     c3, c3_per_correct = _formula(run, "blended", drawn, None)
     return {
@@ -115,7 +115,6 @@ def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
 
 
 def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
-    """Return the row of a price line; the formula is dollars per million answer tokens."""
     make, cost, groups, view = run.make, run.cost, run.groups, _VIEW_OF_LINE[line]
     basis = "measured" if view == AMORTIZED else run.borrow.basis
     usd = cost.by_line[line]

@@ -43,21 +43,21 @@ class TokenCost:
     """Exact dollars per useful token on each line, and phi, the borrowed share of useful tokens."""
 
     by_line: Mapping[str, Fraction | None]
-    #: Dollars really paid for rollouts: `borrowed` marginal with avoidable device time, `dedicated` amortized.
+    #: Dollars paid for rollouts: `borrowed` marginal with avoidable device time, `dedicated` amortized.
     paid: Mapping[str, Fraction]
     borrowed_share: Fraction | None
     useful: int
-    borrow: Estimate | None  #: What the borrow was charged; None where `no_borrow_interval` says why.
+    borrow: Estimate | None  #: The charge for borrowing; None where `no_borrow_interval` says why.
     no_borrow_interval: str | None
     spreads: Mapping[str, Spread]  #: How well a token's price is known, by placement, where it is known.
 
     def pi(self, line: str) -> Fraction | None:
-        """Return the price of a rollout token on a line over serving's own; None where either is unknown."""
+        """Return a rollout token's price on a line over serving's own; None if either is unknown."""
         cost, serving = self.by_line[line], self.by_line["serving"]
         return cost / serving if cost is not None and serving else None
 
     def no_interval(self, line: str) -> str | None:
-        """Return why figures that rest on the line's price have no interval; None where they may have one."""
+        """Return why figures at the line's price have no interval; None if they may have one."""
         places = {"serving": ["borrowed"], "dedicated": ["dedicated"], "opportunistic": ["borrowed"]}.get(line)
         if places is None:
             shares = {"borrowed": self.borrowed_share, "dedicated": 1 - (self.borrowed_share or 0)}
@@ -87,8 +87,8 @@ def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
     """[D] Return c = p / (tau * (1 - w)) on each line: a placement's rollout dollars over its useful tokens. `serving`
-    prices the borrowed device-seconds at their amortized price, `opportunistic` at the marginal one, with the avoidable
-    device time where the idle-anyway gate does not hold. `blended` is what was really paid."""
+    prices borrowed device-seconds at their amortized price. `opportunistic` prices them at the marginal price, plus
+    avoidable device time where the idle-anyway gate does not hold. `blended` is the price paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -148,7 +148,7 @@ _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Groups:
-    """Counts over the groups of a run, and the same per group for resampling."""
+    """Counts over the groups of a run, and counts by group for resampling."""
 
     rows: Sequence[Mapping[str, Any]]
     trajectories: int = 0
@@ -208,7 +208,7 @@ def size(group: Mapping[str, Any]) -> int:
 
 
 def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
-    """Return dollars per accepted trajectory on each line: all useful tokens at the line's price, over all accepted."""
+    """Return dollars per accepted trajectory on each line: the price of all useful tokens over all accepted."""
     return {
         line: None if usd is None or not groups.accepted else usd * cost.useful / groups.accepted
         for line, usd in cost.by_line.items()
@@ -216,7 +216,7 @@ def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
 
 
 def resample(groups: Groups) -> Resamples | None:
-    """Draw the groups with replacement again and again; None for fewer than two groups."""
+    """Draw the groups with replacement; None for fewer than two groups."""
     names = (*_COLUMNS, "solved", "audited", "audited_correct")
     drawn = bootstrap.sums(np.array([[_part(row, name) for name in names] for row in groups.rows], dtype=np.int64))
     if drawn is None:
@@ -239,7 +239,7 @@ def _share_draws(groups: Groups, share: Fraction | None, names: Sequence[str], s
 
 
 def share_interval(groups: Groups, successes: str, trials: str) -> Interval | None:
-    """Return Wilson's interval of a share of two sums of the groups, a group being a cluster; None without a trial."""
+    """Return Wilson's interval of the ratio of two sums over groups, each group a cluster; None without a trial."""
     pairs = [(_part(row, successes), _part(row, trials)) for row in groups.rows if _part(row, trials)]
     if not pairs:
         return None
@@ -249,7 +249,6 @@ def share_interval(groups: Groups, successes: str, trials: str) -> Interval | No
 
 
 def _part(group: Mapping[str, Any], name: str) -> int:
-    """Return a group's part of a sum; `solved` is whether it was judged and has an accepted trajectory."""
     if name == "judged_groups_trajectories":
         return size(group) if group["judged"] else 0
     if name == "judged_groups":
@@ -260,15 +259,15 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return intervals of `measured` on a line, and of it over PPV; None where there is too little data. A placement's
-    dollars are divided among the groups by the tokens their turns made there."""
+    """Return intervals of `measured` on a line, and of it over PPV, by the groups' tokens; None with too little
+    data."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)
 
 
 def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples) -> Floats:
-    """Return draws of dollars per judged trajectory on the blended line; only where it may have an interval."""
+    """Return draws of dollars per judged trajectory on the blended line, which must have an interval."""
     return _ratio(_dollars(cost, tokens, groups, drawn, "blended"), drawn.judged)
 
 
@@ -291,7 +290,7 @@ def formula(cpm_usd: float, r: Fraction | None, groups: Groups, pi: Fraction | N
 def formula_interval(
     cpm_usd: float, cost: TokenCost, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return intervals of `formula` on a line, dollars, and of it over PPV; None where there is too little data."""
+    """Return intervals of `formula` on a line, dollars, and of it over PPV; None with too little data."""
     if drawn is None or (pi := cost.pi(line)) is None or pi < 0 or no_formula_interval(cost, line):
         return None, None
     return _intervals(_ratio(cpm_usd * drawn.r * (1 + _pi(cost, drawn, line) * drawn.rho), drawn.alpha), drawn)
@@ -314,7 +313,7 @@ def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
     prices, serving = cost.price_draws(line), cost.price_draws("serving")["borrowed"]
     if line == "dedicated":
         return _ratio(prices["dedicated"], serving)
-    # How evenly borrowed tokens were made moves both sides of their ratio alike: the same draws.
+    # Uneven production of borrowed tokens moves numerator and denominator alike: use the same draws.
     borrowed = prices["borrowed"] / serving
     if line == "opportunistic":
         return borrowed
@@ -327,6 +326,5 @@ def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Inter
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Divide; undefined, or infinite, where a draw has nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(numerator / denominator, dtype=np.float64)

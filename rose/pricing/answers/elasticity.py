@@ -34,18 +34,18 @@ _STEEPEST = 50.0  #: An elasticity as steep as this is none: nothing was accepte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Elasticity:
-    """An elasticity of alpha, and one value of it for each resample; or why there is none."""
+    """An elasticity of alpha, and its value in each resample; or why it is unknown."""
 
     value: float | None
     interval: Interval | None
     draws: Floats | None
     units: int
-    says: str  #: What it was worked out from, or what is missing.
+    says: str  #: The data behind it, or the missing data.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The judged groups of a step, how many had an accepted trajectory, and the training before them, nanoseconds."""
+    """A step's judged groups, how many had an accepted trajectory, and the training before them, nanoseconds."""
 
     trained_ns: int
     judged: int
@@ -60,11 +60,11 @@ def accepted_of(size: int, accepted: int, n: int) -> Fraction:
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """Return eta_n between half the usual group size and the whole; smaller groups are left out."""
+    """Return eta_n from half the usual group size to the whole; smaller groups are left out."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
-    # The usual size; of two that are as usual, the smaller, which keeps more groups.
+    # The most frequent size; among equally frequent ones the smaller, which keeps more groups.
     n = min(Counter(count for count, _ in sizes).items(), key=lambda item: (-item[1], item[0]))[0]
     used = [(count, accepted) for count, accepted in sizes if count >= n]
     if n < 2:
@@ -107,7 +107,6 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
 
 
 def of_training(judged: Iterable[Step]) -> Elasticity:
-    """Return eta_T over the steps that came after an update."""
     used = [step for step in judged if step.trained_ns > 0]
     if len(used) < STEPS_MIN:
         return _none(f"{len(used)} steps were judged after the first update, and it takes {STEPS_MIN}")
@@ -137,9 +136,8 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
     """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row. At its maximum the
-    mean of x weighted by what was solved is the mean weighted by what the fit expects; short Newton steps get there,
-    since the likelihood is concave. Infinite where they run away, undefined where x does not vary or nothing was
-    solved."""
+    means of x weighted by `solved` and by the fit are equal. The likelihood is concave, so short Newton steps reach it.
+    Infinite where they diverge; undefined where x does not vary or nothing was solved."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

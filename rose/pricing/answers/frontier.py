@@ -96,7 +96,7 @@ class Slack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Where it goes, the relative fall in cost per correct on each side, and an interval of their difference."""
+    """Where to spend, the relative fall in cost per correct on each side, and an interval of their difference."""
 
     side: Side
     gain_inference: float | None
@@ -106,7 +106,6 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
-    """Return the dollars, or what is missing."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -126,7 +125,7 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
 
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) -> Slack | str:
-    """Return what a slack second yields, or what is missing."""
+    """Return the yield of a slack second, or which data is missing."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -134,7 +133,7 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) 
         return "not enough data: no rollout ran on a serving device"
     if not training_ns or not groups.judged_groups:
         return "not enough data: " + ("no update was made" if not training_ns else "no group was judged yet")
-    # A trajectory that moved counts on each device by the tokens it made there.
+    # A trajectory that moved counts on each device by its tokens there.
     rollouts = groups.trajectories * Fraction(tokens["borrowed"].generated, generated)
     return Slack(
         rollouts_per_s=rollouts * NS_PER_S / borrowed_ns,
@@ -144,7 +143,7 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T; None where one is not known, or where training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T; None if one is unknown, or if training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
     inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}  # Units and both prices cancel.
@@ -164,7 +163,7 @@ def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """The gain of one side: the figure, its resamples, and whether it lowers the cost (None: cannot be told)."""
+    """The gain of one side: the figure, its resamples, and whether it lowers the cost (None: unclear)."""
 
     value: float | None
     draws: Floats | None
@@ -173,7 +172,7 @@ class _Gain:
 
 
 def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
-    """Return elasticity times the relative growth that is bought; paid rollouts raise the cost by as much."""
+    """Return elasticity times relative growth; paid rollouts raise the cost by as much as they grow."""
     if eta.value is None or eta.draws is None:
         return _Gain(None, None, 0, None)
     paid = 0 if free else 1
@@ -221,7 +220,7 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """True for an interval above 0, False for one below, None where it holds 0 or there is none."""
+    """Return the sign of an interval, True above 0; None if it holds 0 or is missing."""
     if interval is None or (interval.low <= 0 and (interval.high is None or interval.high >= 0)):
         return None
     return interval.low > 0

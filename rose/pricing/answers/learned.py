@@ -56,12 +56,11 @@ class Learned:
 
 
 def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
-    """Return stretches from rows of `answers/accepted`."""
     return [Stretch(**{name: int(row[name]) for name in Stretch.__slots__}) for row in rows]
 
 
 def learned(course: Sequence[Stretch]) -> Learned | None:
-    """Return both ends of a course compared; None where it has fewer than two stretches."""
+    """Return the comparison of a course's two ends; None below two stretches."""
     if len(course) < 2:
         return None
     begin, end = _end(course), _end(course[::-1])
@@ -78,6 +77,6 @@ def _end(course: Sequence[Stretch]) -> Stretch:
 
 
 def together(parts: Sequence[Stretch]) -> Stretch:
-    """Return several stretches as one. A group in two of them counts as two clusters."""
+    """Return several stretches as one. A group in two stretches counts as two clusters."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
     return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)

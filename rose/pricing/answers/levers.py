@@ -92,8 +92,8 @@ class Lever:
 
 
 def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups) -> Factors | None:
-    """Return the factors of a run's C3; None where one is unknown, or where the borrow lowered the bill (pi < 0)."""
-    # Tokens on a device that the ledger does not know have no price, and no part in the waste.
+    """Return the factors of a run's C3; None if one is unknown, or if the borrow lowered the bill (pi < 0)."""
+    # Tokens on an unknown device have no price, and no part in the waste.
     known = [tokens["borrowed"], tokens["dedicated"]]
     pi, generated = cost.pi("blended"), sum(part.generated for part in known)
     if pi is None or pi < 0 or groups.r is None or groups.rho is None or not groups.alpha or not generated:
@@ -113,7 +113,7 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
 
 
 def levers(at: Factors) -> tuple[Lever, ...]:
-    """Return every lever, the one whose tenth saves most first."""
+    """Return every lever, the largest saving first."""
     moves = []
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)

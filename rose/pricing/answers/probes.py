@@ -23,16 +23,15 @@ _FAULTS_MAX = 10  #: Faults of a file that an error names.
 class Probe:
     probe: str
     verifier: str
-    probability: float  #: That the answer is correct, in the verifier's eyes: 0 to 1.
+    probability: float  #: The verifier's probability that the answer is correct, 0 to 1.
     correct: bool
     accepted: bool
-    group: str  #: What shares a task with others; a probe by itself is a group of its own.
+    group: str  #: Probes of one group share a task; by default a probe is its own group.
 
 
 def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
-    """Return the probes of a CSV or Parquet file; `threshold` (0.5) decides where no `accepted` column does. Raises
-    PricingError for a file that cannot be read, lacks a column or has an unknown one, and for every row that cannot be
-    used, with its number, field and value."""
+    """Return the probes of a CSV or Parquet file; `threshold` (0.5) decides without a column `accepted`. Raises
+    PricingError if the file is unreadable or has wrong columns, and for unusable rows with number, field and value."""
     frame = _read(path)
     if missing := [name for name in _NEEDED if name not in frame.columns]:
         raise PricingError(
@@ -85,7 +84,7 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for faults, a probe that a verifier saw twice, and one with two truths."""
+    """Return the probes. Raises PricingError for faults, and a probe with two verdicts of a verifier or two truths."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

@@ -18,8 +18,7 @@ def sections(
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
-    """Return the answers to QUESTIONS, or to one of them, by name. Raises PricingError for probes that cannot be used,
-    and where only verifiers are asked for and there are no probes."""
+    """Return the answers to QUESTIONS, or to one, by name. Raises PricingError for unusable or missing probes."""
     made = {}
     if only in (None, "cost"):
         made["cost"] = cost.cost(run, by)

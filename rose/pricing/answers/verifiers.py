@@ -70,10 +70,10 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
-    """A verifier's scores on the shared probes, and its cost per correct answer in dollars where that is known."""
+    """A verifier's scores on the shared probes, and its cost per correct answer, dollars; None if unknown."""
 
     name: str
-    saw: int  #: Probes it saw, of which `scores.probes` were seen by all.
+    saw: int  #: Probes with this verifier's verdict; all verifiers saw `scores.probes` of them.
     scores: Scores
     usd_per_verdict: Fraction | None
     usd_per_correct: Fraction | None
@@ -83,7 +83,7 @@ class Verifier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Verifiers in the order of their Brier scores, and which one makes a correct answer cheapest, if known."""
+    """Verifiers by Brier score, and the one with the cheapest correct answer, if known."""
 
     verifiers: tuple[Verifier, ...]
     shared: int  #: Probes that every verifier saw. If there are any, only these are scored.
@@ -133,9 +133,8 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> Comparison:
-    """Score the verifiers and cost a correct answer with each. Raises ValueError for no probes. `usd_per_trajectory` is
-    g, `usd_per_verdict` v by verifier; None where not known. `trajectory_draws` are values of g, one for each resample;
-    without them it is fixed."""
+    """Score the verifiers and the cost of a correct answer with each. Raises ValueError without probes. Unknown costs
+    are None: `usd_per_trajectory` is g, fixed without its `trajectory_draws`, and `usd_per_verdict` v by verifier."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
@@ -174,7 +173,7 @@ def _draws(
     by_verifier: Mapping[str, Mapping[str, Probe]], shared: Sequence[str], paid: Mapping[str, Fraction | None]
 ) -> tuple[dict[str, Floats], int]:
     names = sorted(by_verifier)
-    # The probes of each group, then those of them that each verifier accepted rightly.
+    # All probes of each group, then the correct ones that each verifier accepted.
     groups: dict[str, Ints] = defaultdict(lambda: np.zeros(1 + len(names), dtype=np.int64))
     for probe in shared:
         judged = [by_verifier[name][probe] for name in names]
@@ -190,8 +189,8 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return the share of the draws in which each is the cheapest; verifiers that tie share a draw."""
-    # One that accepted nothing correct in a draw, free of charge or not, has no cost there: the worst.
+    """Return each verifier's share of the draws in which it is cheapest; verifiers that tie share a draw."""
+    # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)
     shares = ties / np.maximum(ties.sum(axis=0), 1)
@@ -218,7 +217,7 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
     """Return the verifiers, best Brier score first, on probes of `file` or on verdicts of the run with known truth.
-    `threshold` is what `probes.from_file` takes. Raises PricingError for probes that cannot be used, or none."""
+    `probes.from_file` explains `threshold`. Raises PricingError for unusable probes, or without probes."""
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:

@@ -130,7 +130,7 @@ def serve(
     served: Sequence[Ledger], host: str, port: int, *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Raises OpenAddressError if other
-    machines could read it without a token, SecretError for a short one, LedgerError if the address cannot be used."""
+    machines could read without a token, SecretError for a short token, LedgerError for an unusable address."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
@@ -164,12 +164,12 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _stopped(request: Request, token: str | None) -> Response | None:
-    """Return the refusal of a request that is not allowed; nothing of a ledger is read before."""
+    """Return the refusal of a request before anything of a ledger is read; None if it is allowed."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
     why = address.refusal(request.method, host, origin, has_token=token is not None)
     if why is not None:
         return _error(403, why)
-    # Not the path of `request.url`, which is made of what the Host header says too.
+    # The path of `request.url` also depends on the Host header.
     if token is None or request.scope["path"] == _OPEN_PATH:
         return None
     sent = request.headers.get("authorization", "").encode("latin-1")

@@ -1,6 +1,5 @@
-"""`/metrics`: what this UTC month has cost so far, for Prometheus. All are gauges: they begin anew with the month, and
-a correction may lower them. The most expensive teams and runs have series of their own; the others are summed in one
-whose team and run are `__other__`."""
+"""`/metrics`: the cost of this UTC month so far, for Prometheus. All are gauges: they restart each month, and a
+correction may lower them. The most expensive teams and runs have their own series; `__other__` sums the others."""
 
 import time
 from collections import defaultdict
@@ -119,7 +118,7 @@ def text(served: Sequence[Ledger], now_ns: int) -> bytes:
 
 
 def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts | None:
-    """Return the facts; None where nothing was charged. Raises PricingError, LedgerError."""
+    """Return the facts; None without charges. Raises PricingError, LedgerError."""
     by = ("team", "run", "pool", "bucket")
     try:
         amortized = ledger.cost(Question(period=month, by=by, provenance=provenance))
@@ -168,7 +167,6 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
 
 
 def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
-    """Yield (team and run, metric, view, value) of all that is known by them."""
     teams: dict[str, str] = {}
     for line in facts.cost.lines:
         team, run, pool, bucket = line.values

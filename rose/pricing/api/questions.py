@@ -1,4 +1,4 @@
-"""Questions over HTTP and their answers: those of the commands, from the same functions."""
+"""Questions over HTTP and their answers, from the functions of the commands."""
 
 import re
 import time
@@ -43,17 +43,14 @@ class RequestError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """A ledger that is served, and the price book of its open hours."""
-
     name: str
     root: Path
     price_book: str | None = None
     seen: Seen = field(default_factory=Seen)  #: Files verified before, so that a request reads new files only.
-    #: What each run saved, which takes seconds to compute, by what it depends on.
-    saved_runs: dict[object, dict[str, RunSaved]] = field(default_factory=dict)
+    saved_runs: dict[object, dict[str, RunSaved]] = field(default_factory=dict)  #: Each run's savings, by their inputs.
 
     def cost(self, question: cost.Question) -> Cost:
-        """Answer as `rose cost`. Raises what `cost.ask` does."""
+        """Answer as `rose cost`. Raises as `cost.ask`."""
         return cost.ask(self.root, question, self.price_book, seen=self.seen)
 
     def saved(
@@ -64,7 +61,7 @@ class Ledger:
         team: str | None = None,
         run_id: str | None = None,
     ) -> Saved:
-        """Answer as `rose saved`, pricing a run once until ledger or prices change. Raises what `saved.saved` does."""
+        """Answer as `rose saved`, pricing a run once until ledger or prices change. Raises as `saved.saved`."""
         from_ns, to_ns = period.from_ns, period.to_ns
         book = choice.choose(self.root, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
@@ -83,7 +80,7 @@ class Ledger:
         )
 
     def trust(self) -> dict[str, Any]:
-        """Return when it was verified, and what is wrong with it now. Reads new files only. Raises LedgerError."""
+        """Return the time of verification, and the problems now. Reads new files only. Raises LedgerError."""
         checked, last = verify.verify(self.root, seen=self.seen), verified.state(self.root)
         return {
             "sound": checked.ok,
@@ -171,7 +168,7 @@ class TrustQuery(LedgerQuery):
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[Ledger]:
-    """Return the ledgers of FOLDER or NAME=FOLDER; a folder is called by its own name. Raises LedgerError."""
+    """Return the ledgers of FOLDER or NAME=FOLDER; the default name is the folder's. Raises LedgerError."""
     ledgers: dict[str, Ledger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -194,7 +191,7 @@ def chosen(ledgers: Iterable[Ledger], name: str | None) -> Ledger:
 
 
 def now() -> int:
-    """Return the begin of this UTC hour, nanoseconds, so that a question has one answer within it."""
+    """Return the start of this UTC hour, nanoseconds: a question has one answer within the hour."""
     return time.time_ns() // 3_600_000_000_000 * 3_600_000_000_000
 
 

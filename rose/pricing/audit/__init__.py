@@ -1,1 +1,1 @@
-"""The audit trail: from any dollar to its events, each step worked out anew, and whether a close is what was closed."""
+"""The audit trail: from any dollar to its events, each step recomputed, and whether a close is unchanged."""

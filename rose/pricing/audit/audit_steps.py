@@ -1,4 +1,4 @@
-"""The links between a charge and its events, worked out anew from the price book's text and the ledger's events."""
+"""The links between a charge and its events, recomputed from the price book's text and the ledger's events."""
 
 import re
 from collections import Counter
@@ -38,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`charged` is on record, `recounted` is added up again; `asked` is False outside the question."""
+    """`charged` is on record, `recounted` is the new sum; `asked` is False outside the question."""
 
     what: str
     charged: int
@@ -77,7 +77,7 @@ def capacity(
     part: Held | None = None,
 ) -> Iterator[Step]:
     """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `question_rows` some of them.
-    `everybodys` adds other runs' charges of the device-hour at the same price; `part` is this holder's part."""
+    `everybodys` adds other runs' charges of the device-hour at its price; `part` is this holder's part."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -136,7 +136,7 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return by holder its part of an hour of one device: shared time is cut equally, the rest to the first by name."""
+    """Return each holder's part of a device's hour: shared time is cut equally, the rest to the first by name."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays

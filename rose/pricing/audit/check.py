@@ -25,8 +25,8 @@ class Check:
 
 
 def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. Receipts that
-    were kept elsewhere, by name, oldest first, also reveal a removal with every trace."""
+    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. `against` has
+    receipts from elsewhere by name, oldest first: they reveal a removal that leaves no trace here."""
     root = layout.check(root)
     try:
         with store.lock(root):

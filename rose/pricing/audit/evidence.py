@@ -40,7 +40,7 @@ class DeviceHour:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs`, power `readings`.
-    `late` counts events recorded after a closed period was priced; they are in no other field."""
+    `late` counts events recorded after a closed period was priced; other fields lack them."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -151,7 +151,6 @@ def _reading(row: Row, hour_ns: int) -> Row:
 
 
 def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
-    """Return files with some of `seqs`, relative to the ledger, and whether any is archived."""
     names, archived = [], False
     for part in layout.chain(root, writer):
         if part.state == "live":

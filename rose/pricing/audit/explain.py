@@ -35,7 +35,7 @@ _SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A value for each column that matters; run, device and hour must come down to one of each."""
+    """A value for each column that matters; they must select one run, device and hour."""
 
     hour_ns: int | None = None
     run_id: str | None = None
@@ -58,7 +58,7 @@ class Question:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why `rows_of` is empty: the first unknown value, else that no row has all."""
+        """Return why `rows_of` is empty: the first unknown value, else that no row has all values."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()
@@ -111,7 +111,7 @@ class Explanation:
 def explain(
     root: Path, question: Question, book: PriceBook, *, provenance: str | None = None, allow_unverified: bool = False
 ) -> Explanation:
-    """Return the chain of a charge as the ledger is now. Raises PricingError for none or several; LedgerError."""
+    """Return the chain of a charge in the ledger now. Raises PricingError for no or several charges; LedgerError."""
     hour_ns, seen = question.hour_ns, Seen()
     price = partial(charges.price, root, book, allow_unverified=allow_unverified, seen=seen)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR

@@ -31,7 +31,7 @@ from rose.pricing.run.priced import PricedRun
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The borrow against every alternative, dedicated devices first; none where it made no useful token."""
+    """The borrow against every alternative, dedicated devices first; empty if it made no useful token."""
 
     borrowed: Made
     dedicated: Made
@@ -44,7 +44,7 @@ class Comparison:
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     """Price every alternative of a run; without `market`, only dedicated devices and doing without. Raises
-    PriceBookError where no dedicated device ran and the book has no price for a rollout device of the class."""
+    PriceBookError without dedicated devices and without a price of a rollout device of the class."""
     allocation, m = run.allocation, run.borrow
     by_class = made(run.charged)
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
@@ -69,7 +69,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
         ]
         needed_ns = dedicated.hardware_ns * borrowed.useful / dedicated.useful
     else:
-        # Two that worked on a device at once stand for no more than the device did.
+        # Two runs that worked on a device at once replace no more than one device.
         room = borrowed.hardware_ns / borrowed.measured_ns if borrowed.measured_ns else Fraction(1)
         ways = [_dedicated_by_book(m.borrowed_by_stretch, stretches, room)]
         needed_ns = m.borrowed_ns * room
@@ -81,7 +81,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
         }
         age_s = _age_s(rows(run.connection, "borrowing/turn_lengths"), "dedicated" if dedicated.useful else "borrowed")
         for device_class, part in sorted(classes.items()):
-            # Tokens that a preemption lost on a borrowed device would have been kept on one's own.
+            # On one's own device, tokens that a preemption lost would have been kept.
             kept = part.useful if dedicated.useful else part.generated - part.stale
             hours = part.hardware_ns * borrowed.useful / (NS_PER_HOUR * kept) if kept else None
             ways += _market(
@@ -97,7 +97,6 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 
 def _idle_ns(allocation: Allocation) -> int:
-    """Return the idle time of the dedicated devices that did rollouts, as the run alone would have had it."""
     dedicated = allocation.in_pools("rollout", "train")
     worked = [device for device in dedicated.devices if device.bucket_ns["rollout"]]
     names = {(device.fleet_run_id, device.device_id, device.pool, device.device_class) for device in worked}
@@ -162,8 +161,8 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return a way for each offer for a class, whose prices are weighted by the time borrowed in each stretch. `hours`
-    are what the tokens take on the class without interruptions."""
+    """Return the alternative of each offer for a class, its price weighted by the time borrowed in each stretch.
+    `hours` is the time for the tokens on the class without interruptions."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -198,7 +197,6 @@ def _market(
 def _device_hours(
     offer: Offer | None, hours: Fraction | None, age_s: Fraction | None
 ) -> tuple[Fraction | None, str | None]:
-    """Return the device-hours at an offer, with what interruptions lose, or why they are not known."""
     if offer is None:
         return None, "not enough data: the price book has no such offer for part of the time"
     if hours is None:
@@ -223,7 +221,7 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return E[L^2] / (2 E[L]) of completed turns, seconds; of those elsewhere where the placement has none."""
+    """Return E[L^2] / (2 E[L]) of completed turns, seconds; of other placements' turns without own ones."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

@@ -45,8 +45,8 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
-    """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read.
-    `lending` are the prices of each stretch; without any, only late requests are compared."""
+    """Compare a run's withheld windows with its other windows. Needs `run_id`, `price_changes` and `lease_spans` on
+    the connection. `lending` has the prices of each stretch; without prices, only late requests are compared."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     harm = Harm(confounded=_confounded(drawn), windows=drawn["windows"], withheld=drawn["withheld"])
     if harm.confounded is not None:
@@ -93,7 +93,7 @@ def _confounded(drawn: Row) -> str | None:
 def realised(harm: Harm, stretches: Stretches) -> Term:
     """Return the dollars of missed budgets and latency beyond those of withheld windows, not clipped at zero."""
     compared, lending = harm.strata["cost"], stretches.lending
-    most = max(entry.violation_usd for entry in lending)  # No point of the curve is above the penalty.
+    most = max(entry.violation_usd for entry in lending)  # The curve never exceeds the penalty.
     missed = list(_beyond(harm, "cost", "misses", "requests"))
     extra = sum((beyond for _, beyond in missed), Fraction(0))
     counted = sum(row["requests"] for row, _ in missed)
@@ -112,7 +112,7 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return compared requests of lent time, those that missed a budget, and those that did so because of lending."""
+    """Return lent time's compared requests, those over a budget, and those over it because of lending."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -120,7 +120,7 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:
-    """Return the dollars of `realised` by the UTC day on which the requests arrived."""
+    """Return the dollars of `realised` by the UTC day of arrival."""
     by_day: dict[date, Fraction] = defaultdict(Fraction)
     for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
         by_day[row["day"]] += beyond / NANO_USD_PER_USD
@@ -128,7 +128,7 @@ def realised_by_day(harm: Harm) -> dict[date, Fraction]:
 
 
 def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
-    """Return what serving paid to compute prompt tokens again because rollouts displaced its prefix cache."""
+    """Return serving's cost to compute prompt tokens again after rollouts displaced its prefix cache."""
     if harm.confounded is not None:
         return absent(harm.confounded)
     if (compared := harm.strata.get("cache")) is None:
@@ -153,14 +153,14 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the price of serving's longer work because rollouts share its device. `lent` are rows of `lent_time`.
-    Busy time against withheld windows contains the delay beside rollouts. Without such windows half of the time that
-    both worked is assumed, as the slices divide it, and the delay is added as measured."""
+    """Return the price of serving's longer work beside rollouts. `lent` are rows of `lent_time`. The busy time beyond
+    withheld windows includes the delay beside rollouts. Without such windows, half of the time in which both worked is
+    assumed, as the slices divide it, and the measured delay is added."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
-    hourly = by_rate(  # It is not known in which stretch serving worked longer: an hour costs the mean rate.
+    hourly = by_rate(  # The stretch of the longer work is unknown: an hour costs the mean rate.
         stretches,
         _INTERFERENCE,
         [(segment, ns / sum(lengths)) for segment, ns in enumerate(lengths)],
@@ -199,7 +199,7 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield rows of lent time with their `y` beyond that of as much `x` in withheld windows of their stratum."""
+    """Yield rows of lent time with their `y` beyond the withheld windows' `y` for the same `x` and stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

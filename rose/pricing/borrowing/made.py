@@ -1,4 +1,4 @@
-"""Yield of rollout time by device: tokens, billed dollars, and how long the work took."""
+"""Yield of rollout time by device: tokens, billed dollars, and working time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
     rollout_ns: int
-    measured_ns: Fraction  #: Time that the run measured; more than billed where other runs held the device too.
-    hardware_ns: Fraction  #: Part of it that the hardware worked for this run; less on a device that several worked on.
+    measured_ns: Fraction  #: Time that the run measured; above the billed time if other runs held the device too.
+    hardware_ns: Fraction  #: Hardware time for this run; less than `measured_ns` if several runs worked on the device.
     usd: Fraction
-    unshared_usd: Fraction  #: Price of `hardware_ns` on a device of one's own.
+    unshared_usd: Fraction  #: Price of `hardware_ns` on a device that nobody shares.
     generated: int
     useful: int
     stale: int

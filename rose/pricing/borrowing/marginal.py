@@ -60,7 +60,7 @@ TOTAL, AVOIDABLE, CHARGED, BORROWED = "m", "avoidable device time", "charged", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """The terms, the borrowed time they are for, and what the idle-anyway gate adds."""
+    """The terms, the borrowed time, and the charge of the idle-anyway gate."""
 
     terms: Mapping[str, Term]
     borrowed_ns: int
@@ -69,7 +69,7 @@ class Marginal:
     avoidable_interval: Interval | None = None
     unstated_usd: Fraction = Fraction(0)  #: Amortized price of borrowed time without a stated P, charged if P were 0.
     let_go_usd: Fraction = Fraction(0)  #: Price of dedicated devices given up because of borrowing, as recorded.
-    on_fleet: bool = False  #: Whether the run shares a fleet; the fleet's run then has what was given up.
+    on_fleet: bool = False  #: Whether the run shares a fleet; the fleet's run then counts devices let go.
     kept: bool = False  #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
     harm: Harm = field(default_factory=Harm)
     leased_ns: int = 0
@@ -93,7 +93,7 @@ class Marginal:
 
     @property
     def charged_estimate(self) -> Estimate | None:
-        """`charged_usd` and its 95%; None where `no_interval` says why."""
+        """`charged_usd` and its 95% interval; None where `no_interval` says why."""
         if (m := self.estimate) is None:
             return None
         if (avoidable := Estimate.between(self.avoidable_usd, self.avoidable_interval)) is None:
@@ -130,7 +130,7 @@ class Marginal:
 
     @property
     def estimate(self) -> Estimate | None:
-        """`usd` and its 95%, the terms taken as independent; None where `no_interval` says why."""
+        """`usd` and its 95% interval, with independent terms; None where `no_interval` says why."""
         if self.no_interval:
             return None
         ranged = [Estimate.between(term.usd, term.interval) for term in self.terms.values()]
@@ -147,8 +147,7 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return the marginal cost of a run's borrow. The connection has a snapshot. Raises PriceBookError for a route, a
-    device's power or any other price that the book lacks."""
+    """Return a run's marginal cost of borrowing, from a snapshot. Raises PriceBookError for a missing price."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
@@ -227,7 +226,6 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
 
 
 def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
-    """Return the price of all bytes sent to serving devices, by failed syncs too."""
     sizes, usd = Counter[str](), defaultdict[str, Fraction](Fraction)
     prices = {row["route"]: stretches.prices(partial(stretches.book.transfer_at, row["route"])) for row in syncs}
     for row in syncs:
@@ -294,7 +292,7 @@ def terms_table(make: Figures, m: Marginal) -> Table:
 
 
 def added(make: Figures, m: Marginal) -> Figure:
-    """Return m over the run: the sum of the terms, each rounded so that they add up."""
+    """Return m over the run: the sum of the terms, rounded so that they add up."""
     return make.amount(
         sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
     )
@@ -315,7 +313,7 @@ def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figu
 
 
 def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
-    """Return a term over the run; `nano` are its nano-dollars where they were rounded together with others."""
+    """Return a term over the run; `nano` is its nano-dollars if terms were rounded together."""
     return make.amount(
         None if term.unknown else nano_usd_of(term.usd) if nano is None else nano,
         MARGINAL,

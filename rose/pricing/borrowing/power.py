@@ -21,8 +21,8 @@ TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metered:
-    """Power readings of a class's serving devices, in milliwatt-nanoseconds. The baseline is what the devices would
-    have drawn anyway: all while not lent, and while lent the mean of the same load not lent. `extra` is the rest."""
+    """Power readings of a class's serving devices, in milliwatt-nanoseconds. The baseline is all energy while not lent,
+    and while lent the mean of the same load not lent. `extra` is the rest."""
 
     device_class: str
     delta_mw: Fraction
@@ -37,8 +37,8 @@ class Metered:
 
 def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
     """Compare readings within load bins; None if no bin has both sides. `readings` have `load_bin`, `lent`,
-    `energy_mw_ns`, `duration_ns` and, for the interval, the columns of `Clusters` (energy in milliwatt-seconds, time in
-    seconds). Lent time in a bin with one side gets the mean dP of the others."""
+    `energy_mw_ns`, `duration_ns` and, for the interval, the columns of `Clusters` (milliwatt-seconds and seconds).
+    Lent time in a bin with one side gets the mean dP of the others."""
     by_bin: dict[int, dict[bool, Row]] = defaultdict(dict)
     for row in readings:
         by_bin[row["load_bin"]][row["lent"]] = row
@@ -75,13 +75,13 @@ def metered(readings: Iterable[Row]) -> dict[str, Metered]:
 
 
 def load_points(book: PriceBook) -> list[float]:
-    """Return the loads strictly between 0 and 1 at which a power curve of the book bends."""
+    """Return the loads strictly between 0 and 1 at which the book's power curves bend."""
     return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
     """Return the energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`. Raises PriceBookError for
-    a class that must be assumed and has no power in the book."""
+    a class without readings and without power in the book."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)

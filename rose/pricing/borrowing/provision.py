@@ -53,7 +53,7 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return what missed budgets, and latency within them, cost (`harm`), or the misses where that is confounded."""
+    """Return the cost of missed budgets, and of latency within them (`harm`); of misses alone if confounded."""
     if not any(penalties(stretches)):
         return absent(NO_PENALTY)
     if measured.confounded is None:
@@ -64,7 +64,7 @@ def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: S
 def realised_by_day(
     measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
 ) -> dict[date, Fraction]:
-    """Return the dollars of `realised` by the UTC day on which the requests arrived."""
+    """Return the dollars of `realised` by the UTC day of arrival."""
     if measured.confounded is None:
         return harm.realised_by_day(measured)
     return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
@@ -72,8 +72,8 @@ def realised_by_day(
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
     """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero. `bins` are rows
-    of `violations_by_load`. It has no interval: leases follow load, and requests that a lease made late may arrive
-    after it. Requests in a bin without unlent ones are left out; the explanation counts them."""
+    of `violations_by_load`. It has no interval: leases follow load, and requests late by a lease may arrive after it.
+    It leaves out requests in a bin without unlent requests; the explanation counts them."""
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
@@ -124,7 +124,7 @@ class Rate:
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
     extra: Fraction | None
-    pooled: tuple[str, ...]  #: Figures taken from all bins, since the bin's own data were too few.
+    pooled: tuple[str, ...]  #: Figures from all bins, because the bin has too few data.
     windows: int
     bursts: int
     why: str | None
@@ -156,7 +156,6 @@ def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row]) -> Rate:
 
 
 def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
-    """Return bursts per second at risk, with Wilson's interval of the share of windows."""
     windows, begun = (sum(row[name] for row in risk) for name in ("windows", "bursts"))
     if windows < WINDOWS_MIN:
         return None
@@ -166,7 +165,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return the mean misses of a burst, lent less not lent. Leases follow load, so no interval would be honest."""
+    """Return the mean misses of a burst, lent less not lent. Leases follow load: no interval would be honest."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -189,19 +188,19 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accrual:
-    """The provision of one UTC day, in exact dollars; None where there is not enough data."""
+    """The provision of one UTC day, exact dollars; None without enough data."""
 
     day: date
     usd: Fraction | None
     why: str | None
-    unknown_ns: int  #: Lent time at an unknown load, for which nothing can be provided.
-    from_earlier_days: bool  #: Whether the rates are of earlier days only; if not, the day itself is in them.
+    unknown_ns: int  #: Lent time at an unknown load, which gets no provision.
+    from_earlier_days: bool  #: Whether the rates are of earlier days only; otherwise they include this day.
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision for every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of
-    `bursts`. Rates are those known when the day began; while earlier days hold too little, the day itself counts too.
-    So no later day changes what was accrued."""
+    """Return the provision of every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of
+    `bursts`. Rates are those at the day's start, or include the day itself if earlier days have too little data. So
+    later days change no accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -214,7 +213,7 @@ def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stre
             next_day = day + timedelta(days=1)
             known = rates(_until(risk, next_day), _until(bursts, next_day))
         penalty = per_miss[stretches.of_day(day)]
-        # A day without a penalty among others with one costs nothing; without any penalty the cost is unknown.
+        # Without a penalty a day costs nothing if others have one; otherwise its cost is unknown.
         why = NO_PENALTY if not any(per_miss) else known[0].why if penalty else None
         lent_s = ((known[row["bin"]], Fraction(row["lent_ns"], NS_PER_S)) for row in own if row["bin"] in known)
         misses = sum((seconds * (rate.misses_per_s or 0) for rate, seconds in lent_s), Fraction(0))
@@ -236,7 +235,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One UTC day of the provision, whole nano-dollars; None before the first day with enough data to accrue."""
+    """One UTC day of the provision, whole nano-dollars; None before the first accrual."""
 
     day: date
     opening: int | None
@@ -248,8 +247,8 @@ class Balance:
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
     """[D] Return opening + accrued - realised - released = closing, day after day, exactly. A day's provision is held
-    to the end of the next day; what no burst used by then is released. What was realised beyond the balance stays as a
-    debt. Days before the first accrual have no balance. Raises ValueError for a later day without an accrual."""
+    until the end of the next day; the part that no burst used is then released. Costs beyond the balance stay as debt.
+    Days before the first accrual have no balance. Raises ValueError for a later day without an accrual."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})

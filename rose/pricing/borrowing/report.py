@@ -1,4 +1,4 @@
-"""Tables and sentences on what borrowing cost in one run. The same ledger and price book give the same tables."""
+"""Tables and sentences on the cost of borrowing in one run. The same ledger and price book give the same tables."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -51,13 +51,13 @@ def saved_in_run(
     *,
     seen: Seen | None = None,
 ) -> Table:
-    """Return what borrowing saved in a run. Raises what `rose.pricing.run.priced.priced` raises."""
+    """Return the savings of borrowing in a run. Raises as `rose.pricing.run.priced.priced`."""
     with priced(root, run_id, price_book, allow_unverified, seen) as run:
         return savings_table(run.make, compare(run), run.borrow)
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Return cash saved and capacity avoided against dedicated devices, each with what it rests on; never add them."""
+    """Return cash saved and capacity avoided against dedicated devices, with their bases; never add them."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
@@ -166,7 +166,7 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """Return M of a run with its factors; without both kinds of tokens, or where the bill fell, none has a value."""
+    """Return M of a run with its factors; none has a value without both kinds of tokens, or if the bill fell."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
@@ -186,13 +186,12 @@ def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
 
 
 def _flips(make: Figures, m: Marginal, compared: Comparison) -> tuple[Row, ...]:
-    """Return each figure, and the value that would make borrowing add as much to the bill as dedicated devices."""
     borrowed, way = compared.borrowed, compared.way
     if way is None or (there := way.added_usd) is None or not m.borrowed_ns or not borrowed.useful:
         return ()
     charged, hours = m.charged_usd, Fraction(m.borrowed_ns, NS_PER_HOUR)
     spare, sent_gb = there - charged, Fraction(m.sent_bytes, 10**9)
-    # With waste w the borrow makes generated * (1 - w) useful tokens, worth the way's price of one each.
+    # With waste w the borrow makes generated * (1 - w) useful tokens, each worth the way's price.
     wasted = 1 - charged * borrowed.useful / (borrowed.generated * there) if there else Fraction(1)
     sent_usd, provided = m.terms["transfer"].usd, m.terms["provision"]
     gb_usd = sent_usd / sent_gb if sent_gb else None
@@ -247,7 +246,7 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
 
 
 def in_short(compared: Comparison, m: Marginal) -> str:
-    """Return whether borrowing saved cash against dedicated devices, and what that leaves out, in two sentences."""
+    """Return whether borrowing saved cash against dedicated devices, and the figure's limits, in two sentences."""
     way = compared.way
     if way is None or way.cash is None:
         return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
@@ -273,8 +272,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
     if cash.interval is None or cash.interval.high is None:
         side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
         return f"borrowing came out {side}, without an interval ({cash.no_interval})"
-    # A draw without any borrowed token saves nothing, and speaks for neither side.
-    if cash.interval.low >= 0 < cash.usd:
+    if cash.interval.low >= 0 < cash.usd:  # A draw without borrowed tokens saves nothing.
         return "borrowing was worth it"
     if cash.interval.high <= 0 > cash.usd:
         return "borrowing was NOT worth it"
@@ -290,7 +288,7 @@ def both_ends(cash: Saving | None, m: Marginal) -> str | None:
 
 
 def condition(m: Marginal) -> str:
-    """Return what the charge of the borrow assumes about the fleet, as the end of a sentence."""
+    """Return the charge's assumption about the fleet, as the end of a sentence."""
     if m.idle_anyway is None:
         return f", {WOULD}: the price book does not say"
     if m.idle_anyway == 1:

@@ -1,7 +1,6 @@
 """Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence. Cash saved is
-linear in the bill of dedicated devices, in every term of m, and in the probability that the fleet would have been there
-anyway [D]. Each is moved alone to either end of its range: its 95% interval or the price book's range, or 0 to 1 for a
-probability that the book does not state."""
+linear in the bill of dedicated devices, every term of m, and the probability that the fleet would exist anyway [D].
+Each alone is moved to both ends of its 95% interval or the price book's range; an unstated probability to 0 and 1."""
 
 from contextlib import closing
 from fractions import Fraction
@@ -63,8 +62,7 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(root: Path, run_id: str) -> Harm:
-    """Return what withheld windows say of a run, without a price book. Raises PricingError for an unknown run, one of
-    mixed provenance, and one whose events were archived."""
+    """Return a run's harm by withheld windows. Raises PricingError for an unknown, mixed or archived run."""
     with closing(catalog.connect(root)) as connection:
         preconditions.refuse_archived(root, connection, run_id)
         run_facts(connection, run_id)
@@ -82,13 +80,13 @@ def harmful(measured: Harm) -> bool | None:
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
-    """Return requests of lent time that missed a budget, and how many would have had leases been withheld."""
+    """Return requests of lent time over a budget, and their estimated number without leases."""
     requests = late = without = harmed = None
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if (compared := harm.late(measured)) is not None:
         requests, missed, added = compared
         late, without, harmed = Fraction(missed, requests), (missed - added.value) / requests, added.value
-        # With less added, more were late without.
+        # Less harm by lending means more late requests without it.
         ends = Interval(low=(missed - added.high) / requests, high=(missed - added.low) / requests)
         intervals = ends, Interval(low=added.low, high=added.high)
     why = measured.confounded
@@ -122,7 +120,7 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return (name, worse, better) of what moves cash saved, dollars, the widest first; empty if it is unknown."""
+    """Return (name, worse, better) of each influence on cash saved, dollars, the widest first; empty if unknown."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

@@ -60,7 +60,7 @@ class Bought:
         return self.bought_ns * self.usd_per_device_hour / NS_PER_HOUR
 
     def draws(self, factors: Floats) -> Floats:
-        """Return `usd` where the device time needed is multiplied by each of these factors."""
+        """Return `usd` with the needed device time multiplied by each factor."""
         beyond = np.maximum(0.0, float(self.needed_ns) * factors - self.idle_ns)
         if self.increment_ns is not None:
             beyond = np.ceil(beyond / float(self.increment_ns)) * float(self.increment_ns)
@@ -69,7 +69,7 @@ class Bought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """Dollars saved, below zero where borrowing cost more, with 95%, or why there is no interval."""
+    """Dollars saved, negative if borrowing cost more, with their 95% interval or why it is missing."""
 
     usd: Fraction
     interval: Interval | None = None
@@ -85,12 +85,12 @@ class Alternative:
     basis: Basis
     explained: str
     why: str | None = None
-    bought: Bought | None = None  #: What it would add to the bill; None where another way has the figure, or unknown.
+    bought: Bought | None = None  #: Its addition to the bill; None if unknown, or if another way has the figure.
     interval: Interval | None = None  #: 95% of `usd`.
-    added_interval: Interval | None = None  #: 95% of what it would have added to the bill.
+    added_interval: Interval | None = None  #: 95% of its addition to the bill.
     no_interval: str | None = None
-    less: Saving | None = None  #: `usd` less what the borrowed tokens cost in the same view.
-    cash: Saving | None = None  #: What it would have added to the bill, less what borrowing did.
+    less: Saving | None = None  #: `usd` less the cost of the borrowed tokens in the same view.
+    cash: Saving | None = None  #: Its addition to the bill less that of borrowing.
     range: tuple[float, float] = (1.0, 1.0)  #: The ends of the price book's range, as shares of `usd`.
 
     @property
@@ -109,9 +109,8 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each way with the dollars that borrowing saved against it and their interval, or with the reason why they
-    are not known. `borrowed_usd` is the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded
-    one."""
+    """Return each way with the dollars saved against it and their interval, or the reason why they are unknown.
+    `borrowed_usd` is the borrowed tokens' amortized cost, `borrowed_loaded_usd` their fully loaded cost."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 
@@ -158,7 +157,6 @@ def saved(
 
 
 def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str | None:
-    """Return why figures that rest on a way's throughput have no interval; None where they may have one."""
     if way.basis == "assumed":
         return "the throughput of other devices is assumed"
     needed = {"borrowed"} if way.name == NOTHING else {"borrowed", place}
@@ -166,7 +164,7 @@ def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str
 
 
 def _needed(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread | None) -> Floats:
-    """Return the device time that a way may take, as multiples: the useful borrowed tokens of a draw, at its waste."""
+    """Return multiples of a way's device time: the useful borrowed tokens of a draw, at its waste."""
     if way.name == NOTHING or spread is None:
         return np.zeros(bootstrap.RESAMPLES)
     useful = _moved(drawn, groups, "borrowed_useful")
@@ -176,7 +174,7 @@ def _needed(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread |
 
 
 def _made(drawn: Resamples, groups: Groups, spreads: Mapping[str, Spread]) -> Floats:
-    """Return borrowed device time as multiples: it follows the tokens made, and how evenly they were made."""
+    """Return multiples of borrowed device time, which follows the tokens made and their unevenness."""
     return np.asarray(_moved(drawn, groups, "borrowed_tokens") * spreads["borrowed"].draws(seed=1), dtype=np.float64)
 
 

@@ -1,7 +1,7 @@
-"""Decisions about the fleet's size that lending caused, and what they are worth. A serving device was *kept* where it
-would have been given back to its owner, had it not been lent; a dedicated one was *let go* where it was given up
-because of borrowing. The runtime sees neither: both enter the ledger from a CSV file. Times are UTC, such as
-2026-06-01T00:00:00Z, and `to` is the first instant after a span. For the gate see `marginal`."""
+"""Decisions about the fleet's size because of lending, and their price. A serving device was *kept* if it would have
+been given back to its owner without lending; a dedicated device was *let go* if it was given up because of borrowing.
+Both enter the ledger from a CSV file. Times are UTC, such as 2026-06-01T00:00:00Z, and `to` is the first instant after
+a span. `marginal` explains the gate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Span:
 
 
 def decisions(path: Path) -> tuple[ScaleDown, ...]:
-    """Return a file's decisions, in order. Raises PricingError, naming file and line, for one that cannot be used."""
+    """Return a file's decisions, in order. Raises PricingError with file and line for an unusable decision."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file)
@@ -88,9 +88,8 @@ def _utc_ns(where: str, name: str, value: str) -> int:
 
 
 def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
-    """Record decisions in the ledger at `root`; one that is recorded again counts once. Raises LedgerError, and
-    PricingError, with nothing recorded, for a decision that overlaps another of its device, or names a class that the
-    device, where the ledger knows it, never had."""
+    """Record decisions in the ledger at `root`; a repeated decision counts once. Raises LedgerError. Raises
+    PricingError, with nothing recorded, if decisions of a device overlap, or its class contradicts the ledger."""
     new = {one.event_id: one for one in decided}
     with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
         with closing(catalog.connect(root)) as connection:
@@ -127,7 +126,7 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return the spans, in order, of devices `kept` or `let_go`, with the class of the first row that names a time."""
+    """Return the spans, in order, of devices `kept` or `let_go`; the first row of a time gives the class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -147,15 +146,14 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
     """Return the dollars not paid in the run's period for dedicated devices given up because of borrowing. `decided`
-    are rows of `scale_downs`; a device counts as a class that a run of the ledger had it as. Left out are time in which
-    the device was in the fleet all the same, and the part of an absence that is less than a unit of purchase. Raises
-    PriceBookError for a class without a price."""
+    are rows of `scale_downs`; a device counts as a class that it had in the ledger. Not counted: time in which the
+    device was in the fleet, and parts of an absence below a unit of purchase. Raises PriceBookError without a price."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
         tenures.setdefault(device.device_id, []).extend(device.stays_ns)
     usd = Fraction(0)
-    # A device at the price of a dearer class would save what nobody paid.
+    # Another, dearer class would show savings that are not real.
     for span, device_class in spans_of((row for row in decided if row["known_class"]), "let_go"):
         within_ns = max(span.from_ns, period_ns[0]), min(span.to_ns, period_ns[1])
         for t0_ns, t1_ns in _without(within_ns, tenures.get(span.device_id, ())):
@@ -171,7 +169,6 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
 
 
 def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span that are in none of those taken, in order."""
     t0_ns, t1_ns = span_ns
     for from_ns, to_ns in sorted(taken_ns):
         if t0_ns < min(from_ns, t1_ns):
@@ -198,7 +195,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Return the spans, cut at the hours in which others held the device too, and the run's part of each piece."""
+    """Return the spans cut at shared hours, and the run's part of each piece."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -216,7 +213,7 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
 
 
 def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Return borrowed time billed to the run, `ns`, by class and stretch; rows of `lent_time` less what others pay."""
+    """Return borrowed time billed to the run, `ns`, by class and stretch: `lent_time` less the time others pay."""
     times = [
         (row["device_class"], segment, times["rollout_ns"])
         for row in lent
@@ -237,14 +234,14 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of device time that could have been avoided without the leases. `borrowed` is what
-    `billed` returns, `kept` the rows of `lease_spans` within these `pieces` of spans."""
+    """Return the amortized price of device time that the fleet could have avoided without leases. `borrowed` is the
+    result of `billed`, `kept` the rows of `lease_spans` within these `pieces` of spans."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))
 
 
 def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
-    """Return the amortized price of time of a serving device of the row's class, in the row's stretch."""
+    """Return the amortized price of a serving device's time in the row's class and stretch."""
     price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
     return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

@@ -47,7 +47,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """Cost in dollars and yield of a window; its device-seconds are those of the whole serving fleet."""
+    """Cost in dollars and yield of a window; device-seconds are those of the whole serving fleet."""
 
     device_s_per_window: float
     window_s: int
@@ -58,7 +58,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coupled:
-    """The run as it would have been at one r; c_O is None where nothing useful would have been made."""
+    """The run at one r; c_O is None without a useful token."""
 
     r: float
     attainment: float
@@ -68,8 +68,8 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the run at each of COUPLINGS, the mean over the same seeded draws. `load`, `demand` (shares of device
-    time) and `requests` have one value per window, shape (windows,)."""
+    """Return the run at each of COUPLINGS, the mean over equal seeded draws. All arrays have shape (windows,); `load`
+    and `demand` are shares of device time."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
@@ -103,13 +103,13 @@ def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
 def _at(r: float, s: Floats, served: Floats, q: Floats, fleet: Fleet) -> Coupled:
     size = len(s)
     random = np.random.default_rng(_SEED)
-    draws = 1 if r == 1 else max(_DRAWS[0], min(_DRAWS[1], _PAIRS // size))  # Sorted is one pairing only.
+    draws = 1 if r == 1 else max(_DRAWS[0], min(_DRAWS[1], _PAIRS // size))  # Sorted values have one pairing.
     sums = np.zeros(5)
     for _ in range(draws):
         of_s, of_q = pairing(r, size, random)
         load, arrived, demand = s[of_s], served[of_s], q[of_q]
         beyond = np.maximum(load + demand - 1, 0)
-        beyond[beyond < 1e-12] = 0  # Rounding alone must not make a window full.
+        beyond[beyond < 1e-12] = 0  # A rounding error must not make a window full.
         late = arrived * np.minimum(1, np.divide(beyond, load, out=np.zeros(size), where=load > 0))
         usd = demand * fleet.device_s_per_window * fleet.usd_per_borrowed_s + late * fleet.usd_per_late_request
         dearest = np.sort(usd)[-ceil(_TAIL * size) :]
@@ -133,7 +133,7 @@ def _mean_ranks(values: Floats) -> Floats:
 
 
 def spikes(run: PricedRun) -> Section:
-    """Return the windows of a run, coupled anew; with too few of them, why there are no figures."""
+    """Return the run's windows, coupled anew; with too few windows, the reason for missing figures."""
     window_s, windows = _windows(run)
     fleet = _fleet(run, window_s, windows)
     load, demand, requests = (
@@ -177,7 +177,7 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest windows there are enough of, else the shortest, without those that are hardly covered."""
+    """Return the longest windows of which there are enough, else the shortest; without sparsely covered ones."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
@@ -227,7 +227,7 @@ def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
 
 
 def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
-    """Return CPM * R * (1 + pi * rho) / alpha, pi with the borrowed tokens at this price."""
+    """Return CPM * R * (1 + pi * rho) / alpha, with borrowed tokens at this price in pi."""
     serving, dedicated = run.cost.by_line["serving"], run.cost.by_line["dedicated"]
     phi = run.cost.borrowed_share
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):

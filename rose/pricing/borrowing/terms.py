@@ -1,5 +1,4 @@
-"""Terms of m in dollars with what they rest on, and the stretches of time between price changes. Dollars are exact
-fractions until they are shown."""
+"""Terms of m in dollars, exact until shown, with their bases; and the stretches of time between price changes."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ Basis = Literal["measured", "assumed", "partly measured", "price book", "absent"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """One term of m, in dollars over the whole run, and what it rests on."""
+    """One term of m, in dollars over the whole run, and its basis."""
 
     usd: Fraction
     basis: Basis
     explained: str
     interval: Interval | None = None  #: 95%, dollars; None where the term is exact, or `no_interval` says why.
     no_interval: str | None = None
-    missing: str | None = None  #: Why data is missing: sums then take 0, and no figure may show that 0.
+    missing: str | None = None  #: Why data is missing: sums then take 0, but no figure may show that 0.
 
     @property
     def unknown(self) -> str | None:
@@ -39,14 +38,14 @@ class Term:
 
 
 def absent(why: str) -> Term:
-    """Return a term that sums leave out, and whose figure is unknown, never 0."""
+    """Return a term that sums leave out; its figure is unknown, never 0."""
     return Term(usd=Fraction(0), basis="absent", explained=why)
 
 
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return amounts (stretch, amount) at a [lending] rate; absent where a stretch sets none. `says` explains them."""
+    """Return amounts (stretch, amount) at a [lending] rate, explained by `says`; absent if a stretch lacks the rate."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -61,7 +60,7 @@ def by_rate(
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
-    """Return what a sum rests on; parts whose price in the book is 0 weigh nothing."""
+    """Return the basis of a sum; parts with a book price of 0 do not count."""
     kinds = set(bases) - {"absent"}
     if len(kinds - {"price book"}) == 1:
         return (kinds - {"price book"}).pop()
@@ -101,12 +100,12 @@ class Stretches:
 
     @classmethod
     def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
-        """Return the stretches of a period; one of length 0 (a run with tokens but no device time) is one stretch."""
+        """Return the stretches of a period; one stretch if it has length 0 (tokens but no device time)."""
         return cls(book, tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property
     def changes_ns(self) -> list[int]:
-        """Return where each later stretch begins; queries count these as `segment`."""
+        """Return where each later stretch begins; queries count stretches as `segment`."""
         return [from_ns for from_ns, _ in self.spans[1:]]
 
     def prices(self, price_at: Callable[[int], E]) -> list[E]:
@@ -121,7 +120,7 @@ class Stretches:
         return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     def number_at(self, at_ns: int) -> int:
-        """Return the number of the stretch that holds an instant; the first or last for one outside."""
+        """Return the number of the stretch that holds an instant; the nearest one for an instant outside."""
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:

@@ -28,7 +28,7 @@ _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """Time and dollars by bucket of one device of a run; of shared devices, the run's part only."""
+    """Time and dollars by bucket of one device of a run; only the run's part of a shared device."""
 
     fleet_run_id: str
     device_id: str
@@ -41,8 +41,7 @@ class DeviceCost:
     fully_loaded_nano_usd: Mapping[str, int]
     stays_ns: tuple[tuple[int, int], ...] = ()  # Spans [t0_ns, t1_ns) UTC of provisioning, in order.
     others_ns: Mapping[str, Fraction] = field(default_factory=dict)  # Measured time by bucket billed to other holders.
-    #: An RL run's part of the device's idle time, by its part of each UTC hour's rollout time; charged to the fleet.
-    shared_idle_ns: int = 0
+    shared_idle_ns: int = 0  # An RL run's part of the idle time, by its rollout time in each UTC hour; the fleet pays.
 
     def __post_init__(self) -> None:
         assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
@@ -94,10 +93,9 @@ class Allocation:
 
 
 def allocate(charges: Charges) -> Allocation:
-    """Return device time and dollars of the one run of `charges`, by device. The fully loaded view of an RL run
-    includes its part of idle time on shared devices, so its two views have different sums; those of a whole fleet are
-    equal. Charges of a device that never joined (a sync went to it) are on a device of pool `unallocated` without
-    time."""
+    """Return device time and dollars of the one run of `charges`, by device. An RL run's fully loaded view includes its
+    part of idle time on shared devices, so its two views differ in their sums; a whole fleet's are equal. Charges of a
+    device that never joined (a sync went to it) are on a device of pool `unallocated` without time."""
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
     for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():

@@ -1,5 +1,4 @@
-"""Measured time in hours that several runs shared a device. A run beside another one is billed half of an hour, but
-makes tokens in all of it."""
+"""Measured time of shared hours. A run beside another run is billed half of an hour, but makes tokens in all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class SharedTime:
     ns: int  # Billed time.
     cost_nano: int  # Billed cost.
     part: Fraction  # The run's part of the hour: above 0, at most 1.
-    #: Share of all reported rollout time that the hardware had time for; for idle time, what the busiest run left.
+    #: Share of the reported rollout time that fits the hardware's time; for idle time, the busiest run's rest.
     room: Fraction
 
     @property
@@ -41,7 +40,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Hardware time for each nanosecond billed: all runs together never have more than the hour."""
+        """Hardware time per billed nanosecond: all runs together never exceed the hour."""
         return self.room / self.part
 
 

@@ -80,8 +80,7 @@ class Charges:
     - `policy_version`, `task`, `fate`, `cause` of rollout time, by its tokens; `cause` of idle time says whether it
       could have been lent, or was lent and not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
-    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them.
-    """
+    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them."""
 
     frame: pl.DataFrame
     stays: tuple[Stay, ...]
@@ -96,7 +95,7 @@ class Charges:
     fleet: pl.DataFrame | None = None
 
     def fully_loaded(self) -> pl.DataFrame:
-        """Return the rows of `fully_load`; of an RL run its own, with its part of shared devices' idle time."""
+        """Return the rows of `fully_load`; an RL run gets its part of shared devices' idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
         loaded = fully_load(self.fleet)
@@ -119,7 +118,7 @@ def price(
     seen: Seen | None = None,
 ) -> Charges:
     """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`. A
-    fleet's `run_id` gives all charges of the fleet, an RL run's its own. The same ledger and book give the same
+    fleet's `run_id` selects all charges of the fleet, an RL run's its own. The same ledger and book give the same
     charges, in whatever portions the ledger was written and read. Raises PricingError for an unverified ledger (unless
     allowed), a period that is empty, not whole UTC hours or partly archived, several provenances (unless one is
     chosen), device time that is covered twice or never provisioned, and hardware held as two classes at once;
@@ -149,7 +148,6 @@ def _price(
     run_id: str | None,
     provenance: str | None,
 ) -> Charges:
-    """Return the charges, as `price` does, without verification: `verified` is False."""
     asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
     set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
     _run(connection, "15_stays")
@@ -191,7 +189,7 @@ def _price(
 
 
 def exact(amount: str) -> pl.Expr:
-    """Return the sum of an integer column of any size: metered energy passes 64 bits in 5 hours at 500 W."""
+    """Return the sum of an integer column of any size: metered energy exceeds 64 bits in 5 hours at 500 W."""
     return pl.col(amount).cast(pl.Int128).sum()
 
 
@@ -211,16 +209,15 @@ def _refuse_too_large(frame: pl.DataFrame) -> None:
 
 
 def charged_to(run_id: str) -> pl.Expr:
-    """Whether a charge is of a run, or of a fleet's run with all RL runs on it."""
+    """Whether a charge is of a run, or of a fleet's run with all its RL runs."""
     return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
 
 
 def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `Charges.frame` that carry fully loaded cost, with `work` (one of WORK) and `loaded_nano`.
     Sync, activation and transfer go to rollout, headroom to serving. Idle time and energy of a device in one pool,
-    class and UTC day are spread over its work in proportion to cost, by largest remainder; a device without work gives
-    them to its pool's purpose. `unaccounted` stays a row of its own. `loaded_nano` sums to the frame's `cost_nano` for
-    each device and day."""
+    class and UTC day are spread over its work by cost (largest remainder); without work they go to the pool's purpose.
+    `unaccounted` stays a row. `loaded_nano` sums to the frame's `cost_nano` for each device and day."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -276,7 +273,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield stays of a run's own devices, and of shared ones from its first hour there to its last."""
+    """Yield stays of a run's own devices, and of shared devices from its first hour there to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -309,7 +306,7 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError naming slices and power that would be paid twice, or whose device was not there."""
+    """Raises PricingError for slices and power that would be paid twice, or whose device was not provisioned."""
     from rose.ledger import catalog
 
     faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
@@ -336,7 +333,7 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError for hardware held as two classes at once: a cheaper one would cut what others pay."""
+    """Raises PricingError for hardware held as two classes at once: the cheaper one would lower others' cost."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -367,7 +364,6 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
 
 
 def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Make the tables of prices by day: fractions num / den of a nano-dollar per unit."""
     tables: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
@@ -394,7 +390,7 @@ def _nano_ratio(usd: Fraction) -> tuple[int, int]:
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
-    """Return the weights of a prompt and a generated token, least whole numbers; equal where both are free."""
+    """Return the weights of a prompt and a generated token, least whole numbers; equal if both are free."""
     prices = book.tokens_at(ns)
     if not prices.output_usd_per_million:
         return (1, 0) if prices.input_usd_per_million else (1, 1)

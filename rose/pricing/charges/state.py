@@ -1,6 +1,5 @@
-"""The sums by hour that pricing keeps of a ledger, and how far each writer is in them. They are in
-`<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else in this process's memory. The file can be removed
-at any time: it is made again from the events."""
+"""The sums by hour that pricing keeps of a ledger, and how far each writer is in them: in `<ledger>/pricing.duckdb` for
+a ledger of KEPT_EVENTS or more, else in this process's memory. You may remove the file; the events restore it."""
 
 import hashlib
 import os
@@ -31,7 +30,7 @@ from rose.pricing.query import records
 
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000
-_IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and the API ask for many figures of one state.
+_IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and the API ask for many figures.
 _SUMMED = ("live", "compacted", "archived", rolled.FOLDER, registry.FILE)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
 _PORTIONS = 16  # Additions to the same hours before their portions are summed up.
@@ -45,20 +44,18 @@ _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "traje
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """The sums of a small ledger, and what was answered from them."""
-
     database: duckdb.DuckDBPyConnection
     answers: dict[Hashable, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_memory: dict[bytes, _Sums] = {}  # By `_content`, of the ledgers that were asked for last.
+_memory: dict[bytes, _Sums] = {}  # By `_content`; the last used is at the end.
 _memory_lock = threading.Lock()
 
 
 @contextmanager
 def current(root: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    """Yield a connection to up-to-date sums, and earlier answers from the same; other callers wait. Raises LedgerError,
+    """Yield a connection to current sums, and earlier answers from them; other callers wait. Raises LedgerError,
     PricingError."""
     root = layout.check(root)
     path = root / STATE
@@ -115,7 +112,7 @@ def _in_memory(root: Path, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnect
 
 
 def _content(root: Path) -> bytes:
-    """Return a digest of every file that the sums are made of; nothing if one was moved meanwhile."""
+    """Return a digest of every file behind the sums; empty if one was moved meanwhile."""
     digest = hashlib.sha256()
     listed = (path for name in _SUMMED for path in (root / name, *(root / name).rglob("*")))
     try:
@@ -129,7 +126,7 @@ def _content(root: Path) -> bytes:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
-    """Attach the kept file; returns False if it is new, or was begun anew: another version, or damaged."""
+    """Attach the kept file; return False if it is new, or begun anew: another version, or damaged."""
     try:
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
@@ -180,7 +177,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
-    undone: another record of an event_id counts now, or a known device was in another pool or class for a time."""
+    undone: another record of an event_id counts now, or a device's pool or class changed in the past."""
     # Many small files are read once, large ones column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -261,8 +258,8 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
     """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket). Each part
-    takes its length from the remaining buckets in proportion, by largest remainder: parts sum to the slice's buckets,
-    and each part to its length."""
+    divides its length among the remaining buckets in proportion, by largest remainder: the parts' buckets sum to the
+    slice's, and each part's buckets to its length."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)

@@ -1,1 +1,1 @@
-"""The books: frozen periods, their corrections, and what they come to."""
+"""The books: frozen periods, their corrections, and their sums."""

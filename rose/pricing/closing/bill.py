@@ -163,7 +163,7 @@ def bill(
     as_of_ns: int | None = None,
 ) -> Bill:
     """Return the bill of a period; `price_book` prices its open hours only. `seen` is for `verify`. With `close_id`
-    that close alone counts; with `as_of_ns` what was posted until then. Raises PricingError for nothing to charge,
+    that close alone counts; `as_of_ns` ignores later postings. Raises PricingError without a charge,
     several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
     PriceBookError; LedgerError."""
     root = layout.check(root)

@@ -102,7 +102,7 @@ def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
 
 
 def settle(root: Path) -> None:
-    """Finish what a killed process posted, remove what it only prepared. The caller holds the lock."""
+    """Finish postings of a killed process, remove prepared files. The caller holds the lock."""
     for posted in postings(root).values():
         store.finish(root, posted)
     store.discard_unposted(root)

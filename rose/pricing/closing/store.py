@@ -7,8 +7,7 @@
 - closes/<close>/price_book-0001.toml: its price book, if it is another one
 
 Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
-before the event leaves nothing; after it, the next process finishes.
-"""
+before the event leaves nothing; after it, the next process finishes."""
 
 import dataclasses
 import hashlib
@@ -168,7 +167,7 @@ def publish(root: Path, posted: list[records.Posting]) -> None:
 
 
 def discard_unposted(root: Path) -> None:
-    """Remove prepared files that were never posted. The caller holds `lock` and published what counts."""
+    """Remove prepared files that were never posted. The caller holds `lock` and has published the posted ones."""
     home = root / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)

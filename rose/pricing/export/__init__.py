@@ -1,1 +1,1 @@
-"""Exports that are handed on: FOCUS 1.2 rows, a workbook, an HTML report. Each is written whole or not at all."""
+"""Exports for other tools: FOCUS 1.2 rows, a workbook, an HTML report. Each is written whole or not at all."""

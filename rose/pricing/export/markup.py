@@ -10,7 +10,6 @@ from rose.terminal import visible_lines
 
 
 def page(title: str, parts: Iterable[Table | str], warnings: Iterable[str] = ()) -> str:
-    """Return sentences and tables as one page without network or script."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("rose.pricing.export", ""),
         autoescape=True,

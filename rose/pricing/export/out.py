@@ -38,8 +38,7 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Have `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError, leaving
-    nothing."""
+    """Have `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:

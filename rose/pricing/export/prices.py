@@ -1,4 +1,4 @@
-"""The prices of a bill's charges: each with its unit, dates and source."""
+"""The prices of a bill's charges, with units, dates and sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Which price book prices a figure: a recorded decision that is shown, never a default. The order is: the one named to
-the command; the ledger's adopted one; the runs' own, if all name the same; the one of the environment. Made-up prices
-must be named, and come after every real book."""
+"""Which price book prices a figure: a recorded decision that is shown. The order is: the command's; the ledger's
+adopted book; the runs' own, if equal; the environment's. Made-up prices must be named, and come after every real
+book."""
 
 from __future__ import annotations
 
@@ -129,7 +129,6 @@ def own_books(
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
-    """Return the books that those runs of the ledger name."""
     from rose.pricing.query import rows, set_variables
 
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)

@@ -99,9 +99,9 @@ class Header(BaseModel):
 
 
 class Entry(BaseModel):
-    """A table of the file: unknown keys are refused, and every figure has a source and its date. It holds over
-    [valid_from, valid_to) in UTC days; None is no bound. A guess says how good it is: its figures times `low_share` and
-    `high_share` are the ends of their 95% range."""
+    """A table of the file: no unknown keys, and a source and date of every figure. It holds over [valid_from,
+    valid_to), UTC days; None is no bound. The 95% range of a guess is its figures times `low_share` and
+    `high_share`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -164,7 +164,7 @@ def is_example(name: str) -> bool:
 
 
 def load(name_or_path: str | Path) -> PriceBook:
-    """Return a package's book by name, such as `example`, or one of a path. Raises PriceBookError."""
+    """Return ROSE's book of a name, such as `example`, or the book at a path. Raises PriceBookError."""
     names = shipped()
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"

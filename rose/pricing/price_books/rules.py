@@ -40,7 +40,7 @@ class DeviceTag(Entry):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Sorts entries of fewer devices first, which hold."""
+        """Sort key: the entry of the fewest devices comes first, and holds."""
         hardware = self.hardware or ""
         return not self.device, not hardware, -len(hardware), not self.device_class, not self.pool, self.key
 

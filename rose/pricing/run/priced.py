@@ -27,7 +27,7 @@ from rose.pricing.query import rows, set_variables, snapshot_pinned
 from rose.pricing.run import tokens
 from rose.pricing.run.tokens import Tokens
 
-#: What a report cannot do without: devices for what a run cost, verdicts for what a correct answer cost.
+#: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
 Needs = Literal["device", "verdict"]
 
 

@@ -47,7 +47,6 @@ class Report:
     section: Section
 
     def elements(self) -> Iterator[Element]:
-        """Yield what `rose report` shows, in order."""
         if self.run.native_kernels:
             yield Paragraph(NATIVE_KERNELS, alarm=True)
         yield heading(self.run, self.stamp, f"; serving traffic: {_traffic(self.run)}")
@@ -204,8 +203,8 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens by placement and view. At the margin dedicated tokens cost what the
-    borrowed ones would have made the fleet buy."""
+    """Return dollars per million useful tokens by placement and view. At the margin, dedicated tokens cost the purchase
+    that borrowing avoided."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
@@ -297,7 +296,6 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _longer(run: PricedRun) -> str:
-    """Return how much longer serving's tokens took beside rollouts; nothing where no request has a known delay."""
     query = named.load("delay_by_request").text.rstrip().removesuffix(";")
     names = "run_longer_share, run_longer_p99_share, allowed_share"
     found = run.connection.execute(

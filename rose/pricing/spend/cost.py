@@ -128,7 +128,7 @@ def question(
     close: str | None = None,
     as_of: str | None = None,
 ) -> Question:
-    """Return the question of a reader's words; `now_ns` dates today and this month. Raises QuestionError."""
+    """Return the question from options as text; `now_ns` dates today and this month. Raises QuestionError."""
     calendar = Calendar(tz or "UTC")
     only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
     if tag is not None:

@@ -1,6 +1,5 @@
-"""Savings of borrowing in a period: cash saved and capacity avoided, by fleet, team and run; never added. Both are
-figures of whole runs. A run counts in the period in which it ended, or which holds now if it continues, so consecutive
-periods have each run once."""
+"""Savings of borrowing in a period: cash saved and capacity avoided, by fleet, team and run; never added. A run counts
+whole in the period in which it ended, or in the current one, so consecutive periods have each run once."""
 
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,9 +32,8 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSaved:
-    """One run, nano-dollars; None where unknown, and `why` says so. A fleet's own run that RL runs share counts only
-    what recorded decisions let go. `cash_nano` are both ends of the cash saved: if the fleet would have been there
-    anyway, and if not; equal where it is one figure."""
+    """One run, nano-dollars; None if unknown: see `why`. The fleet's own run, if RL runs share it, counts only devices
+    let go. `cash_nano`: the ends of the cash saved with the fleet there anyway, and without; equal for one figure."""
 
     run_id: str
     team: str
@@ -131,7 +129,7 @@ def saved(
         provenance = one_provenance(root, present, provenance, period)
         set_variables(connection, provenance=provenance)
         counted = rows(connection, "spend/runs")
-    # RL runs borrow on a shared fleet: its own run counts whole only when it is asked for by name.
+    # RL runs borrow on a shared fleet: the fleet's own run counts whole only if chosen by name.
     counted = [row for row in counted if not row["shared"] or row["let_go"] or row["run_id"] == run_id]
     counted = [row for row in counted if _counts(row, period, provenance, now_ns)]
     if not counted:

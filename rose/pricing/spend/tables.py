@@ -1,4 +1,4 @@
-"""The answer to what a period cost or saved, as a table and as CSV."""
+"""Cost and savings of a period, as a table and as CSV."""
 
 from __future__ import annotations
 

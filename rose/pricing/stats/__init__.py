@@ -1,1 +1,1 @@
-"""Statistics of pricing: the bootstrap, and intervals of rates and means over events that come together."""
+"""Statistics of pricing: the bootstrap, and intervals of rates and means over clustered events."""

@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-UNITS_MIN = 8  #: Fewer units give no interval: it would not cover what it claims.
+UNITS_MIN = 8  #: Fewer units give no interval: its coverage would be too low.
 TOO_FEW = f"too few groups, steps or probes for an interval: it takes {UNITS_MIN}"
 
 _SEED = 0
@@ -83,12 +83,11 @@ def student(freedom: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """Return a value with as many digits as are the same on any machine."""
+    """Return a value rounded to digits that are equal on any machine."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 def _drawn(size: int) -> Iterator[Floats]:
-    """Yield how often each unit is drawn, in blocks of resamples: (resamples, size)."""
     if size <= _KEPT_UNITS:
         yield _kept(size)
         return

@@ -47,7 +47,7 @@ class Side:
 
     @property
     def variance(self) -> float:
-        """Variance of y / x; 0 where a single window says nothing of it."""
+        """Variance of y / x; 0 for a single window."""
         return ratio_variance(self.y, self.x, self.clusters) or 0.0
 
 
@@ -93,9 +93,9 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """Return what lending added to y over all strata, with its 95% interval; `bound` is the most that y / x can be.
-    What lent windows had is known; what they would have had is a rate of the withheld ones, whose variance for them is
-    that of the rate times 1 + X_withheld / X_lent."""
+    """Return lending's effect on y over all strata, with its 95% interval; `bound` is the most that y / x can be.
+    Without lending, y would follow a rate of the withheld windows, with the rate's variance times 1 + X_withheld /
+    X_lent."""
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
     variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
@@ -113,7 +113,7 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Return the ends of the rate that lent windows would have had: Wilson's for a share of its bound, widened."""
+    """Return the ends of lent windows' rate without lending: Wilson's for a share of its bound, widened."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)
@@ -122,9 +122,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return the yes-or-no trials that would tell as much of the share as the withheld windows do. Where nothing varies
-    each window is one. Few windows look more alike than they are and lent windows are many, so a share of the variance
-    is that of events correlated as they are there."""
+    """Return the yes-or-no trials with as much information as the withheld windows. Without variation each window is
+    one. Few windows look too alike, so a share of the variance is that of events correlated as in lent windows."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2

@@ -1,6 +1,5 @@
-"""Intervals of rates and means over events that come together: misses of a burst, power readings in a row. All are at
-95%. Clusters (five or ten minutes of a device) are taken as independent, events within one are not. Few clusters widen
-an interval: their spread is itself a guess."""
+"""Intervals at 95% of rates and means over clustered events: misses of a burst, power readings in a row. Only clusters
+(five or ten minutes of a device) are taken as independent. Few clusters widen an interval: their spread is a guess."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of teams for months, and what a month will cost: the fleet and every team, with a budget or without. Spending
+"""Budgets of teams for months, and forecasts of a month: the fleet and every team, with a budget or without. Spending
 is exact to the nano-dollar. A charge, or a correction whenever posted, counts in the month whose hours it charges."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
     """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
-    Raises PricingError for an amount that is none, or a team without a name; LedgerError."""
+    Raises PricingError for an invalid amount or an empty team; LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
@@ -157,7 +157,6 @@ class _Costs:
     def read(
         cls, root: Path, month: Period, book: PriceBook | str | None, now_us: int | None, **options: Any
     ) -> _Costs:
-        """Read the charges; `options` are those of `bill`."""
         now_ns = 1000 * (utc_us() if now_us is None else now_us)
         if now_ns < month.from_ns:
             raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
@@ -234,7 +233,6 @@ def _figure(stamp: Stamp, estimate: Forecast) -> Figure:
 
 
 def _left(month: Period, now_ns: int) -> list[tuple[date, Fraction]]:
-    """Return the days of the month that are not over, with the share of each that is left."""
     begin_ns = max(month.from_ns, now_ns)
     days = []
     while begin_ns < month.to_ns:

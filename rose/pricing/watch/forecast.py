@@ -23,7 +23,7 @@ DAYS_MIN = 28  #: Whole days, each weekday four times; with fewer, intervals of 
 CHARGED_MIN = 10  #: Days among them that cost something: a few rare runs say too little of the next one.
 DRAWS = 4000
 
-_LEAST_SHARE = 1 / 20  #: The share of the middle day below which a day is too unlike the others for logarithms.
+_LEAST_SHARE = 1 / 20  #: Below this share of the middle day, a day is too different for logarithms.
 _CARRIED = np.append(np.arange(-0.9, 0.95, 0.1), (0.95, 0.99))
 _DIGITS = 9  #: Digits of a draw that are the same on any machine.
 _SEED = 0
@@ -101,7 +101,7 @@ def _draws(history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -
         for row, weight_of_day in zip(x[days:], share, strict=True):
             error = fit.carried * error + sigma * random.standard_normal(times)
             value = coefficients @ row + error
-            # A day that would cost more than all the money there is: the trend of days that hardly hang together.
+            # Weakly correlated days can have a trend with absurd costs: bound them.
             total += weight_of_day * (np.exp(np.minimum(value, 60.0)) if logs else value * unit)
         drawn.append(total)
     return np.concatenate(drawn), "logarithms" if logs else "dollars"
@@ -127,7 +127,7 @@ def _fits(y: Floats, x: Floats) -> Iterator[_Fit]:
     for carried in _CARRIED:
         fit: Any = GLS(y, x, sigma=carried**apart / (1 - carried**2)).fit()
         covariance = np.asarray(fit.normalized_cov_params, dtype=np.float64)
-        # Days that are all alike leave nothing but noise of the arithmetic.
+        # Equal days leave only rounding errors.
         squares, freedom = max(float(fit.ssr), 1e-24), int(fit.df_resid)
         # Its first term is of the covariance of the errors themselves.
         likelihood = (np.log(1 - carried**2) + np.linalg.slogdet(covariance)[1] - freedom * np.log(squares)) / 2

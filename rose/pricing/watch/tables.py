@@ -8,7 +8,6 @@ from rose.pricing.watch.budget import Expected, TeamBudget
 
 
 def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
-    """Budgets of a month beside what was spent, and the forecast."""
     alarms: dict[int, Mark] = {number: "alarm" for number, row in enumerate(rows) if int(row.left.value or 0) < 0}
     unknown = [row.team for row in rows if not row.has_charges]
     reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.has_charges})
@@ -44,7 +43,6 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
 
 
 def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
-    """Expected cost of a month: the fleet, then each team."""
     yield Table(
         title=f"What {rows[0].month} will have cost",
         view=AMORTIZED,

@@ -41,8 +41,7 @@ class Span(IntEnum):
     ACTIVATION = 5  # an engine's memory came to the device or left it (aux: `activation.Move`)
     HELD = 6  # a rollout had work and waited, before a step (aux: `Hold`)
     YIELD = 7  # a running rollout step waited between layers for serving (aux: layers still to run)
-    #: The moment from which serving, at rest, wanted the device for a request. aux: ns since the server received the
-    #: request; `latency_ns`: since it handed the request to its scheduler.
+    # serving, at rest, wanted the device for a request (aux: ns since its receipt; `latency_ns`: since its hand-over)
     ARRIVAL = 8
     BESIDE = 9  # rollouts ran beside serving's steps, on credit (aux: their work in ns)
 
@@ -70,35 +69,35 @@ class Field(IntEnum):
     FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
     PREEMPTIBLE = 20  # rollout: 1 if the operating system takes its core the moment that serving wakes
     OTHERS = 21  # agent: processes that compute on the device beside the two engines
-    BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
+    BROKEN = 22  # an engine whose hooks failed: do not rely on its facts
     KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
     PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not
     CUT_WAIT_NS = 25  # serving: time that it waited for cuts, ever
     LOOKED_NS = 26  # rollout: when a step of its last looked at the page
     SWAPS = 27  # rollout: how often weights were swapped in since it started
     AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
-    WORK_NS = 31  # rollout: what its work beside serving's steps would have taken alone, ever
-    WORK_OPENED_NS = 32  # rollout: the same when the open span began
-    LAYER_NS = 33  # rollout: what a layer of its next step takes alone; 0: unknown
+    WORK_NS = 31  # rollout: the time alone of its work beside serving's steps, ever
+    WORK_OPENED_NS = 32  # rollout: WORK_NS when the open span began
+    LAYER_NS = 33  # rollout: the time alone of a layer of its next step; 0: unknown
     CREDIT_NS = 34  # serving: up to where WORK_NS may grow beside its steps ...
     CREDIT_UNTIL_NS = 35  # ... and until when
     CREDIT_LIMIT = 36  # serving: what limited its last credit, or why it gave none (a `Hold`)
-    FACTOR_PPM = 37  # serving: how many times rollouts' work its steps take longer beside it
-    DELAYED_NS = 38  # serving: how much longer its steps beside such work took than predicted, ever
+    FACTOR_PPM = 37  # serving: by what factor of rollouts' work its steps take longer beside it
+    DELAYED_NS = 38  # serving: by how much its steps beside such work exceeded their prediction, ever
 
 
 class Block(IntEnum):
     LEASE = 0  # agent
     TERMS = 1  # agent
+    BUDGETS = 2  # agent
     LOAD = 2  # serving
     CUT = 0  # rollout
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """[start_ns, end_ns) of one party's time; monotonic nanoseconds.
-    `latency_ns`: of a yield, how long after serving's wish it began; of a rollout span that the wish ended, how long
-    rollouts still computed after the wish, less what the operating system let serving compute meanwhile."""
+    """[start_ns, end_ns) of one party's time; monotonic nanoseconds. `latency_ns`: a yield's delay after serving's
+    wish; of a rollout span that the wish ended, rollouts' computing time after it, less serving's in that time."""
 
     kind: Span
     start_ns: int
@@ -109,7 +108,7 @@ class SpanRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutRecord:
-    """The last cut that a rollout engine carried out by itself; `count` of them so far. Tokens are KV slots."""
+    """The last cut that a rollout engine carried out by itself; `count` cuts so far. Tokens are KV slots."""
 
     count: int
     lease_number: int
@@ -118,12 +117,11 @@ class CutRecord:
     tokens_after: int
     requests: int
     tokens_kept: int
-    #: From serving crossing the watermark, as serving saw it if it did, to the memory being free again.
-    took_ns: int
+    took_ns: int  #: From serving crossing the watermark, as serving saw it, until the memory is free.
     bytes_returned: int
 
 
-MAGIC = 0x524F5345_0005
+MAGIC = 0x524F5345_0006
 RING_SPANS = 8192
 _BLOCK_WORDS = 32
 _WORDS = 40
@@ -132,17 +130,16 @@ _BLOCKS = 3
 _RING_AT = _WORDS + _BLOCKS * _BLOCK_WORDS
 _SECTION_WORDS = _RING_AT + RING_SPANS * _WORDS_PER_SPAN
 _PPM = 1_000_000  # shares are stored as integers; a page holds nothing but 8-byte integers
-#: Stands for None: no time and no room for regret is ever this low.
-_UNKNOWN = -(1 << 63)
+_UNKNOWN = -(1 << 63)  #: stands for None: no time and no room for regret is this low
 _READ_TRIES = 16
 _CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
-#: A new writer counts on from these: the ring's reader does, and so does what rollouts took from requests in flight.
+# a new writer continues these: the ring's reader and live requests depend on them
 _KEPT = (Field.HEAD, Field.WORKED_NS, Field.WORK_NS)
-_PAGE_USER = "ROSE_PAGE_USER"  # environment variable: the user whose pages this process takes beside its own user's
+_PAGE_USER = "ROSE_PAGE_USER"  # environment variable: another user whose pages this process takes
 
 
 class PageError(Exception):
-    """The file is no page of this version, another user may write to it, or the section has another writer."""
+    """The file is not a page of this version, another user may write to it, or the section has another writer."""
 
 
 class SectionHeldError(PageError):
@@ -150,8 +147,8 @@ class SectionHeldError(PageError):
 
 
 class ArbiterPage:
-    """A mapped page. `take` makes its holder the writer of a section; without a section it is only read, by convention.
-    A page is never truncated: others may have it mapped. `create` replaces one of another version by a new file."""
+    """A mapped page. `take` makes its holder the writer of a section; without a section you may only read it. A page is
+    never truncated: others may have it mapped. `create` replaces a page of another version by a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -181,7 +178,7 @@ class ArbiterPage:
         except (PageError, FileNotFoundError):
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
             try:
-                # Not sparse: a store to a page without memory kills the engine that makes it.
+                # Not sparse: storing to a page without memory kills an engine.
                 os.posix_fallocate(handle, 0, len(Party) * _SECTION_WORDS * 8)
             except OSError:
                 Path(name).unlink()
@@ -205,7 +202,7 @@ class ArbiterPage:
         return page
 
     def take(self, party: Party) -> None:
-        """Become the one writer of a section and clear what its last writer left. Raises SectionHeldError."""
+        """Become the only writer of a section and clear the last writer's values. Raises SectionHeldError."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
@@ -220,13 +217,12 @@ class ArbiterPage:
         self.set(party, Field.MAGIC, MAGIC)
 
     def alive(self, party: Party) -> bool:
-        """Return whether a process has the section. The kernel knows, whatever PID namespace the process is in."""
+        """Return whether a process has the section. The kernel knows, in any PID namespace."""
         if self._file.closed:
             return False
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, party, 1))
         kind: int = struct.unpack(_FLOCK, answer)[0]
-        # A lock never stands in the way of its own holder.
-        return kind != fcntl.F_UNLCK or party in self._taken
+        return kind != fcntl.F_UNLCK or party in self._taken  # A lock never blocks its own holder.
 
     def replaced(self) -> bool:
         try:
@@ -251,12 +247,13 @@ class ArbiterPage:
     def _put(self, party: Party, block: Block, values: Sequence[int]) -> None:
         at = _WORDS + block * _BLOCK_WORDS
         words = [int(self._sections[party][at]) + 1, *values]
+        assert len(words) < _BLOCK_WORDS, "a block has room for its facts, its number and its checksum"
         words += [0] * (_BLOCK_WORDS - len(words))
         words[-1] = _checksum(words)
         self._sections[party][at : at + _BLOCK_WORDS] = words
 
     def _take(self, party: Party, block: Block) -> list[int] | None:
-        """Return a block that was written whole; None if none was written or its writer stopped in the middle."""
+        """Return a completely written block; None if none was written or its writer stopped in the middle."""
         at = _WORDS + block * _BLOCK_WORDS
         for _ in range(_READ_TRIES):
             words: list[int] = self._sections[party][at : at + _BLOCK_WORDS].tolist()
@@ -303,7 +300,7 @@ class ArbiterPage:
                 if index < head - 1:
                     lost += 1
                     continue
-                return spans, index, lost  # Not all of it is visible yet: the next time.
+                return spans, index, lost  # Part of it is not visible yet: read it next time.
             kind, start_ns, end_ns, aux, latency_ns = words
             spans.append(SpanRecord(Span(kind), start_ns, end_ns, aux, latency_ns))
         return spans, head, lost
@@ -321,8 +318,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when a rollout step that began at `start_ns` and has not ended can have had the device.
-        A core that serving took stays taken until the step looks again, whatever serving wants meanwhile."""
+        """Return until when the unfinished rollout step of `start_ns` can have had the device. A core that serving took
+        stays taken until the step looks again, whatever serving wants meanwhile."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -331,22 +328,27 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.LEASE, _words(terms))
 
     def lease(self) -> LeaseTerms:
-        """Return the lease in force. A page with none, or half of one, lends nothing."""
+        """Return the lease in force. A page without a whole lease lends nothing."""
         words = self._take(Party.AGENT, Block.LEASE)
         return LeaseTerms() if words is None else _record(LeaseTerms, words)
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
-        """Publish serving's budgets and how KV memory is divided. Engines publish the two amounts held themselves."""
-        words = [budgets.ttft_ns, budgets.tpot_ns, max_prompt_tokens, *_words(memory)]
-        self._put(Party.AGENT, Block.TERMS, words)
+        """Publish serving's budgets and the division of KV memory. Engines publish their held amounts."""
+        words = [budgets.ttft_ns, budgets.tpot_ns]
+        for priority, one in budgets.classes.items():
+            words += [priority, one.ttft_ns, one.tpot_ns]
+        self._put(Party.AGENT, Block.BUDGETS, words)
+        self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
-    def budgets(self) -> Budgets | None:
-        words = self._take(Party.AGENT, Block.TERMS)
-        return None if words is None else Budgets(words[0], words[1])
+    def budgets(self) -> Budgets:
+        """Return serving's budgets. Without them every token is due at once, so that nothing is lent."""
+        words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
+        classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
+        return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
 
     def max_prompt_tokens(self) -> int:
         words = self._take(Party.AGENT, Block.TERMS)
-        return 0 if words is None else words[2]
+        return 0 if words is None else words[0]
 
     def memory(self) -> KvMemory | None:
         words = self._take(Party.AGENT, Block.TERMS)
@@ -354,7 +356,7 @@ class ArbiterPage:
             return None
         to_come = self.get(Party.SERVING, Field.KV_TOKENS_TO_COME)
         return replace(
-            _record(KvMemory, words[3:]),
+            _record(KvMemory, words[1:]),
             serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED) + to_come,
             rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
         )
@@ -398,7 +400,7 @@ class ArbiterPage:
 
 
 def page_users(environment: Mapping[str, str] = os.environ) -> list[int]:
-    """Return the users whose pages this process takes beside its own user's. Raises PageError."""
+    """Return the other users whose pages this process takes. Raises PageError."""
     if not (name := environment.get(_PAGE_USER)):
         return []
     try:
@@ -418,7 +420,6 @@ def _flock(kind: int, start: int, length: int) -> bytes:
 def _kinds(record: type) -> list[tuple[str, bool, bool]]:
     """Return (name, whether it is a share, whether it is a boolean) of each field of a record of numbers."""
     hints = get_type_hints(record)
-    assert len(hints) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
 
 

@@ -1,6 +1,6 @@
-"""The plugin inside SGLang, which SGLang finds through its entry point `sglang.srt.plugins`.
-It hooks the scheduler's loop of every server beside which the package is installed. A serving engine is only watched,
-and only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
+"""The plugin inside SGLang, which finds it through its entry point `sglang.srt.plugins`. It hooks the scheduler's loop
+of every server beside which the package is installed. A serving engine is only watched, and only once an agent's page
+is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
 
 import logging
 import os
@@ -101,13 +101,11 @@ def _process_batch_result(original: Any, scheduler: Any, batch: Any, result: Any
 
 
 class _Attach:
-    """An entry in SGLang's table of runtime settings."""
-
     def __init__(self, plugin: ServingPlugin, rejected: type[Exception]) -> None:
         self._plugin, self._rejected = plugin, rejected
 
     def validate(self, key: str, value: Any) -> None:
-        # Anybody may send this. Any other error would end the scheduler, and with it serving.
+        # Any client may send this. Any other error would end the scheduler, and with it serving.
         if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())) or value < RELEASE:
             raise self._rejected(f"{key} must be a page's number, or below 0 to let go, not {value!r}")
 
@@ -183,7 +181,7 @@ def _between_layers(layers_left: int) -> None:
 
 
 def _with_arrival(state: Any, stamps: Any) -> Any:
-    """Add when the server received a request and when it hands it to its scheduler: a request waits in between."""
+    """Add the times of a request's receipt and hand-over to its scheduler: a request waits in between."""
     return {**state, **{name: getattr(stamps, name, 0.0) for name in ("created_time", "api_server_dispatch_time")}}
 
 
@@ -201,13 +199,13 @@ def register() -> None:
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)
-    if asked() and _gated():  # If SGLang does not apply it, the pool stays where it is and the ledger says so.
+    if asked() and _gated():  # If SGLang ignores it, the pool stays where it is and the ledger says so.
         HookRegistry.register(POOL, create_buffers, HookType.AROUND)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 
 
 def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
-    """Return which hooks this SGLang did not apply, which it only logs, and its version; None if it has them all."""
+    """Return the hooks that this SGLang did not apply, which it only logs, and its version; None if it has all."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 

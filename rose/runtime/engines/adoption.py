@@ -1,4 +1,4 @@
-"""Engines that outlive their starter. One ends once its record is gone or its page had no agent for too long."""
+"""Engines that outlive their starter. An engine ends once its record is gone or its page had no agent for too long."""
 
 from __future__ import annotations
 
@@ -53,16 +53,13 @@ def start_detached(arguments: Sequence[str], environment: Mapping[str, str], log
     return int(started.stdout)
 
 
-#: Exit code of an ended process whose code only its parent knows.
-UNKNOWN_EXIT = 256
+UNKNOWN_EXIT = 256  # Exit code of an ended process whose code only its parent knows.
 _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0
 _SUFFIX = ".engine.json"
-#: The kernel's flag of an exiting task, in `/proc/PID/stat`.
-_PF_EXITING = 0x4
-#: Each agent measures free GPU memory anew.
-_MEASURED = "--mem-fraction-static="
+_PF_EXITING = 0x4  # The kernel's flag of an exiting task, in `/proc/PID/stat`.
+_MEASURED = "--mem-fraction-static="  # Each agent measures free GPU memory again.
 _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
 
 
@@ -88,19 +85,18 @@ class EngineRecord:
 
     @classmethod
     def of_process(cls, pid: int, port: int, spec_sha256: str) -> EngineRecord:
-        """Raises ProcessLookupError if there is no such process."""
+        """Raises ProcessLookupError for an unknown pid."""
         return cls(pid, start_ticks(pid), boot_id(), port, spec_sha256)
 
     @classmethod
     def read(cls, page: Path) -> EngineRecord | None:
-        """Return the record beside a page; None if none can be read."""
         try:
             return cls(**json.loads(record_path(page).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def write(self, page: Path) -> None:
-        """Replace the record. Raises OSError."""
+        """Raises OSError."""
         path = record_path(page)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         partial.write_text(json.dumps(dataclasses.asdict(self)))
@@ -109,7 +105,7 @@ class EngineRecord:
     def process(self) -> DetachedProcess | None:
         if self.boot_id != boot_id():
             return None
-        # Open the handle first: from then on the pid is this process.
+        # Open the handle first: the pid then belongs to this process.
         process = DetachedProcess.open(self.pid)
         with suppress(ProcessLookupError):
             if process is not None and start_ticks(self.pid) == self.start_ticks:
@@ -134,14 +130,14 @@ class DetachedProcess:
             return None
 
     def poll(self) -> int | None:
-        """Return `UNKNOWN_EXIT` once it has ended; None while it runs."""
+        """Return `UNKNOWN_EXIT` after its end; None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Raises subprocess.TimeoutExpired after `timeout` seconds."""
         if not self._ended:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
@@ -167,7 +163,7 @@ def living(folder: Path) -> Iterator[EngineRecord]:
 
 
 def spec_sha256(spec: EngineSpec) -> str:
-    """Return the digest of the arguments and the code that an adopted engine must have been started with."""
+    """Return the digest of the arguments and code that an adopted engine must have."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
     facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
     facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
@@ -175,7 +171,6 @@ def spec_sha256(spec: EngineSpec) -> str:
 
 
 def environment(spec: EngineSpec) -> dict[str, str]:
-    """Return the variables of an engine that outlives its starter; none for another."""
     if spec.orphan_s is None:
         return {}
     told = {"port": spec.port, "spec_sha256": spec_sha256(spec), "orphan_s": spec.orphan_s}
@@ -183,7 +178,7 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def watch_from_within(environment: Mapping[str, str] = os.environ) -> None:
-    """In an engine's first process: write its record, and end it once it is given up."""
+    """In an engine's first process: write its record, and end the engine once it is given up."""
     if not (told := environment.get(_VARIABLE)):
         return
     facts = json.loads(told)
@@ -221,7 +216,7 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` after the name, which may contain anything in its parentheses."""
+    """Return the fields of `/proc/PID/stat` after the name, whose parentheses may contain anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NoReturn
 
-#: An engine's environment on CPU cores. PASSIVE: waiting OpenMP threads must not spin on a core they share.
-#: On a host that has GPUs as well SGLang would take one by itself.
+#: PASSIVE: waiting OpenMP threads must not spin on a shared core. On a host with GPUs SGLang would take one by itself.
 ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 
-#: An engine's arguments on CPU cores. `--sleep-on-idle` matters most: without it an idle scheduler spins a core.
+#: `--sleep-on-idle` matters most: without it an idle scheduler spins on a core.
 ARGUMENTS = (
     "--device=cpu",
     "--attention-backend=torch_native",
@@ -18,7 +17,7 @@ ARGUMENTS = (
     "--mem-fraction-static=0.1",
 )
 
-#: Names that SGLang's CPU path imports from `sgl_kernel`, which has no CPU build on the package index; all for
+#: Names that SGLang's CPU path imports from `sgl_kernel`, which has no CPU build on the package index. All are for
 #: speculative decoding, which ROSE does not use.
 _KERNELS = (
     "assign_draft_cache_locs_contiguous_cpu",
@@ -33,13 +32,13 @@ _KERNELS = (
 _TORCHVISION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _libraries: list[object] = []
 
-#: Flags of /proc/cpuinfo (x86, then Arm) that say the cores multiply bfloat16 themselves.
+#: Flags of /proc/cpuinfo (x86, then Arm) of cores that multiply bfloat16 in hardware.
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return what engines compute in. Without bfloat16 units float32 is four to seven times faster from 16 rows on,
-    because bfloat16 then gains nothing from batching; it holds every bfloat16 weight exactly."""
+    """Return the type that engines compute in. Without bfloat16 units float32 is four to seven times faster from 16
+    rows on, because batching does not speed up bfloat16; it holds every bfloat16 weight exactly."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""A rollout engine's HTTP door for other hosts, in the engine's first process: it asks for a token and passes on only
+"""A rollout engine's HTTP proxy for other hosts, in the engine's first process: it checks a token and passes on only
 `/generate`. SGLang's embedded server has no keys, so it listens on loopback."""
 
 import asyncio
@@ -17,25 +17,20 @@ from aiohttp import web
 LOOPBACK = "127.0.0.1"
 _VARIABLE = "ROSE_ENGINE_DOOR"
 _START_TIMEOUT_S = 30.0
-#: A prompt of a million tokens is some 7 MB.
-_REQUEST_BYTES_MAX = 64 << 20
+_REQUEST_BYTES_MAX = 64 << 20  # A prompt of a million tokens is some 7 MB.
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The address at which other hosts reach a host's engines, and their token."""
-
     address: str
     token: str = field(repr=False)
 
 
 def addresses(door: Door | None) -> list[str]:
-    """Return the addresses an engine listens on: loopback, and its door's."""
     return [LOOPBACK] if door is None else [LOOPBACK, door.address]
 
 
 def environment(door: Door | None, port: int) -> dict[str, str]:
-    """Return the variables of an engine with a door; none for another."""
     return {} if door is None else {_VARIABLE: json.dumps(asdict(door) | {"port": port})}
 
 

@@ -1,5 +1,5 @@
-"""A process that has SGLang loaded and forks engines, which start quicker. It dies with its starter, an engine with the
-process that asked for it. After an update it refuses: it would fork old code."""
+"""A process that has SGLang loaded and forks engines, which start faster. It dies with its starter, an engine with its
+requester. After an update it refuses requests: it would fork old code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ForkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkServer:
-    """A running server. `path` is its socket, in a folder of its user alone."""
+    """A running server. `path` is its socket, in a private folder."""
 
     path: Path
     process: subprocess.Popen[bytes]
@@ -38,8 +38,8 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's; an
-        engine that would load SGLang otherwise is refused. Raises OSError."""
+        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's
+        variables; the server refuses an engine that would load SGLang differently. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -80,12 +80,11 @@ class ForkServer:
 
 
 def installed_code() -> dict[str, str]:
-    """Return what identifies the code that a process started now would load, by name."""
     folder, changed_ns = Path(__file__).parents[2], 0
     for path in folder.rglob("*.py"):
         with suppress(FileNotFoundError):
             changed_ns = max(changed_ns, path.stat().st_mtime_ns)
-    # Two checkouts may have one version.
+    # Two checkouts may have the same version.
     rose = f"{installed_version('rose-serving')} in {folder}, changed at {changed_ns}"
     return {"ROSE": rose, "SGLang": installed_version("sglang")}
 
@@ -98,7 +97,7 @@ def server_environment() -> dict[str, str]:
 
 
 def start_cores(cores: Sequence[int]) -> dict[str, str]:
-    """Return the variables of a process that starts on these cores; any if there are none."""
+    """Return the variables of a process that starts on these cores; empty: on any core."""
     return {"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))} if cores else {}
 
 
@@ -111,9 +110,8 @@ def fork_engine(
     *,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Have the server fork an engine with these arguments, this whole environment and output `log`; it dies with this
-    process unless detached. `own_session`: the kernel weighs it by itself. Blocks while the server loads. Raises
-    ForkError."""
+    """Have the server fork an engine with this whole environment and output `log`; it dies with this process unless
+    detached. `own_session`: the kernel weighs it separately. Blocks while the server loads. Raises ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):

@@ -27,7 +27,7 @@ _READ_AT_LOAD = (
     *("SGLANG_", "ROSE_ENGINE_ON_CPU", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "LD_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
-#: Of these, what is read later or set again in `_apply`.
+#: Variables among them that are read later or set again in `_apply`.
 _READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"}
 LOADED = (
     "sglang.launch_server",
@@ -41,7 +41,7 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the variables under whose values in `theirs` SGLang would load otherwise than under `ours`."""
+    """Return the variables whose values in `theirs` would load SGLang differently than `ours`."""
     return sorted(
         name
         for name in ours.keys() | theirs.keys()
@@ -71,8 +71,7 @@ class Server:
         self._code = installed_code()
         load()
         self._set_by_load = {k: v for k, v in os.environ.items() if self._environment.get(k) != v}
-        # Collections in engines would only copy pages of loaded objects.
-        gc.collect()
+        gc.collect()  # Collections in engines would only copy pages of loaded objects.
         gc.freeze()
         self._listening = listening
         self._selector = selectors.DefaultSelector()
@@ -118,7 +117,7 @@ class Server:
         pidfd = os.pidfd_open(pid)
         try:
             socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [pidfd])
-        except OSError:  # nobody waits for it any more
+        except OSError:  # The requester is gone.
             os.killpg(pid, signal.SIGKILL)
         finally:
             os.close(pidfd)
@@ -138,7 +137,6 @@ class Server:
         return None
 
     def _close(self) -> None:
-        """Close the server's own descriptors in an engine's process."""
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
@@ -203,7 +201,7 @@ def _apply(environment: Mapping[str, str]) -> None:
 
 
 def _fork_children() -> None:
-    """Have SGLang fork its scheduler and detokenizer instead of spawning them, unless CUDA is in use."""
+    """Make SGLang fork its scheduler and detokenizer instead of spawning them, unless CUDA is in use."""
     import multiprocessing
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -220,7 +218,7 @@ def main() -> None:
     # The first call must come before the environment changes.
     setproctitle.setproctitle(f"rose.runtime.engines.forkserver {path}")
     launch.use_start_cores()
-    # Requesters have handles of their engines; nobody waits for them here.
+    # Requesters have handles of their engines; this process waits for none.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         Server(socket.socket(fileno=listening), creator).run()

@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies, and exit now if it is dead."""
+    """Have the kernel kill this process when its parent dies; exit now if the parent is dead."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit(f"the process {parent_pid} that started this engine is gone")
@@ -39,7 +39,6 @@ def use_start_cores() -> None:
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Load the plugins, and run SGLang's server with these arguments until it is stopped."""
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args

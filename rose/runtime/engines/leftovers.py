@@ -14,12 +14,11 @@ LOGS_KEPT = 4
 _SHARED_MEMORY = Path("/dev/shm")
 #: SGLang's load files, its segments with their creator's pid, and semaphores of `multiprocessing`.
 _KNOWN = re.compile(r"sglang_loads_\w+\.shm|sgl_shm_[a-z]+_(\d+)_\w+|sem\.mp-\w+")
-#: A younger file may be between two processes.
-UNUSED_AFTER_S = 600.0
+UNUSED_AFTER_S = 600.0  # A younger file may be between two processes.
 
 
 def shift_logs(log: Path) -> None:
-    """Make room for a new log: `engine.log` becomes `engine.1.log`, and so on; the oldest goes."""
+    """Rename `engine.log` to `engine.1.log`, and so on; the oldest log is removed."""
     names = [log, *(log.with_name(f"{log.stem}.{number}{log.suffix}") for number in range(1, LOGS_KEPT + 1))]
     for newer, older in reversed(list(pairwise(names))):
         with suppress(FileNotFoundError):
@@ -27,7 +26,6 @@ def shift_logs(log: Path) -> None:
 
 
 def remove_unused() -> int:
-    """Remove this user's segments and semaphores that no process has, and return their number."""
     removed = 0
     for path in sorted(_SHARED_MEMORY.iterdir()):
         known = _KNOWN.fullmatch(path.name)
@@ -46,7 +44,7 @@ def is_unused(path: Path) -> bool:
             return False
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # An opener now waits for the close below; the default signal of that would end this process.
+            # An opener now waits for the close below; its default signal would end this process.
             fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             return True

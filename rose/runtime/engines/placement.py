@@ -8,13 +8,10 @@ from pathlib import Path
 
 import psutil
 
-#: Title of SGLang's computing processes; others serve HTTP and text.
-_SCHEDULER_TITLE = "sglang::scheduler"
-#: Name of a scheduler's thread that watches for serving's credit.
-WATCHER = "rose-watcher"
+_SCHEDULER_TITLE = "sglang::scheduler"  # Title of SGLang's computing processes; others serve HTTP and text.
+WATCHER = "rose-watcher"  # Name of a scheduler's thread that watches for serving's credit.
 _SERVER_THREADS = (WATCHER, "tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
-#: New threads start meanwhile: repeat until nothing changes, at most so often.
-_PASSES_MAX = 10
+_PASSES_MAX = 10  # Maximum number of passes: new threads start meanwhile.
 _LEAST_SESSION_NICE = 19
 #: A third of the weight of a session that feeds it or trains, so that its turns do not delay a step.
 _LESS_SESSION_NICE = 5
@@ -31,8 +28,8 @@ def is_scheduler(process: psutil.Process) -> bool:
 def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers to `cores` and other processes to `host_cores`. `idle_class` gives schedulers SCHED_IDLE, which
-    any other thread preempts; all else gets `nice`. Raises PermissionError where the system forbids the way back."""
+    """Keep schedulers on `cores`, other processes on `host_cores` with `nice`. `idle_class` gives schedulers
+    SCHED_IDLE, which any other thread preempts. Raises PermissionError where the system forbids the way back."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler
@@ -49,7 +46,7 @@ def place(
 
 
 def leave_idle_class() -> list[int]:
-    """Move this process's threads from SCHED_IDLE to the usual class; return those that were in it, this one last."""
+    """Move this process's threads from SCHED_IDLE to the usual class; return the moved threads, this one last."""
     threads = []
     for thread in _threads(os.getpid()):
         with suppress(ProcessLookupError):
@@ -80,7 +77,6 @@ def _threads(pid: int) -> list[int]:
 
 
 def _serves(pid: int, thread: int) -> bool:
-    """Return whether a scheduler's thread belongs to its embedded server."""
     try:
         return Path(f"/proc/{pid}/task/{thread}/comm").read_text().startswith(_SERVER_THREADS)
     except OSError:
@@ -109,7 +105,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Let an engine's own session give way: with autogroups the kernel divides cores among sessions first."""
+    """Lower the weight of an engine's own session: with autogroups the kernel divides cores among sessions first."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

@@ -43,7 +43,6 @@ def claim(port: int) -> bool:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """Return the claim to a port, held until it is closed; None if it is taken."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0rose-port-{port}")
@@ -54,7 +53,7 @@ def _claimed(port: int) -> socket.socket | None:
 
 
 def outside_ephemeral() -> list[int]:
-    """Return the candidate ports outside the kernel's ephemeral range; all if that covers them."""
+    """Return the candidate ports outside the kernel's ephemeral range; all if it covers them."""
     try:
         first, last = map(int, _EPHEMERAL.read_text().split())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Start an SGLang server as a process, wait until it answers, and leave nothing behind when it ends."""
+"""Starts an SGLang server as a process, waits until it answers, and leaves no process when it ends."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
+from rose.runtime.engines.gpu import mps
 
 START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
@@ -33,7 +34,7 @@ _LOG_TAIL_LINES = 15
 
 
 class EngineError(UserError):
-    """An engine failed to start, died or answered wrongly; the message says what to do."""
+    """An engine failed to start, died or answered wrongly; the message has the remedy."""
 
     exit_code = 1
 
@@ -45,9 +46,9 @@ class AddressInUseError(EngineError):
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
-    `start_cores`, default all, hold until it is settled. `idle_class` preempts its computing. `fork_server` is a
-    socket. `overlap`: schedule steps ahead on cores too, where that only delays results by a step. `any_port`: another
-    port will do. `orphan_s`: outlive the starter, and end after so many seconds without an agent."""
+    `start_cores`, default all, apply during the start. `idle_class` makes its computing preemptible. `fork_server` is a
+    socket. `overlap`: schedule steps ahead on cores too, which delays results by one step. `any_port`: another port
+    will do. `orphan_s`: outlive the starter, and end after this many seconds without an agent."""
 
     engine_id: str
     model: str
@@ -88,7 +89,7 @@ class EngineSpec:
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raises AddressInUseError naming a taken port and its purpose, EngineError if it is unusable."""
+    """Raises AddressInUseError with a taken port and its purpose, EngineError if it is unusable."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
@@ -125,7 +126,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process, which dies with this thread, or a forked one with this process, without `orphan_s`."""
+        """Start the process. Without `orphan_s` it dies with this thread, or with this process if it is forked."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)
@@ -133,7 +134,7 @@ class EngineProcess:
         environment = {**os.environ, **self._environment()}
         leftovers.shift_logs(spec.log)
         leftovers.remove_unused()
-        # Append, so that a truncated log begins anew.
+        # Append, so that a truncated log begins at its start.
         with spec.log.open("ab") as log:
             if spec.fork_server is not None:
                 try:
@@ -142,7 +143,7 @@ class EngineProcess:
                         self._arguments(),
                         environment,
                         log,
-                        # A session that shares no core with serving gives way as a whole.
+                        # A session without serving's cores gives way as a whole.
                         own_session=spec.idle_class and not spec.plugin.gated,
                     )
                     return
@@ -163,7 +164,6 @@ class EngineProcess:
             )
 
     def adopt(self, record: EngineRecord) -> bool:
-        """Take over the recorded engine; return whether it runs."""
         self._process = record.process()
         return self._process is not None
 
@@ -211,7 +211,7 @@ class EngineProcess:
         """End the engine and its children: SIGTERM, then SIGKILL. Safe to call twice."""
         if self._process is None:
             return
-        # The leader alone: SGLang takes a child that ends first for a crash.
+        # Signal the leader alone: SGLang takes a child that ends first for a crash.
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -222,6 +222,8 @@ class EngineProcess:
         """SIGKILL the process group, and wait for its leader. Safe to call twice."""
         if self._process is None or self._killed:
             return
+        if self.spec.gpu is not None:
+            mps.end_clients(self._process.pid)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -249,7 +251,7 @@ class EngineProcess:
         spec = self.spec
         arguments = [
             f"--model-path={spec.model}",
-            # The ledger's name; this machine's folder means nothing to its readers.
+            # The ledger's name: this machine's folder has no meaning for readers.
             f"--served-model-name={spec.model_name}",
             f"--host={LOOPBACK}",
             f"--port={spec.port}",

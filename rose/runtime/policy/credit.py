@@ -2,14 +2,13 @@
 
 A device that two engines share delays serving's step by `factor` times the work in it. At the start of each decode step
 serving grants work = min(slack_share * slack, room) / factor. Slack is what the step may take longer by before a live
-request misses its TPOT budget, or the largest prompt that may come now its TTFT budget. Room keeps a request's tokens
-within `stretch` times what they take alone: the smallest (stretch * fewer - 1) * alone - factor * work since its first
-token. Requests that take longer are more at a time (Little's law), and more of them make longer steps: `fewer` is what
-the step would take with 1/stretch of its requests, as a share of what it takes.
+request misses its own TPOT budget, or the largest prompt that may come now the smallest TTFT budget. Room keeps a
+request's tokens within `stretch` times what they take alone: the smallest (stretch * fewer - 1) * alone - factor * work
+since its first token. Requests that take longer are more at a time (Little's law), and more of them make longer steps:
+`fewer` is what the step would take with 1/stretch of its requests, as a share of what it takes.
 
 The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
-Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU.
-"""
+Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from rose.runtime.policy.slack import Hold, LeaseTerms
 from rose.runtime.policy.steptime import LinearFit
 
 FACTOR_GUESSED = 1.5
@@ -30,7 +29,7 @@ SLICE_NS = 6_000_000  # A process may keep a device for so long after it should 
 _OVERRUN_SPREADS = 3.0
 _OVERRUNS_MAX = 3  # More delay than predicted in so many of the last ten steps halves the credit, then stops it.
 _OVERRUNS_SEEN = (1 << 10) - 1
-_CLEAN_STEPS = 100  # So many steps without such a halving restore it.
+_CLEAN_STEPS = 100  # After so many steps without a cut the credit is restored.
 _PAUSE_NS = 1_000_000_000
 _PAUSE_NS_MAX = 60_000_000_000
 _SCALE = (1e-6,)
@@ -55,8 +54,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` longer than predicted beside `work_ns` > 0. `spread_ns`: the usual
-        error of such predictions."""
+        """Learn from a step `delay_ns` longer than predicted beside `work_ns` > 0; `spread_ns` is the usual error."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -73,12 +71,13 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """Nanoseconds since a request's first token, and of them: what rollouts took while serving rested (`lent_ns`), and
-    the work beside serving's steps."""
+    """Nanoseconds since a request's first token, and in that time rollouts' time while serving rested (`lent_ns`), and
+    their work beside serving's steps. `due_ns`: the moment by which its TPOT budget wants its next token."""
 
     elapsed_ns: int
     lent_ns: int
     work_ns: int
+    due_ns: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,18 +85,17 @@ class CreditFacts:
     """Facts at the start of serving's decode step. Times are nanoseconds, moments monotonic; None is unknown."""
 
     lease: LeaseTerms
-    budgets: Budgets | None
+    ttft_budget_ns: int  # The smallest of a request that may come now.
     live: Sequence[LiveRequest]  # The requests of the step.
     waiting: bool
-    oldest_token_ns: int  # When the request that waits longest for a token got its last one.
     decode_ns: int | None
     fewer_decode_ns: int | None  # The same with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
     largest_prefill_ns: int | None
-    layer_ns: int  # Time alone of one layer of the rollouts' next step; 0: unknown.
+    layer_ns: int  # A layer's time alone in the rollouts' next step; 0: unknown.
     room_in_memory: bool
     others: bool  # Whether a third process computes on the device.
-    control: bool  # Whether this step is to tell what it takes alone.
+    control: bool  # Whether this step measures its time alone.
     interference: Interference
     now_ns: int
 
@@ -117,8 +115,8 @@ def share_of_busy(stretch: float, slack_share: float) -> float:
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's pool holds the requests that live at once when each takes longer: as many times more as
-    its tokens take longer (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""
+    """Return whether serving's pool holds the live requests when each takes longer: their number grows as their tokens'
+    time (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 
@@ -126,13 +124,12 @@ def grant(facts: CreditFacts) -> Credit:
     refused = _refused(facts)
     if refused is not None:
         return Credit(0, 0, refused)
-    budgets, alone_ns, prompt_alone_ns = facts.budgets, facts.decode_ns, facts.largest_prefill_ns
-    assert budgets is not None, "refused otherwise"
+    alone_ns, prompt_alone_ns = facts.decode_ns, facts.largest_prefill_ns
     assert alone_ns is not None, "refused otherwise"
     assert prompt_alone_ns is not None, "refused otherwise"
     margin_ns = round(_OVERRUN_SPREADS * facts.spread_ns) + LAYERS_TO_STOP * facts.layer_ns
-    token_ns = facts.oldest_token_ns + budgets.tpot_ns - facts.now_ns - alone_ns - margin_ns
-    prompt_ns = budgets.ttft_ns - prompt_alone_ns - alone_ns - margin_ns
+    token_ns = min(one.due_ns for one in facts.live) - facts.now_ns - alone_ns - margin_ns
+    prompt_ns = facts.ttft_budget_ns - prompt_alone_ns - alone_ns - margin_ns
     factor = facts.interference.factor
     fewer = min(1.0, (facts.fewer_decode_ns or 0) / max(1, alone_ns))
     share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
@@ -151,7 +148,7 @@ def _refused(facts: CreditFacts) -> Hold | None:
         return Hold.NO_LEASE
     if not lease.gives_credit or facts.waiting or not facts.live:
         return Hold.SERVING_STEP
-    if facts.budgets is None or facts.decode_ns is None or facts.largest_prefill_ns is None:
+    if facts.decode_ns is None or facts.largest_prefill_ns is None:
         return Hold.UNKNOWN_TIMES
     if not facts.room_in_memory:
         return Hold.SERVING_MEMORY
@@ -161,7 +158,6 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _room_ns(request: LiveRequest, step_ns: int, stretch: float, factor: float) -> float:
-    """Return the delay that a request may still take with the step that begins."""
     delayed_ns = factor * request.work_ns
     alone_ns = max(0.0, request.elapsed_ns - request.lent_ns - delayed_ns) + step_ns
     return (stretch - 1) * alone_ns - delayed_ns

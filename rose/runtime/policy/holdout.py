@@ -12,7 +12,7 @@ class HoldoutRules:
 
     share: float
     window_ns: int
-    washout_ns: int  # For so long after a change the state before still shows.
+    washout_ns: int  # For so long after a change the old state still has effects.
     seed: int
 
     def __post_init__(self) -> None:

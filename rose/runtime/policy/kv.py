@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvMemory:
-    """KV memory of a device and the tokens held by its two models; serving's waiting prompts count as held."""
+    """KV memory of a device and the tokens of its two models; serving's waiting prompts count as held."""
 
     device_bytes: int
     serving_bytes_per_token: int
@@ -44,7 +44,7 @@ class HeldKv:
 
 
 def initial_budget_bytes(memory: KvMemory) -> int:
-    """Return a new lease's budget: all that serving neither holds nor keeps as headroom."""
+    """Return a new lease's budget: everything but serving's tokens and headroom."""
     return max(0, memory.device_bytes - memory.headroom_bytes - memory.serving_bytes)
 
 
@@ -59,5 +59,5 @@ def cut_budget(budget: int, *, frozen: bool) -> int:
 
 
 def retraction_order(requests: Iterable[HeldKv]) -> list[str]:
-    """Return request ids, youngest first: least was spent on them."""
+    """Return request ids, youngest first: the least work is lost with them."""
     return [request.request_id for request in sorted(requests, key=lambda request: -request.arrived_ns)]

@@ -1,5 +1,5 @@
-"""The lease machine: each change of a lease from facts and a time. A lease ends without the gateway's answers, so a
-dead gateway or agent leaves nothing lent. Lateness by lending takes it back in steps."""
+"""The lease machine: each change of a lease from facts and a time. A lease ends without the gateway's answers, so
+nothing stays lent after the gateway or agent dies. If lending makes serving late, the lease is taken back in steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,15 +13,13 @@ from rose.runtime.policy.slack import ServingLoad
 Ending = Literal["released", "preempted", "expired"]
 Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "release", "preempt", "expire"]
 
-LATE_ALONE_SHARE_MAX = 0.05  # Above this share of late requests serving alone leaves nothing to lend.
+LATE_ALONE_SHARE_MAX = 0.05  # If serving alone is late more often than this, nothing is lent.
 ACTIVATION_NS_MAX = 5_000_000_000
 _RENEWED_SHARE_MIN = 1 / 8  # A renewal moves the expiry by at least this share of the time to live: answers come often.
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowCase:
-    """Expected gain and cost of a borrow, nanoseconds of one device."""
-
     wanted_ns: int
     idle_share: float
     switch_ns: int
@@ -40,7 +38,7 @@ def never_borrow(case: BorrowCase) -> bool:
 
 
 class Level(IntEnum):
-    """How much lateness has taken back. The step after the last one ends the lease."""
+    """How much of the lease lateness has taken back. The step after the last level ends the lease."""
 
     FULL = 0
     THROTTLED = 1  # Half the shares of compute, regret and slack.
@@ -74,10 +72,10 @@ class LeaseState:
     frozen: bool = False
     level: Level = Level.FULL
     cuts_taken: int = 0
-    late_seen: int = 0  # Counts again once `settled_at` requests have finished: those in flight do not matter.
+    late_seen: int = 0  # Counts again once `settled_at` requests have finished; earlier ones were in flight.
     settled_at: int = 0
     clean_since_ns: int = 0
-    in_time_at_end: int = 0  # Requests that serving had finished in time at the end.
+    in_time_at_end: int = 0  # Serving's requests in time, finished by the lease's end.
 
     def __post_init__(self) -> None:
         assert self.kv_budget_bytes <= self.kv_budget_full_bytes, "a budget never exceeds what was granted"
@@ -98,14 +96,12 @@ class EngineCut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseFacts:
-    """Facts about a device and its lease. Times are monotonic nanoseconds."""
-
     rules: LeaseRules
     state: LeaseState
     answered_ns: int  # When the gateway last answered; 0: never.
-    wanted_ns: int  # Device time that it wanted then.
-    lease_named: bool  # Whether it renewed this lease then.
-    step: int | None = None  # The RL step that it named then.
+    wanted_ns: int  # Device time that the gateway wanted then.
+    lease_named: bool  # Whether the gateway renewed this lease then.
+    step: int | None = None  # The RL step that the gateway named then.
     engine_fault: str | None = None
     engine_memory: Literal["present", "moving", "away"] = "present"
     serving_fault: str | None = None  # Why no serving engine can share; None: one can.
@@ -125,17 +121,15 @@ DRAINED = "the device is drained: its owner lends nothing of it"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a lease, why, and what it leaves."""
-
     action: Action
     reason: str | None
     state: LeaseState
 
 
 def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """Return the change due at `now_ns`, if any. Call again after each."""
+    """Return the change due at `now_ns`, if any. Call again after each change."""
     if not facts.state.in_force:
-        # A cut may be seen after its lease; it still binds the next lease of the term.
+        # A cut may be seen after its lease's end; it still binds the next lease of the term.
         return _cut(facts, now_ns) or _grant(facts, now_ns)
     for rule in (_end, _cut, _lateness, _renew):
         change = rule(facts, now_ns)
@@ -145,7 +139,7 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 
 def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
-    """Return why nothing can be granted; None if something could be."""
+    """Return why nothing can be granted; None if something can."""
     if facts.withheld:
         return WITHHELD
     if (fault := facts.serving_fault or facts.engine_fault) is not None:
@@ -159,8 +153,8 @@ def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
     share = facts.history.late_alone_share
     if share > LATE_ALONE_SHARE_MAX:
         return (
-            f"serving alone misses its latency budgets for {share:.0%} of requests: `serving.ttft_budget_ms` and "
-            "`serving.tpot_budget_ms` of the fleet file set them"
+            f"serving alone misses its latency budgets for {share:.0%} of requests: `ttft_budget_ms` and "
+            "`tpot_budget_ms` of the fleet file set them"
         )
     if facts.state.ended == "preempted" and not _recovered(facts, facts.load, now_ns):
         return "serving has finished no request in time since the last lease was taken back"
@@ -168,7 +162,7 @@ def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
 
 
 def released(state: LeaseState, reason: str) -> Change:
-    """Return the change of a lease that its owner gives back, whatever the facts."""
+    """Return the release of a lease by its owner, whatever the facts."""
     assert state.in_force, f"lease {state.number} is not in force"
     return Change("release", reason, replace(state, ended="released"))
 
@@ -197,7 +191,7 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
         return None
     memory = facts.memory if rules.guards else replace(facts.memory, serving_tokens=0)
     budget = full = initial_budget_bytes(memory)
-    # A new lease does not restore what lateness or pressure took.
+    # A new lease does not undo cuts after lateness or pressure.
     level = last.level if last.ended == "preempted" and rules.guards else Level.FULL
     if level is Level.SHRUNK:
         budget //= 2
@@ -227,7 +221,6 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 
 def share_at(share: float, level: Level) -> float:
-    """Return what lateness leaves of a share."""
     return share / 2 if level >= Level.THROTTLED else share
 
 
@@ -303,7 +296,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return requests late by lending since the last step down, once what was in flight then is over."""
+    """Return requests late by lending since the last step down, once requests in flight then have finished."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0

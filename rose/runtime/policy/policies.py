@@ -1,4 +1,4 @@
-"""Ways to share a device, each a choice of four pure decisions, for the live runtime and replays."""
+"""Policies for sharing a device, each a choice of four pure decisions, for the live runtime and replays."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rose.runtime.policy.slack import Decision, StepFacts
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`place` a turn, `borrow` a device, `admit` a rollout step, `cut` a KV budget. `yields`: a running rollout step
-    gives way between layers. `guards`: rollouts answer to serving's lateness, memory pressure and priority."""
+    yields between layers. `guards`: rollouts answer to serving's lateness, memory pressure and priority."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Callable[[BorrowCase], bool]
@@ -39,5 +39,5 @@ NAMES = tuple(POLICIES)  # A policy's index is its number on the arbiter page.
 
 
 def numbered(number: int) -> Policy:
-    """Return the policy of a number; an unknown one lends nothing."""
+    """Return the policy of a number; an unknown number lends nothing."""
     return POLICIES[NAMES[number]] if 0 <= number < len(NAMES) else POLICIES["solo"]

@@ -20,11 +20,11 @@ class WorkerFacts:
     in_flight: int
     capacity: int
     slack_ok: bool
-    alive_until_ns: int  # End of its liveness if nothing more is heard; 0: not alive.
+    alive_until_ns: int  # End of its liveness without further news; 0: not alive.
     lease_until_ns: int | None  # End of its lease; 0: none; None: a dedicated device.
     pace_ns: int = 0  # Recent time of a turn; 0: unknown.
     pace_turns: float = 0.0  # Turns side by side in that time.
-    busy_since_ns: int | None = None  # Since when it has turns and completed none; None: no turns.
+    busy_since_ns: int | None = None  # Since when it has turns but completed none; None: no turns.
 
     @property
     def borrowed(self) -> bool:
@@ -47,14 +47,14 @@ class WorkerFacts:
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
 
     def turn_ns(self, now_ns: int) -> int:
-        """Return the time of a turn: the recent pace, or the time since it completed nothing if longer."""
+        """Return a turn's time: the recent pace, or the time since the last completion if longer."""
         if self.pace_ns == 0 or self.busy_since_ns is None:
             return self.pace_ns
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
-        """Return the expected time of one more turn, longer if more run side by side than of late. `unknown_ns` stands
-        for a pace that nobody knows yet."""
+        """Return the expected time of one more turn; more turns side by side than of late make it longer. `unknown_ns`
+        stands for an unknown pace."""
         return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
             1.0, (self.in_flight + 1) / (self.pace_turns + 1)
         )
@@ -76,12 +76,12 @@ class Placement:
 
 
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """Choose a worker for one turn; `engine_id` None means that it waits. Eligible are live workers with room, weights
-    within the bound and a lease in force if needed, not avoided. A turn's length does not matter: it keeps its tokens
-    when a lease ends. The choice is the holder of the turn's prefix, if it has slack ("prefix"); else a borrowed worker
-    with slack ("lease"), because idle serving time is paid for anyway; else the quickest ("least_loaded"). The first
-    two must not be `SLOWER_MAX` times slower. An unknown pace counts as the slowest known; load decides where none is
-    known. A worker without slack is chosen only if none has any; without any worker the turn waits ("queue")."""
+    """Choose a worker for one turn; `engine_id` None means that it waits. Eligible workers are live, have room, weights
+    within the bound and a lease in force if needed, and are not avoided. A turn's length does not matter: it keeps its
+    tokens when a lease ends. The choice is the holder of the turn's prefix, if it has slack ("prefix"); else a borrowed
+    worker with slack ("lease"), because idle serving time is paid for anyway; else the quickest ("least_loaded"). The
+    first two must not be `SLOWER_MAX` times slower. An unknown pace counts as the slowest known pace; without a known
+    pace the load decides. A worker without slack is the last resort; without any worker the turn waits ("queue")."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
@@ -127,8 +127,8 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to take off borrowed engines: each has run `STALLED_PACES` times as long as on another engine
-    with slack and room. The longest come first, as far as there is room."""
+    """Return the turns to take off borrowed engines: each ran `STALLED_PACES` times as long as on another engine with
+    slack and room. The longest come first, while there is room."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -158,8 +158,6 @@ ROUNDS_MAX = 32.0
 
 @dataclass(frozen=True, slots=True)
 class DemandFacts:
-    """The turns that are queued or in flight."""
-
     turns: int
     turn_ns: int
     follow_share: float
@@ -168,8 +166,8 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: turn lengths that the turns fill,
-    times 1 / (1 - follow_share) turns of a trajectory, or the time waited if longer."""
+    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: the length of the turns that fill
+    it, times 1 / (1 - follow_share) turns of a trajectory, or the time waited if longer."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rose.runtime.policy.slack import ServingLoad
 
 LAST_REQUESTS = 100  # Number of "last" requests.
-_LEAST_REQUESTS = 20  # A share is made of at least these.
-FORGET_NS = 60_000_000_000  # Lateness is forgotten after this: a hundred requests alone could bar lending for hours.
+_LEAST_REQUESTS = 20  # A share needs at least these.
+FORGET_NS = 60_000_000_000  # Lateness is forgotten: otherwise a hundred requests could bar lending for hours.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,9 @@ class ServingHistory:
         return (late - late_before) / requests if requests >= _LEAST_REQUESTS else 0.0
 
     def idle_ns(self, now_ns: int) -> int:
-        """Return how long serving has been idle; 0 while it is busy."""
         return 0 if self.idle_since_ns is None else now_ns - self.idle_since_ns
 
 
 def _is_past(count: tuple[int, int, int], now: tuple[int, int, int]) -> bool:
-    """Return whether the requests before a count are no longer among the last ones."""
     requests = now[0] - count[0]
     return requests >= LAST_REQUESTS or (requests >= _LEAST_REQUESTS and now[2] - count[2] >= FORGET_NS)

@@ -38,8 +38,8 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine; others have none. Higher priorities get room for all their turns first. Within
-    one, runs get whole engines up to their share by weight, and the run served least for its weight gets the next.
+    """Return the run of each engine with one. Runs of higher priority get room for all their turns first. Within a
+    priority, runs get whole engines up to their share by weight, and the run served least for its weight gets the next.
     Spare engines spread turns. Runs keep engines where possible, during a hold always; absent engines come last."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
@@ -65,8 +65,8 @@ def hold_ns(engine: EngineFacts) -> int:
 def serve(
     served: Mapping[str, float], capacities: Mapping[str, int], weights: Mapping[str, float], elapsed_ns: int
 ) -> dict[str, float]:
-    """Return what runs were served after `elapsed_ns` more with these capacities, slot-seconds by weight. `weights` are
-    of runs with turns. A new run begins level with the run served least: it is owed nothing for its absence."""
+    """Return slot-seconds by weight after `elapsed_ns` more with these capacities. `weights` are of runs with turns. A
+    new run begins at the level of the run served least: it gets nothing for its absence."""
     level = min((served[run_id] for run_id in weights if run_id in served), default=0.0)
     return {  # Subtract the common level to keep numbers small.
         run_id: max(served.get(run_id, level), level) - level + capacities.get(run_id, 0) * elapsed_ns / 1e9 / weight
@@ -75,7 +75,7 @@ def serve(
 
 
 class _Allotment:
-    """Engines being assigned, with slots and engines of each wanting run."""
+    """Engines under assignment, with slots and engines of each wanting run."""
 
     def __init__(self, wanting: Mapping[str, RunFacts], now_ns: int) -> None:
         self._wanting, self._now_ns = wanting, now_ns
@@ -91,7 +91,6 @@ class _Allotment:
                 self._give(engine, engine.run_id)
 
     def fill(self, runs: list[RunFacts]) -> None:
-        """Assign room for the turns of runs of one priority."""
         due = self._due(runs)
         order = sorted(runs, key=lambda run: (run.served, run.run_id))
         for own in (True, False):
@@ -119,10 +118,9 @@ class _Allotment:
         return self._runs
 
     def _due(self, runs: list[RunFacts]) -> dict[str, float]:
-        """Return the slots each run is due: equal by weight, at most its turns."""
         left = float(sum(engine.capacity for engine in self._free) + sum(self._slots[run.run_id] for run in runs))
         due: dict[str, float] = {}
-        # Runs with the fewest turns by weight leave their rest to the others.
+        # Runs with the fewest turns by weight leave the rest to other runs.
         rest = sorted(runs, key=lambda run: (run.turns / run.weight, run.run_id))
         for index, run in enumerate(rest):
             weights = sum(other.weight for other in rest[index:])
@@ -134,14 +132,13 @@ class _Allotment:
         return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
 
     def _serve_least(self, runs: list[RunFacts]) -> None:
-        """Give an engine to the run served least; among equals to one that keeps its own."""
         run = min(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id))
         engine = self._best(run, own=False)
         assert engine is not None
         self._give(engine, run.run_id)
 
     def _best(self, run: RunFacts, *, own: bool) -> EngineFacts | None:
-        """Return the engine to give a run: its own, an unwanted one, another run's. `own`: only the first."""
+        """Return the engine for a run: its own, an unwanted one, another run's. `own`: only the first."""
         chosen = [engine for engine in self._free if engine.run_id == run.run_id] if own else self._free
         return min(
             chosen,

@@ -1,19 +1,20 @@
 """Whether a rollout step may run now on a device that serves. Serving always comes first.
 
-*Slack* limits lateness: prefill slack = (arrival + TTFT budget) - now - T_prefill(all that waits), decode slack = (last
-token + TPOT budget) - now - T_prefill(all that waits) - T_decode(batch). A rollout step needs positive slack after the
-time it is predicted to keep the device once serving wants it: the whole step, or one layer where it gives way between
-layers. The largest next request must meet its TTFT budget too.
+A request's priority decides its latency budgets. Its first token is due at arrival + TTFT budget, every other one at
+last token + TPOT budget. *Slack* limits lateness: prefill slack = earliest due first token - now - T_prefill(all that
+waits), decode slack = earliest due next token - now - T_prefill(all that waits) - T_decode(batch). A rollout step needs
+positive slack after the time it is predicted to keep the device once serving wants it: the whole step, or one layer
+where it gives way between layers. The largest next request must meet the smallest TTFT budget too.
 
 *Regret* limits cost: rollouts' device time since a request arrived may be at most a share of what serving alone would
 have taken. Where no request lives, the next one is expected to wait half of a running step's time to give way. A step
 that costs several times the share is held until it meets that many times fewer requests.
 
 Predictions come from past steps; an unknown time admits nothing beside a request. Before the first request, its budget
-stands for its prefill time.
-"""
+stands for its prefill time."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 PROBE_AFTER_NS = 2_000_000_000
@@ -50,25 +51,35 @@ class ServingLoad:
     wanted: bool
     waiting: int
     waiting_prefill_ns: int | None  # Predicted T_prefill of all waiting requests together.
-    earliest_arrival_ns: int
+    first_token_due_ns: int  # Earliest due first token of a waiting request.
     running: int
-    oldest_token_ns: int  # When the request that waits longest for a token got its last one.
+    next_token_due_ns: int  # Earliest due next token of a running request.
     decode_ns: int | None
     largest_prefill_ns: int | None  # T_prefill of the largest configured request.
     usual_prefill_ns: int | None  # T_prefill of a usual request.
+    ttft_budget_ns: int  # The smallest of a possible next request; 0: unknown, and nothing is admitted.
     regret_room_ns: int  # Device time left to rollouts before a request exceeds its share.
     worked_ns: int  # Rollouts' device time in all at the time of `regret_room_ns`.
     finished: int  # Requests ended since the start.
-    late_alone: int  # Those late even without lending.
-    late_by_lending: int  # Those late because of it.
+    late_alone: int  # Requests late even without lending.
+    late_by_lending: int  # Requests late because of lending.
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Latency promised to serving requests, in nanoseconds."""
+    """Latency promised to serving requests, in nanoseconds. `classes`: budgets by the priority of a request; `ttft_ns`
+    and `tpot_ns` are for requests without such a priority."""
 
     ttft_ns: int
     tpot_ns: int
+    classes: Mapping[int, "Budgets"] = field(default_factory=dict, kw_only=True)
+
+    def of(self, priority: int | None) -> "Budgets":
+        return self if priority is None else self.classes.get(priority, self)
+
+    @property
+    def ttft_min_ns(self) -> int:
+        return min(one.ttft_ns for one in (self, *self.classes.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +93,7 @@ class LeaseTerms:
     regret_share: float = 0.0
     frozen: bool = False
     policy: int = 0
-    #: Beside live requests: how often a token's time alone it may take, and the share of slack to spend.
-    stretch: float = 1.0
+    stretch: float = 1.0  # A token's stretch beside live requests, and the share of slack to spend.
     slack_share: float = 0.0
 
     @property
@@ -94,7 +104,6 @@ class LeaseTerms:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFacts:
     load: ServingLoad | None
-    budgets: Budgets | None
     lease: LeaseTerms
     preempt_ns: int | None  # Predicted wait of serving for the step to give way; None: unknown.
     step_ns: int | None
@@ -105,7 +114,7 @@ class StepFacts:
     now_ns: int
     credit_ns: int = 0  # Work that may run beside serving's steps.
     layer_ns: int = 0  # Time alone of one layer of the step; 0: unknown.
-    credit_limit: Hold = Hold.NONE  # What serving said of its last credit.
+    credit_limit: Hold = Hold.NONE  # The limit of serving's last credit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,39 +122,24 @@ class Decision:
     admitted: bool
     hold: Hold = Hold.NONE
     slack_ns: int = 0  # Smallest slack after the step, nanoseconds, if the decision was about slack.
-    on_credit: bool = False  # It begins beside serving's step.
+    on_credit: bool = False  # Whether it begins beside serving's step.
 
 
-def prefill_slack_ns(load: ServingLoad, budgets: Budgets, now_ns: int) -> int | None:
-    """Return the slack of the oldest waiting request; None when none waits."""
-    if load.waiting == 0:
-        return None
-    return load.earliest_arrival_ns + budgets.ttft_ns - now_ns - (load.waiting_prefill_ns or 0)
-
-
-def decode_slack_ns(load: ServingLoad, budgets: Budgets, now_ns: int) -> int | None:
-    """Return the slack of the request that has waited longest for a token, after all prefills; None when none runs."""
-    if load.running == 0:
-        return None
-    ahead_ns = (load.waiting_prefill_ns or 0) + (load.decode_ns or 0)
-    return load.oldest_token_ns + budgets.tpot_ns - now_ns - ahead_ns
-
-
-def attainable(load: ServingLoad, budgets: Budgets) -> bool:
-    """Return whether serving alone is predicted to meet the TTFT budget of its largest request."""
-    return load.largest_prefill_ns is None or load.largest_prefill_ns < budgets.ttft_ns
+def attainable(load: ServingLoad) -> bool:
+    """Return whether serving alone is predicted to meet the smallest TTFT budget with its largest request."""
+    return (load.largest_prefill_ns or 0) < load.ttft_budget_ns
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return device time left to rollouts: `share` of the request's time alone, `solo_ns`, less `lent_ns`."""
+    """Return rollouts' remaining device time: `share` of the request's time alone, `solo_ns`, less `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 
 def admit(facts: StepFacts) -> Decision:
-    load, budgets, lease = facts.load, facts.budgets, facts.lease
+    load, lease = facts.load, facts.lease
     if lease.expires_ns <= facts.now_ns:
         return Decision(False, Hold.NO_LEASE)
-    if load is None or budgets is None:
+    if load is None:
         return Decision(False, Hold.NO_SERVING)
     if load.wanted and facts.credit_ns < max(1, CREDIT_LAYERS * facts.layer_ns):
         return Decision(False, facts.credit_limit or Hold.SERVING_STEP)
@@ -159,21 +153,21 @@ def admit(facts: StepFacts) -> Decision:
     if not alone and _unknown(load):
         return Decision(False, Hold.UNKNOWN_TIMES)
     if facts.preempt_ns is None:
-        if not alone:  # The first steps of a kind: only they can tell its time.
+        if not alone:  # The first steps of a kind: only they can measure its time.
             return Decision(False, Hold.UNKNOWN_TIMES)
-        return Decision(True) if attainable(load, budgets) else Decision(False, Hold.NEXT_REQUEST)
-    decision = _by_slack(load, budgets, facts.preempt_ns, facts.now_ns)
+        return Decision(True) if attainable(load) else Decision(False, Hold.NEXT_REQUEST)
+    decision = _by_slack(load, facts.preempt_ns, facts.now_ns)
     if decision.admitted:
         decision = _by_regret(load, facts, alone, decision)
-    about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load, budgets)
+    about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load)
     if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts, load):
-        return Decision(True, Hold.NONE, decision.slack_ns)  # Else one slow measurement could stop such steps for good.
+        return Decision(True, Hold.NONE, decision.slack_ns)  # Otherwise one slow measurement could stop such steps.
     return decision
 
 
 def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
-    """Return how long a step is held that only the next request opposes: one that costs k times its share may run 1/k
-    of the time, so over all requests the share is kept."""
+    """Return how long to hold a step that only the next request opposes: a step that costs k times its share may run
+    1/k of the time, so over all requests the share is kept."""
     expected_ns, room = _next_regret(load, facts)
     if hold is not Hold.REGRET or room <= 0:
         return PROBE_AFTER_NS
@@ -189,19 +183,17 @@ def _unknown(load: ServingLoad) -> bool:
     )
 
 
-def _by_slack(load: ServingLoad, budgets: Budgets, preempt_ns: int, now_ns: int) -> Decision:
-    slack = budgets.ttft_ns - preempt_ns - (load.waiting_prefill_ns or 0) - (load.largest_prefill_ns or 0)
-    if slack <= 0:
-        return Decision(False, Hold.NEXT_REQUEST, slack)
-    for hold, left in (
-        (Hold.PREFILL_SLACK, prefill_slack_ns(load, budgets, now_ns)),
-        (Hold.DECODE_SLACK, decode_slack_ns(load, budgets, now_ns)),
-    ):
-        if left is not None:
-            slack = min(slack, left - preempt_ns)
-            if slack <= 0:
-                return Decision(False, hold, slack)
-    return Decision(True, Hold.NONE, slack)
+def _by_slack(load: ServingLoad, preempt_ns: int, now_ns: int) -> Decision:
+    ahead_ns = preempt_ns + (load.waiting_prefill_ns or 0)
+    slacks_ns = {Hold.NEXT_REQUEST: load.ttft_budget_ns - ahead_ns - (load.largest_prefill_ns or 0)}
+    if load.waiting:
+        slacks_ns[Hold.PREFILL_SLACK] = load.first_token_due_ns - now_ns - ahead_ns
+    if load.running:
+        slacks_ns[Hold.DECODE_SLACK] = load.next_token_due_ns - now_ns - ahead_ns - (load.decode_ns or 0)
+    for hold, slack_ns in slacks_ns.items():
+        if slack_ns <= 0:
+            return Decision(False, hold, slack_ns)
+    return Decision(True, Hold.NONE, min(slacks_ns.values()))
 
 
 def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decision) -> Decision:
@@ -213,10 +205,9 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return the next request's expected wait for a step to give way, and its share of its time alone. Before the first
-    request its budget stands for that time, or the device would never be lent."""
-    assert facts.budgets is not None, "nothing is admitted without"
-    known = (load.usual_prefill_ns, load.largest_prefill_ns, facts.budgets.ttft_ns)
+    """Return the next request's expected wait for a step to yield, and its share of its time alone. Before the first
+    request its budget stands for that time; otherwise nothing would ever be lent."""
+    known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 

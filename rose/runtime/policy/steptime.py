@@ -1,18 +1,19 @@
 """Predictions of an engine's next step time on the device, waits excluded, fitted online.
 
-T_prefill(tokens) = a + b * tokens and T_decode(batch, context) = a + b * batch + c * context, each by least squares
-with exponential forgetting (Ljung, "System Identification", 2nd ed., section 11.2). No coefficient is negative
-(non-negative least squares; Lawson and Hanson, "Solving Least Squares Problems", chapter 23, by trying every set of
-zero coefficients). Outliers are limited by the spread of former errors (Huber's rule); several in a row on the same
-side mean that the device changed, and the fit begins anew. Until a fit has enough steps, the largest observation bounds
-the prediction: T grows at most in proportion to its features.
-"""
+T_prefill = a + b * tokens + c * pairs and T_decode = a + b * batch + c * context, where pairs are those of a new token
+and one before it that it attends to. Each is fitted by least squares with exponential forgetting (Ljung, "System
+Identification", 2nd ed., section 11.2). No coefficient is negative (non-negative least squares; Lawson and Hanson,
+"Solving Least Squares Problems", chapter 23, by trying every set of zero coefficients). Outliers are limited by the
+spread of former errors (Huber's rule); several in a row on the same side mean that the device changed, and the fit
+begins anew. Until a fit has enough steps, the largest observation bounds the prediction: T grows at most in proportion
+to its features."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import sqrt
 
 FORGETTING = 0.98
 WARM_UP_STEPS = 1
@@ -22,8 +23,11 @@ _SPREAD_WEIGHT = 0.05  # ... a mean over about 1 / weight steps, ...
 _SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
-_RIDGE = 1e-6
-_PREFILL_SCALE = (1.0, 1 / 256)  # Both scales bring typical features near one, for the covariance's condition.
+_RIDGES = (1e-6, 1e-6, 1e-6)
+_PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing of attention: its share drowns in their noise.
+_KNOWN_UP_TO = 1.25  # A fit is taken as known up to so many times the largest features that it learned from.
+# Both scales bring typical features near one, for the covariance's condition.
+_PREFILL_SCALE = (1.0, 1 / 256, 1 / 65536)
 _DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
 
 _Vector = tuple[float, ...]  # Plain floats: for two or three numbers in serving's loop they are faster than arrays.
@@ -38,17 +42,19 @@ class LinearFit:
     gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
     moment: _Vector  # Sum over observations, with forgetting, of x times duration.
     scale: _Vector
+    ridges: _Vector
     weights: _Vector
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
     beyond: int = 0
     bound: tuple[tuple[float, ...], float] | None = field(default=None)  # Bounds all other observations in proportion.
+    largest: _Vector = ()  # The largest value of each feature.
 
     @classmethod
-    def prior(cls, scale: _Vector) -> LinearFit:
+    def prior(cls, scale: _Vector, ridges: _Vector = _RIDGES) -> LinearFit:
         zeros = (0.0,) * len(scale)
-        return cls((zeros,) * len(scale), zeros, scale, zeros)
+        return cls((zeros,) * len(scale), zeros, scale, ridges, zeros)
 
     @property
     def fitted(self) -> bool:
@@ -72,7 +78,7 @@ class LinearFit:
                 side = 1 if error > 0 else -1
                 beyond = (self.beyond if self.beyond * side > 0 else 0) + side
                 if abs(beyond) == CHANGED_STEPS:
-                    anew = replace(LinearFit.prior(self.scale), count=WARM_UP_STEPS, error_share=share)
+                    anew = replace(LinearFit.prior(self.scale, self.ridges), count=WARM_UP_STEPS, error_share=share)
                     return anew.observe(features, duration_ns)
             duration_ns = predicted + taken
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
@@ -83,8 +89,16 @@ class LinearFit:
             for row, a in zip(self.gram, x, strict=True)
         )
         moment = tuple(FORGETTING * old + a * duration_ns for old, a in zip(self.moment, x, strict=True))
-        weights = _non_negative(gram, moment)
-        return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, beyond, bound)
+        weights = _non_negative(gram, moment, self.ridges)
+        largest = tuple(map(max, self.largest or features, features))
+        return LinearFit(
+            gram, moment, self.scale, self.ridges, weights, self.count + 1, spread, share, beyond, bound, largest
+        )
+
+    def knows(self, features: tuple[float, ...]) -> bool:
+        """Return whether such a step is close to the learned ones."""
+        pairs = zip(features, self.largest, strict=True)
+        return self.fitted and all(wanted <= _KNOWN_UP_TO * learned for wanted, learned in pairs)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
         """Return predicted nanoseconds; None before any observation."""
@@ -93,16 +107,16 @@ class LinearFit:
         return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
 
 
-def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
-    """Return the w >= 0 that minimises w @ (gram + ridge) @ w - 2 * w @ moment."""
+def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:
+    """Return the w >= 0 that minimises w @ (gram + ridges) @ w - 2 * w @ moment."""
     every = range(len(moment))
-    weights = _solve(gram, moment, every)
+    weights = _solve(gram, moment, ridges, every)
     if min(weights) >= 0:
         return weights
     best, best_cost = (0.0,) * len(moment), 0.0
     for size in range(1, len(moment)):
         for kept in combinations(every, size):
-            part = _solve(gram, moment, kept)
+            part = _solve(gram, moment, ridges, kept)
             cost = -sum(weight * moment[index] for weight, index in zip(part, kept, strict=True))
             if min(part) >= 0 and cost < best_cost:
                 by_index = dict(zip(kept, part, strict=True))
@@ -110,10 +124,10 @@ def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
     return best
 
 
-def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
-    """Return the w of (gram + ridge) @ w = moment for the coefficients `kept`, by Gaussian elimination without
+def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int]) -> _Vector:
+    """Return the w of (gram + ridges) @ w = moment for the coefficients `kept`, by Gaussian elimination without
     pivoting: the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section 4.2)."""
-    rows = [[gram[i][j] + (_RIDGE if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
+    rows = [[gram[i][j] + (ridges[i] if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):
         pivot = rows[at]
@@ -129,7 +143,7 @@ def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return the most that a step of other features takes if none grows faster than in proportion."""
+    """Return the upper bound of a step of other features if none grows faster than in proportion."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
@@ -143,29 +157,42 @@ class StepTimes:
 
     @classmethod
     def unknown(cls) -> StepTimes:
-        return cls(LinearFit.prior(_PREFILL_SCALE), LinearFit.prior(_DECODE_SCALE))
+        return cls(LinearFit.prior(_PREFILL_SCALE, _PREFILL_RIDGES), LinearFit.prior(_DECODE_SCALE))
 
-    def observe_prefill(self, tokens: int, duration_ns: int) -> StepTimes:
-        return StepTimes(self.prefill.observe((1.0, tokens), duration_ns), self.decode)
+    def observe_prefill(self, tokens: int, pairs: float, duration_ns: int) -> StepTimes:
+        return StepTimes(self.prefill.observe((1.0, tokens, pairs), duration_ns), self.decode)
 
     def observe_decode(self, batch: int, context_tokens: int, duration_ns: int) -> StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
-    def prefill_ns(self, tokens: int) -> int | None:
-        """Return T_prefill in nanoseconds of `tokens` new tokens."""
-        return _whole(self.prefill.predict_ns((1.0, tokens)))
+    def prefill_ns(self, tokens: int, pairs: float | None = None) -> int | None:
+        """Return T_prefill, ns, of `tokens` new tokens; without `pairs`, of one prompt without a cached prefix."""
+        return _whole(self.prefill.predict_ns((1.0, tokens, attended(tokens) if pairs is None else pairs)))
 
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:
         """Return T_decode in nanoseconds of `batch` requests with `context_tokens` in all."""
         return _whole(self.decode.predict_ns((1.0, batch, context_tokens)))
 
-    def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill is predicted within `limit_ns`; None while unknown."""
+    def knows_decode(self, batch: int, context_tokens: int) -> bool:
+        return self.decode.knows((1.0, batch, context_tokens))
+
+    def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
+        """Return the most tokens after a prefix whose prefill is predicted within `limit_ns`; None if unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None
-        base_ns, per_token_ns = fit.weights[0] * fit.scale[0], fit.weights[1] * fit.scale[1]
-        return max(0, int((limit_ns - base_ns) / max(per_token_ns, 1.0)))
+        base_ns, per_token_ns, per_pair_ns = (
+            weight * scale for weight, scale in zip(fit.weights, fit.scale, strict=True)
+        )
+        linear = max(1.0, per_token_ns + per_pair_ns * prefix_tokens)
+        left_ns = max(0.0, limit_ns - base_ns)
+        # The root of per_pair / 2 * n^2 + linear * n = left, in the form that needs no per_pair above 0.
+        return int(2 * left_ns / (linear + sqrt(linear * linear + 2 * per_pair_ns * left_ns)))
+
+
+def attended(tokens: int, prefix_tokens: float = 0) -> float:
+    """Return the pairs of each of a prompt's `tokens` new tokens and one before it, its cached prefix included."""
+    return tokens * (prefix_tokens + tokens / 2)
 
 
 def _whole(duration_ns: float | None) -> int | None:

@@ -11,13 +11,12 @@ from rose.runtime.rollout.trajectory import Loss, Trajectory
 
 logger = logging.getLogger(__name__)
 
-#: The environment knows whether the goal was reached, so its verdict is ground truth.
-VERIFIER = "frozenlake-goal"
+VERIFIER = "frozenlake-goal"  #: The environment knows whether the goal was reached, so its verdict is ground truth.
 THRESHOLD = 1.0
 
 
 async def play(episode: Episode, generate: Generate, *, trajectory_id: str, group_id: str, step: int) -> Trajectory:
-    """Play `episode` to its end. A lost turn ends the trajectory as "lost" with the turns before it."""
+    """Play `episode` to its end. A lost turn ends the trajectory as "lost" with its earlier turns."""
     began_ns = time.monotonic_ns()
     loss: Loss | None = None
     while not episode.done:

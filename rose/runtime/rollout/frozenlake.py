@@ -1,7 +1,6 @@
-"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's
-environment. Each prompt extends the last one, so a prefix cache holds all but the last reply. The policy writes the
-four tiles around it (its reasoning), one move (its answer), then EOT. Output without a move before EOT costs the
-turn."""
+"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's environment.
+Each prompt extends the last one, so a prefix cache holds all but the last reply. The policy writes the four tiles
+around it (its reasoning), one move (its answer), then EOT. Output without a move before EOT costs the turn."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,13 +12,11 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
 
-#: Most tokens of a turn; a little slack, so that a policy may ramble and recover.
-MAX_NEW_TOKENS = 8
+MAX_NEW_TOKENS = 8  #: Most tokens of a turn; a little slack, so that a policy may ramble and recover.
 
 STOP_TOKEN_IDS: tuple[int, ...] = (v.EOT,)
 
-#: Version of a token that no policy generated.
-NOT_GENERATED = -1
+NOT_GENERATED = -1  #: Version of a token that no policy generated.
 
 #: Row and column steps in the order of `vocabulary.MOVES`.
 STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
@@ -27,8 +24,8 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 @dataclass
 class Episode:
-    """One trajectory in progress. `seed` gives the board, which episodes of a group share; `slip_seed` gives the ice
-    its luck. `ids`, `mask`, `logprobs` and `versions` have one length; tokens not generated have mask False, logprob
+    """One trajectory in progress. `seed` gives the board, which episodes of a group share; `slip_seed` gives the slips
+    on ice. `ids`, `mask`, `logprobs` and `versions` have one length; tokens of the environment have mask False, logprob
     0.0 and version `NOT_GENERATED`."""
 
     task: TaskConfig
@@ -40,8 +37,7 @@ class Episode:
     versions: list[int] = field(default_factory=list, init=False)
     turns: int = field(default=0, init=False)
     answer_tokens: int = field(default=0, init=False)
-    #: The goal or a hole ended it. False at the turn limit.
-    terminated: bool = field(default=False, init=False)
+    terminated: bool = field(default=False, init=False)  #: The goal or a hole ended it. False at the turn limit.
     reward: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +66,7 @@ class Episode:
     def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> int | None:
         """Append one turn's output, move the player and append the lake's reply; return Gymnasium's action, or None.
         `logprobs` (of the sampling distribution) and `versions` are per output token. Raises ValueError when done or
-        when the lengths differ."""
+        for unequal lengths."""
         if self.done:
             raise ValueError(f"episode is done after {self.turns} turns: it takes no more output")
         if not len(output_ids) == len(logprobs) == len(versions):

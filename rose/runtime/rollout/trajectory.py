@@ -7,8 +7,7 @@ from typing import Literal
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
     reason: str
-    #: Attempts at that turn, and whether an engine failed at it or refused it.
-    attempts: int
+    attempts: int  #: Attempts at that turn, and whether an engine failed at it or refused it.
     failed: bool
 
 
@@ -51,9 +50,9 @@ class Trajectory:
 
     @property
     def version(self) -> int | None:
-        """Return the oldest version of a generated token; None: there is none."""
+        """Return the oldest version of a generated token; None without one."""
         return min((version for version, made in zip(self.versions, self.mask, strict=True) if made), default=None)
 
     def staleness(self, trainer_version: int) -> int:
-        """Return the trainer's version minus the oldest of a generated token; 0: there is none."""
+        """Return the trainer's version minus the oldest of a generated token; 0 without one."""
         return 0 if self.version is None else trainer_version - self.version

@@ -8,8 +8,7 @@ A conversation reads, in names (see `text`):
     MOVED AT01                            the environment's reply, and so on
 
 A board token names its cell as well as its kind, so that a model learns to look a cell up in seconds of CPU time.
-Ids are part of every saved checkpoint: append names, never reorder them.
-"""
+Ids are part of every saved checkpoint: append names, never reorder them."""
 
 from collections.abc import Sequence
 
@@ -23,8 +22,7 @@ NAMES: tuple[str, ...] = (
     *(f"{kind}{row}{col}" for kind in ("AT", "F", "H") for row in range(SIDE_MAX) for col in range(SIDE_MAX)),
 )
 
-#: Rows of the embedding table: the names, rounded up for tensor kernels.
-SIZE = 256
+SIZE = 256  #: Rows of the embedding table: the names, rounded up for tensor kernels.
 
 _ID = {name: index for index, name in enumerate(NAMES)}
 

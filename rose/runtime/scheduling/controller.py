@@ -1,6 +1,6 @@
-"""Decide which engines work for which runs and where each turn goes. Knows no HTTP. A preempted turn keeps its
-tokens and continues elsewhere; after an engine fails, others are tried; a refusal (4xx) is final. Only turns that
-wait or run make the controller want devices, and a demand that is not repeated lapses."""
+"""Decides which engines work for which runs and where each turn goes. A preempted turn keeps its tokens and continues
+elsewhere. After an engine fails, others are tried; a refusal (4xx) is final. Only turns that wait or run make the
+controller want devices, and a demand that is not repeated lapses."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ TICK_S, CALM_TICK_S = 0.1, 0.25  # Interval of `pass_time`: while turns wait, an
 
 
 class Controller:
-    """Hold state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop.
-    `policy` names one of `POLICIES`. None: `model` any, `state` in memory, `writer` records nothing. `devices` maps
-    the fleet's device ids to hosts (none: any device may report). Raises StateError if the state cannot be read."""
+    """Holds state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop. `policy`
+    names one of `POLICIES`. None: `model` any, `state` in memory, `writer` records nothing. `devices` maps the fleet's
+    device ids to hosts (empty: any device may report). Raises StateError if the state cannot be read."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Controller:
         self._passed_ns = now_ns
 
     async def start(self) -> None:
-        """Record what an earlier process of this state could not record, and start the clock."""
+        """Record events that an earlier process of this state could not record, and start the clock."""
         self._engines = EngineCalls()
         self.turns = TurnService(
             self._engines,
@@ -139,7 +139,7 @@ class Controller:
         return run
 
     async def record(self, run_id: str, request: RunEvents) -> None:
-        """Record a client's events. Raises EventRefusedError for the first bad event, and then records none."""
+        """Raises EventRefusedError for the first bad event, and then records none."""
         run = self.runs.hear(run_id, monotonic_ns(), request.fence)
         step = await self.recorder.record(run_id, request.events)
         if step is not None:
@@ -147,12 +147,37 @@ class Controller:
 
     def close_run(self, run_id: str, request: CloseRun) -> Run:
         run = self.runs.close(run_id, request.fence, request.outcome, request.reason)
-        for turn in self.loads[run_id].turns:
-            turn.ended = f"run {run_id!r} is {run.facts.state}"
-        self.queue.end(run_id)
-        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
+        self.queue.paused.discard(run_id)
+        self.end_turns(run_id, f"run {run_id!r} is {run.facts.state}")
         self._changed()
         return run
+
+    def end_turns(self, run_id: str, why: str) -> None:
+        for turn in self.loads[run_id].turns:
+            turn.ended = why
+        self.queue.end(run_id)
+        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
+
+    def pause(self, run_id: str) -> None:
+        """Put none of the run's turns on an engine until `go_on`; those on one keep their tokens and wait."""
+        self.runs.hear(run_id, monotonic_ns())
+        self.queue.paused.add(run_id)
+        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
+
+    def go_on(self, run_id: str) -> None:
+        self.runs.hear(run_id, monotonic_ns())
+        self.queue.paused.discard(run_id)
+        self.queue.dispatch(monotonic_ns())
+
+    def abort(self, run_id: str, name: str | None = None) -> int:
+        """End the run's turns of that name (None: all); each is answered with its tokens. Return their number."""
+        self.runs.hear(run_id, monotonic_ns())
+        turns = [turn for turn in self.loads[run_id].turns if name in (None, turn.name)]
+        for turn in turns:
+            turn.aborted, turn.ended = True, "its client asked to abort it"
+        self.queue.end(run_id)
+        self._take_off(turn.placed for turn in turns if turn.placed is not None)
+        return len(turns)
 
     def _take_off(self, turns: Iterable[tuple[Worker, InFlight]]) -> None:
         for worker, item in turns:
@@ -171,7 +196,7 @@ class Controller:
             self.loads.pop(run_id, None)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer once the demand is not what the agent saw, or after `hold_s`. Raises HeartbeatRefusedError."""
+        """Answer once the demand differs from the agent's, or after `hold_s`. Raises HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
@@ -229,7 +254,7 @@ class Controller:
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
-        """Take turns off an engine; return once it was asked to give them up. Raises UnknownEngineError."""
+        """Take turns off an engine; return once it was asked to abort them. Raises UnknownEngineError."""
         assert self._engines is not None
         if request.engine_id not in self.workers:
             raise UnknownEngineError(f"no engine {request.engine_id!r} has reported here")
@@ -282,8 +307,8 @@ class Controller:
             self.pass_time(monotonic_ns())
 
     def pass_time(self, now_ns: int) -> None:
-        """Act on what only time changes: expiry, silent agents, engines that may be tried again."""
-        # This process may have stood still before, as on a slow disk.
+        """Act on the passage of time: expiry, silent agents, engines that may be tried again."""
+        # This process may have stood still, as on a slow disk.
         late_ns, self._passed_ns = now_ns - self._passed_ns - round(CALM_TICK_S * 1e9), now_ns
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
         for run_id, load in self.loads.items():
@@ -334,8 +359,8 @@ def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """Hold a stall of the controller against nobody. Leases are not extended."""
-    if late_ns <= 1_000_000_000:  # Such a short delay is no stall.
+    """Move deadlines by a stall of the controller. Leases are not extended."""
+    if late_ns <= 1_000_000_000:  # A shorter delay is no stall.
         return
     for worker in workers.values():
         worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))

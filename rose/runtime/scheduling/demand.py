@@ -1,4 +1,4 @@
-"""Hold the demand for devices a moment after the last turn, and number the answers to each agent."""
+"""Holds the demand for devices a moment after the last turn, and numbers the answers to each agent."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from rose.clock import utc_us
 from rose.runtime.scheduling.messages import Target
 
-HOLD_NS = 1_000_000_000  # An engine stays wanted this long: a trajectory's next turn comes soon and needs the device.
-DEVICES_MAX = 10_000  # Devices whose last answer is remembered; the one that polled longest ago is forgotten first.
+HOLD_NS = 1_000_000_000  # An engine stays wanted this long: a trajectory's next turn comes soon.
+DEVICES_MAX = 10_000  # Devices with a remembered answer; the device that polled longest ago is forgotten first.
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Device time wanted of engines (nanoseconds, never 0), its RL step, and what the engines must hold. `drained`: the
-    device must lend nothing. `train_run_id` trains on the device, and `rollout_run_ids` are the runs of its engines."""
+    """Device time wanted of engines (nanoseconds, never 0), its RL step, and the targets of engines. `drained`: the
+    device must lend nothing. `train_run_id` trains on the device; `rollout_run_ids` are the runs of its engines."""
 
     step: int | None = None
     engines_ns: Mapping[str, int] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Wanted:
     rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
 
     def differs(self, before: Wanted) -> bool:
-        """Return whether an agent that knows `before` must be told: of any change, but of time only if it doubles."""
+        """Return whether to tell an agent that knows `before`: after any change, for time only if it doubled."""
         return (
             (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
             or (self.targets, self.rollout_run_ids) != (before.targets, before.rollout_run_ids)
@@ -36,13 +36,13 @@ class Wanted:
 
 
 class Demand:
-    """The present demand and that of the moment before. Times are monotonic nanoseconds, given by the caller."""
+    """The present demand and the recent one. Times are monotonic nanoseconds."""
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[int, int]] = {}  # engine: what was wanted last, until when it counts
+        self._held: dict[str, tuple[int, int]] = {}  # By engine: the last wanted time, and until when it counts.
 
     def assess(self, engines_ns: Mapping[str, int], now_ns: int) -> dict[str, int]:
-        """Return what is wanted at `now_ns`, when turns want `engines_ns` at this moment."""
+        """Return the wanted time by engine at `now_ns`; turns want `engines_ns` now."""
         for engine_id, value in engines_ns.items():
             self._held[engine_id] = (value, now_ns + HOLD_NS)
         self._held = {engine_id: held for engine_id, held in self._held.items() if held[1] > now_ns}
@@ -57,7 +57,6 @@ class Answers:
         self._last: OrderedDict[str, tuple[int, Wanted]] = OrderedDict()
 
     def due(self, device_id: str, seen: int, wanted: Wanted) -> bool:
-        """Return whether `seen` is not the last answer, or `wanted` differs from it."""
         last = self._last.get(device_id)
         return last is None or last[0] != seen or wanted.differs(last[1])
 

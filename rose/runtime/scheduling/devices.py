@@ -1,4 +1,4 @@
-"""Track devices as their agents report them, and the clock offsets of their hosts."""
+"""Tracks devices as their agents report them, and the clock offsets of their hosts."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 
-#: Readings that an offset is taken from; the least delayed one counts. Each is the quickest message of a second, so
-#: that the delayed messages of a busy moment do not drive out all others.
+#: An offset comes from the least delayed reading. Each reading is the quickest message of a second, so that a busy
+#: moment's delayed messages do not displace the others.
 _READINGS = 16
 _READING_NS = 1_000_000_000
-_STEP_NS = 5_000_000  # A wall clock that jumps further against the monotonic one was set; less is not worth an event.
+_STEP_NS = 5_000_000  # A larger jump of the wall clock against the monotonic clock is recorded.
 _MOVED_NS = 60_000_000_000  # Minimum time between two events about clock drift.
 FORGET_NS = 3600 * 1_000_000_000
 
@@ -71,7 +71,7 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return the clock event to record: one at first, then one whenever the offset changes by another 5 ms."""
+        """Return the clock event to record: the first one, then one per change of the offset by 5 ms."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
@@ -86,9 +86,8 @@ class Device:
                 self._moved_ns = self.heard_ns
         device_time_offset_ns = None
         if self._device_time_ahead_ns is not None:
-            sum_ns = offset_ns + self._device_time_ahead_ns
-            # The two readings may be of different moments; an event holds no more.
-            device_time_offset_ns = max(-INSTANT_NS_MAX, min(INSTANT_NS_MAX, sum_ns))
+            # The readings may be from different moments, so clip to the range of an event.
+            device_time_offset_ns = max(-INSTANT_NS_MAX, min(INSTANT_NS_MAX, offset_ns + self._device_time_ahead_ns))
         self._recorded = Clock(
             device_id=self.device_id,
             host=self.host,
@@ -113,7 +112,7 @@ class Devices(dict[str, Device]):
         return sorted({device.host for device in self.values() if device.host is not None})
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
-        """Take up an agent's report. Raises HeartbeatRefusedError."""
+        """Raises HeartbeatRefusedError."""
         if self.expected:
             self._check(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
@@ -127,8 +126,7 @@ class Devices(dict[str, Device]):
         return device
 
     def _check(self, heartbeat: Heartbeat) -> None:
-        """Raise HeartbeatRefusedError for a device or host that the fleet file does not name, and for an engine of
-        another device, which would draw that engine's turns here."""
+        """Raise HeartbeatRefusedError for a device or host outside the fleet file, or for another device's engine."""
         device_id = heartbeat.device_id
         if device_id not in self.expected:
             raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")

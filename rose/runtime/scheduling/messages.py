@@ -27,9 +27,9 @@ class BesideReport(Report):
     """The device time of a rollout engine beside serving's live requests, in the last second."""
 
     share: float = Field(ge=0, le=1)  # Its work, as a share of the device.
-    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # How many times what they take alone serving's steps took.
-    stretch_max: float = Field(ge=1, le=_STRETCH_MAX)  # What its owner allows.
-    held_by: Id | None = None  # Why it gets nothing now, a `Hold`; None: it may run, or serving rests.
+    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, as a multiple of their duration alone.
+    stretch_max: float = Field(ge=1, le=_STRETCH_MAX)  # The owner's limit.
+    held_by: Id | None = None  # Why it waits, a `Hold`; None: it may run, or serving rests.
 
 
 class EngineReport(Report):
@@ -53,16 +53,16 @@ class EngineReport(Report):
 class ClockReading(Report):
     monotonic_ns: InstantNs
     utc_ns: InstantNs
-    #: UTC by which the agent records device time; it continues from the host's boot, whatever the wall clock is set to.
+    #: The agent's time base for device time: UTC, continued from the boot even if the wall clock is set.
     device_time_ns: InstantNs | None = None
 
 
 class HostFacts(Report):
     """A host, as its agents' process knows it. None: unknown, or its ledger is not forwarded."""
 
-    events_dropped: Count | None = None  # Events that its writer merged or only counted since the process began.
+    events_dropped: Count | None = None  # Events merged or only counted by its writer since the process began.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
-    waiting_s: Seconds | None = None  # How long the oldest of them has been on disk.
+    waiting_s: Seconds | None = None  # Age of the oldest waiting segment on disk.
     problem: Failure | None = None
 
 
@@ -88,8 +88,8 @@ class Target(Report):
 
 
 class HeartbeatReply(Report):
-    """The controller's instructions for a device. Leases that `renew` omits are not renewed. `wanted_ns` is the device
-    time wanted of each engine; absent or 0: none. An engine that `targets` omits keeps its weights."""
+    """Instructions for a device. Leases missing in `renew` are not renewed. `wanted_ns`: device time wanted of each
+    engine; absent or 0: none. An engine missing in `targets` keeps its weights."""
 
     seq: Count
     renew: Few[Id]
@@ -124,14 +124,14 @@ class OpenRun(Message):
     team: Id | None = None
     tags: Tags = {}
     task: Name | None = None
-    staleness_max: Count = 1  # Default bound on how many versions behind the newest a turn's weights may be.
+    staleness_max: Count = 1  # Default bound on how many versions a turn's weights may be behind.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     priority: int = Field(default=0, ge=-1000, le=1000)
     expires_s: Expiry = 60.0
     trainer_device: Id | None = None
     resume: Id | None = None
     fence: Fence | None = None  # With `resume`: the run must still have this fence.
-    key: Id | None = None  # A request repeated with its key gets the same answer: no run is opened or taken over twice.
+    key: Id | None = None  # A repeated key gets the same answer: no run is opened or taken over twice.
 
 
 class OpenedRun(Report):
@@ -196,7 +196,7 @@ def _cut(value: object) -> object:
     return value[:REASON_LENGTH_MAX] if isinstance(value, str) else value
 
 
-Count = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]  # A number that an event can hold.
+Count = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]  # Fits an event's field.
 Nanoseconds = Count
 InstantNs = Annotated[int, Field(ge=0, le=INSTANT_NS_MAX)]
 Fence = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
@@ -204,7 +204,7 @@ Seconds = Annotated[float, Field(ge=0, le=100 * _SECONDS_MAX, allow_inf_nan=Fals
 Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH_MAX)]
 Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]
-#: A host's failure text. A long one is cut, so that the host stays heard.
+#: A host's failure text. A long text is cut, so that the heartbeat stays valid.
 Failure = Annotated[str, BeforeValidator(_cut), Field(max_length=REASON_LENGTH_MAX)]
 Address = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Token = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]

@@ -1,4 +1,4 @@
-"""Export the controller's figures in Prometheus' text format, gathered on request."""
+"""Exports the controller's figures in Prometheus' text format, gathered on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rose.runtime.scheduling.status import hosts, missing, run_status
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # Name without `rose_`, labels and help text of each figure.
+_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # Labels and help text of each figure by name, without `rose_`.
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
     "attempts": (("run", "outcome"), "Attempts at turns."),

@@ -1,4 +1,4 @@
-"""Describe the fleet's state for people and programs."""
+"""Describes the fleet's state for people and programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
-WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning: their gateway was tried some twenty times.
+WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning: some twenty attempts.
 
 
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return hosts' newest facts; `waits` says why their events do not reach the ledger. Durations in seconds."""
+    """Return hosts' newest facts; `waits`: why their events do not reach the ledger. Durations in seconds."""
     heard = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
     return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]

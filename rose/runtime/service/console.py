@@ -1,4 +1,4 @@
-"""Ask a fleet's controller over HTTP, and show its answers as tables."""
+"""Asks a fleet's controller over HTTP, and shows its answers as tables."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _TIMEOUT_S = 10.0
 
 
 class ControllerClient:
-    """A client whose methods raise DeploymentError without an answer, UserError on a refusal."""
+    """Methods raise DeploymentError without an answer, UserError on a refusal."""
 
     def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
         """`folder` is the fleet's state, if on this host. Raises UserError if `url` is no server root."""
@@ -41,7 +41,6 @@ class ControllerClient:
         self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/drain", {"reason": reason} if reason else {})
 
     def undrain(self, device_id: str) -> bool:
-        """Return whether the device was drained."""
         return bool(self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})["was_drained"])
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -100,7 +99,6 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
 
 
 def _doing(folder: Path) -> str | None:
-    """Return why the fleet's controller does not answer, if the fleet's Ray runs on this host."""
     if local_ray.find(folder) is None:
         return None
     if (remembered := memory.read(folder)) is not None and remembered.ending:
@@ -162,7 +160,7 @@ def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, s
         lease = "none"
     else:
         lease = f"{engine['lease_left_s'] or 0:.1f} s left"
-    # The device's state says why an engine that its agent reports away is away.
+    # The device's state explains an engine with a fault.
     away = "" if engine["alive"] else " (away)" if engine.get("fault") else " (dead)"
     name = engine["engine_id"].removeprefix(f"{device_id}-") + away
     return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
@@ -178,7 +176,7 @@ def _state(device: dict[str, Any]) -> RenderableType:
 
 
 def _beside(beside: dict[str, Any] | None) -> str | None:
-    """Say what is lent beside serving's live requests, and what those take longer; None if nothing is."""
+    """Describe a rollout engine beside serving's live requests, and how much it delays them; None without one."""
     if beside is None or not (beside["share"] or beside["held_by"]):
         return None
     text = f"busy, lends {beside['share']:.0%} beside live requests, TPOT +{beside['stretch'] - 1:.0%}"
@@ -188,7 +186,7 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:
-    """Return a table that breaks the other columns on a narrow terminal, never the `wide` ones."""
+    """On a narrow terminal, columns break except the `wide` ones."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)
@@ -203,5 +201,5 @@ def _error(error: urllib.error.HTTPError) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return 160 where the output is no terminal, else None: as rich finds it."""
+    """Return 160 if the output is no terminal; None leaves the width to rich."""
     return None if os.isatty(1) or "COLUMNS" in os.environ else 160

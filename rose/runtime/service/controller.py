@@ -13,6 +13,7 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.engines import models
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.service import places, process
 from rose.runtime.service.process import STOPPING, Report, log_to
@@ -33,13 +34,12 @@ class ControllerPlan:
     ledger: Path
     host: str = ""
     agent_token: str = field(default="", repr=False)
-    #: By host: the secret of its events.
-    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)
+    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)  # By host: the secret of its events.
     cores: tuple[int, ...] = ()
 
 
 class ControllerActor:
-    """The controller on Ray. Reports come from a thread of their own: a busy event loop is not a dead one."""
+    """The controller on Ray. Reports come from their own thread: a busy event loop is not a dead one."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
@@ -60,6 +60,9 @@ class ControllerActor:
         self._doing = STOPPING
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)
+
+    def _checkpoint(self, model: str) -> Path:
+        return models.resolve(model, Path(self._plan.config.cache), self._say)
 
     def _give_way(self) -> None:
         """Leave the host's serving cores and lower the priority, as far as this user may."""
@@ -98,9 +101,10 @@ class ControllerActor:
                     ledger=plan.ledger if config.token or config.tokens else None,
                     devices=places.hosts_by_device(plan.config),
                     origins=places.origin_rules(plan.config),
+                    checkpoint=self._checkpoint,
                 )
                 await gateway.start()
-                # Turns create few cycles, but with Python's thresholds collections take a tenth of each.
+                # Turns create few cycles, yet with Python's thresholds garbage collection takes a tenth of each turn.
                 gc.freeze()
                 gc.set_threshold(20_000, 50, 100)
                 self._doing = ""

@@ -35,7 +35,7 @@ _END_S = 30.0
 
 @dataclass(slots=True)
 class Outcome:
-    """How the demo ended. `stopped`: the user or the time limit ended it before its last step."""
+    """`stopped`: the user or the time limit ended the demo before its last step."""
 
     run_id: str
     steps: int = 0
@@ -45,7 +45,7 @@ class Outcome:
 def run(
     config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
 ) -> Outcome:
-    """Start, follow and end a demo; `stopping` or the limit ends it early. Raises PreflightError, DeploymentError."""
+    """`stopping` or the limit ends the demo early. Raises PreflightError, DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
@@ -86,8 +86,7 @@ def run(
             outcome.stopped = True
         finally:
             stack.close()
-            # Count steps only after the trainer's last output.
-            trainer.reader.join(_END_S)
+            trainer.reader.join(_END_S)  # Count steps only after the trainer's last output.
             outcome.steps = len(trainer.lines)
             _put_down(config, outcome.run_id, say)
     return outcome
@@ -127,9 +126,9 @@ def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> N
 
 
 def _end_with(pid: int, config: FleetConfig) -> None:
-    """Have the fleet put down once process `pid` has ended, however it ended."""
+    """Start a process that puts the fleet down once process `pid` has ended in any way."""
     command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
-    # It must not hold open the output of this process, which it outlives.
+    # This process's output must not stay open in the new process, which lives longer.
     text, null = config.model_dump_json(), subprocess.DEVNULL
     subprocess.run(command, check=True, input=text, text=True, stdout=null, stderr=null)
 
@@ -142,7 +141,7 @@ def main() -> None:
         select.select([os.pidfd_open(pid)], [], [])
     fleet_memory = FleetMemory(config)
     if (remembered := fleet_memory.read()) is None:
-        return  # The process has put it down itself.
+        return  # The process has put the fleet down itself.
     say = log_to(fleet_memory.logs / "demo.log")
     say("the demo has ended, and its fleet is put down")
     try:
@@ -152,7 +151,7 @@ def main() -> None:
 
 
 def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
-    """Wait for the trainer. Raises DeploymentError if it fails, and what `tend` raises."""
+    """Wait for the trainer. Raises DeploymentError if it fails, and the errors of `tend`."""
     looked_s = time.monotonic()
     while True:
         if (code := trainer.process.poll()) is not None:
@@ -170,13 +169,12 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
 class _Child:
     process: subprocess.Popen[str]
     reader: threading.Thread
-    #: JSON lines of stdout, one a finished step.
-    lines: list[str]
+    lines: list[str]  # JSON lines of stdout, one per finished step.
 
 
 @contextmanager
 def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """Run a process in a session of its own, so that Ctrl-C reaches this process alone. `say` gets its stderr."""
+    """Run a process in a new session, so that Ctrl-C reaches this process alone. `say` gets its stderr."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

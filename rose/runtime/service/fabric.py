@@ -12,10 +12,8 @@ from rose.errors import UserError
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service.local_ray import ENVIRONMENT
 
-#: So small that any number of actors fits on a host.
-_SHARE = 0.001
-#: How long to wait for a starting Ray; Ray itself would try for minutes.
-_LISTENS_S = 20.0
+_SHARE = 0.001  # Small enough for any number of actors on a host.
+_LISTENS_S = 20.0  # How long to wait for a starting Ray; Ray itself would try for minutes.
 #: Variables that Ray accepts from an actor where its node was started without them.
 _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness")}
 
@@ -38,8 +36,7 @@ class Fabric:
         ours = threading.current_thread() is threading.main_thread()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
         try:
-            # An interrupted call may have joined already.
-            ray.shutdown()
+            ray.shutdown()  # An interrupted call may have joined already.
             ray.init(address=address, namespace=self._namespace, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise DeploymentError(
@@ -56,7 +53,6 @@ class Fabric:
 
     @property
     def address(self) -> str:
-        """Return the address by which hosts join the cluster."""
         return str(_ray().get_runtime_context().gcs_address)
 
     def nodes(self) -> set[str]:
@@ -68,7 +64,7 @@ class Fabric:
         return {name for node in _ray().nodes() if node["NodeID"] == own for name in node["Resources"]}
 
     def find(self, name: str) -> Any | None:
-        """Return the actor of this name; None if there is none, or it is gone for good."""
+        """Return the actor of this name; None if it does not exist or is gone for good."""
         try:
             return _ray().get_actor(name, namespace=self._namespace)
         except ValueError:
@@ -90,7 +86,7 @@ class Fabric:
         return _ray().remote(cls).options(**options).remote(*arguments)
 
     def ask(self, actor: Any, method: str, *arguments: object, timeout_s: float) -> Any:
-        """Call an actor's method. Raises what it raises, UnreachableError, and PartDiedError if it is gone for good."""
+        """Call an actor's method. Raises its errors, UnreachableError, and PartDiedError if it is gone for good."""
         return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
 
     def answer(self, call: Any, timeout_s: float) -> Any:
@@ -109,16 +105,13 @@ class Fabric:
             raise PartDiedError(why) from None
 
     def end(self, actor: Any, *, again: bool = False) -> None:
-        """End an actor for good, or with `again` have Ray restart it."""
         _ray().kill(actor, no_restart=not again)
 
     def leave(self) -> None:
-        """Leave the cluster; its actors stay."""
         _ray().shutdown()
 
 
 def _ray() -> Any:
-    """Return Ray, which reads its environment when it is imported: a command sets that first."""
     import ray
 
     return ray

@@ -1,4 +1,4 @@
-"""A host of a fleet: agents, forwarding of events, and serving engines, in a process that may be killed any time."""
+"""A host of a fleet: agents, forwarding of events, and serving engines, in a process that may be killed at any time."""
 
 import fcntl
 import os
@@ -40,26 +40,23 @@ _LOOK_S = 0.5
 _AGAIN_S = 5.0
 _FREE = "free.json"
 _UNATTACHED = "its serving engine is not attached yet"
-#: File with the fleet run that the host was checked for.
-_CHECKED = "checked"
+_CHECKED = "checked"  # File with the fleet run that the host was checked for.
 
 
 class OwnServing:
-    """The host's view of ROSE's own serving engines. `down`: by device, why its engine does not serve."""
+    """ROSE's own serving engines on this host. `down`: by device, why its engine does not serve."""
 
     def __init__(self, plan: HostPlan) -> None:
         self.down: dict[str, str] = {}
         self._plan = plan
         self._again_s = time.monotonic()
-        #: Whether the running owner was started for this plan.
-        self._ensured = False
+        self._ensured = False  # Whether the running owner was started for this plan.
 
     def look(self) -> dict[str, str]:
         """Return the URLs that answer. Raises UserError and OSError if their owner does not start or end."""
         plan = self._plan
         if not owner.served(plan):
-            # An owner of a former fleet file may still run.
-            owner.stop(plan)
+            owner.stop(plan)  # An owner of an earlier fleet file may still run.
             return {}
         if not (self._ensured and owner.runs(plan)) and time.monotonic() >= self._again_s:
             self._again_s = time.monotonic() + _AGAIN_S
@@ -89,14 +86,14 @@ class OwnServing:
 
 
 class HostActor:
-    """The host's process on Ray. The work is in a thread, so it answers at any time."""
+    """The host's process on Ray. A thread does the work, so the actor always answers."""
 
     def __init__(
         self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
     ) -> None:
         plan = process.load(HostPlan, plan)
         if plan.ledger_token and plan.address is None:
-            # A host that the file knows by a resource knows its own address.
+            # A host with a resource in the file knows its own address.
             import ray
 
             plan = replace(plan, address=ray.util.get_node_ip_address())
@@ -107,7 +104,7 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End agents and send the last events; `serving` also ends ROSE's engines. Returns what failed, and why."""
+        """End agents and send the last events; `serving` also ends ROSE's engines. Returns the failures."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
@@ -125,7 +122,7 @@ class HostRunner:
         self._agent: HostAgent | None = None
         self._writer: LedgerWriter | None = None
         self._forwarder: Forwarder | None = None
-        #: By device: its serving engine, and why that is not attached.
+        #: By device: its serving engine, and why it is not attached.
         self._serving: dict[str, ServingEngines] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
@@ -172,7 +169,7 @@ class HostRunner:
         self._stopping.set()
 
     def run(self) -> None:
-        """Run until `stop`. A beginning that fails is retried, and reported meanwhile."""
+        """Run until `stop`. A failed start is retried, and reported meanwhile."""
         while not self._stopping.is_set():
             try:
                 self._begin()
@@ -204,7 +201,7 @@ class HostRunner:
             raise UserError(f"another process has {plan.memory}: it is waited for") from None
         own = plan.own
         self._check(own)
-        # The host's own work stays off the cores that serve.
+        # The host's own work stays off serving's cores.
         named = next((host.cores for host in plan.config.hosts if host.name == plan.host), [])
         os.sched_setaffinity(0, set(named) or host_cores(own.device))
         writer = self._open_ledger()
@@ -233,7 +230,6 @@ class HostRunner:
         self._progress("")
 
     def _open_ledger(self) -> LedgerWriter:
-        """Return the host's writer; a forwarder sends its events to a ledger elsewhere."""
         plan = self.plan
         if self._writer is None:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
@@ -245,7 +241,7 @@ class HostRunner:
         return self._writer
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
-        """In a thread: attach a device's serving engine to its page, again if it lost it."""
+        """In a thread: attach a device's serving engine to its page, and again after a loss."""
         while not self._stopping.wait(_LOOK_S):
             if (agent := self._agent) is None or agent.agent(device_id) is None:
                 continue
@@ -257,7 +253,7 @@ class HostRunner:
             except KeyboardInterrupt:
                 return
             except (UserError, OSError) as error:
-                # Its owner brings it back; until then nothing is lent.
+                # Its owner restarts it; until then nothing is lent.
                 self._unattached[device_id] = str(error)
                 self._stopping.wait(_AGAIN_S)
 
@@ -268,14 +264,12 @@ class HostRunner:
             self._say(f"{progress.waiting} segments of events wait here: {unsent}")
 
     def _unsent(self) -> str | None:
-        """Return why events do not reach the ledger; None if they do, or the ledger is here."""
         if self._forwarded is None:
             return None
         progress, _ = self._forwarded
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
 
     def _jobs(self) -> list[jobs.Job]:
-        """Return the host's ledger jobs. A spool is archived with the ledger it is sent to."""
         archive = self.plan.config.archive
         if self._forwarder is not None:
             return jobs.ledger_jobs(jobs.Settings())
@@ -288,8 +282,8 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check the host before the fleet run's first engine. A file without hosts was checked by `rose up`."""
-        # Ray or a former try may have narrowed this process's cores.
+        """Check the host before the fleet run's first engine. `rose up` has checked a file without hosts."""
+        # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         path = self.plan.state / _CHECKED
@@ -304,7 +298,7 @@ class HostRunner:
 
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         if not devices:
-            return []  # The controller's host may have none, and then no checkpoint either.
+            return []  # The controller's host may have none, and then needs no checkpoint.
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
@@ -350,7 +344,7 @@ class HostRunner:
         self._step("the folder of its pages", plan.remove_memory)
 
     def _end(self) -> None:
-        """End leases, engines and accounts, then send their events. Failures are recorded, and the rest ends."""
+        """End leases, engines and accounts, then send their events. A failure is recorded and stops no later step."""
         self.undone = []
         ended: set[str] = set()
         if (agent := self._agent) is not None:

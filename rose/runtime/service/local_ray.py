@@ -1,4 +1,4 @@
-"""A Ray of one host's own, which outlives its starter. Its token, which lets programs run, lies in a private file."""
+"""A Ray of one host's own, which outlives its starter. Its token, which lets programs run, is in a private file."""
 
 import json
 import os
@@ -18,14 +18,13 @@ from rose.runtime.service import places
 
 _START_TIMEOUT_S = 120.0
 _RECORD, _TOKEN = "ray.json", "ray.token"
-#: Link to the folder with Ray's sockets and logs.
-_LINK = "ray.folder"
+_LINK = "ray.folder"  # Link to the folder with Ray's sockets and logs.
 
-#: Environment that a fleet's Ray needs, also one that is started by hand (docs/fleet.md).
+#: Environment of a fleet's Ray, also of one started by hand (docs/fleet.md).
 ENVIRONMENT = {
-    # Ray's default is 15, which not every user may lower again.
+    # Ray's default of 15 cannot be lowered again by every user.
     "RAY_worker_niceness": "0",
-    # Ray's default is 1000: serving that ROSE starts would be the first to go when memory runs out.
+    # Ray's default of 1000 would end serving by ROSE first when memory runs out.
     "RAY_worker_oom_score_adjustment": "0",
     # Otherwise Ray hides the GPUs from actors that ask for none, and from their engines.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -37,8 +36,7 @@ ENVIRONMENT = {
 def start(folder: Path) -> str:
     """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError with its output, FolderError."""
     places.make_state(folder)
-    # Remains of a Ray use the folder that is deleted below.
-    stop(folder)
+    stop(folder)  # A remaining Ray uses the folder that is deleted below.
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
     private_files.make_linked(folder / _LINK, Path("/tmp"), "rose-ray-")  # Socket paths have at most 107 characters.
@@ -67,8 +65,7 @@ def start(folder: Path) -> str:
             text=True,
             timeout=_START_TIMEOUT_S,
             check=False,
-            # Closing the terminal must not end it.
-            start_new_session=True,
+            start_new_session=True,  # A closed terminal must not end it.
         )
         output = done.stdout + done.stderr
         if done.returncode == 0:
@@ -78,8 +75,7 @@ def start(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         output = str(error)
     except BaseException:
-        # Ctrl-C must leave nothing behind.
-        stop(folder)
+        stop(folder)  # Ctrl-C must leave nothing behind.
         raise
     stop(folder)
     raise DeploymentError(f"Ray did not start. `{' '.join(command)}` says:\n{output.strip()[-2000:]}")
@@ -97,7 +93,6 @@ def find(folder: Path) -> str | None:
 
 
 def stop(folder: Path) -> None:
-    """End this folder's Ray and every process on it."""
     processes = _processes(folder)
     for process in list(processes):
         with suppress(psutil.Error):
@@ -113,14 +108,14 @@ def stop(folder: Path) -> None:
 
 
 def use_token(folder: Path) -> None:
-    """Have this process's Ray send the folder's token, if there is one. Call it before Ray is imported."""
+    """Make this process's Ray send the folder's token, if any. Call it before Ray is imported."""
     if (folder / _TOKEN).exists():
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / _TOKEN)
 
 
 def _temporary(folder: Path) -> Path:
-    # Ray opens its folder to everybody, so it lies in a private one.
+    # Ray opens its folder to all users, so it lies in a private one.
     return (folder / _LINK).resolve() / "ray"
 
 

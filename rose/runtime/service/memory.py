@@ -15,8 +15,7 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.service.places import hosts_by_device, make_state, state_folder
 
-#: In a fleet's state folder, on its first host.
-FILE = "fleet.json"
+FILE = "fleet.json"  # In a fleet's state folder, on its first host.
 
 
 @dataclass(slots=True)
@@ -28,29 +27,22 @@ class Remembered:
     port: int | None = None
     gateway_token: str | None = None
     agent_token: str = ""
-    #: By host, all but the first: the secret of its events.
-    tokens: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)  # By host, except the first: the secret of its events.
     recorded: bool = False
-    #: The fleet file as the ledger has it, JSON.
-    config_json: str = ""
-    #: Host of each device, former ones included.
-    placed: dict[str, str] = field(default_factory=dict)
+    config_json: str = ""  # The fleet file as recorded in the ledger, JSON.
+    placed: dict[str, str] = field(default_factory=dict)  # Host of each device, including former devices.
     kept: bool = False
-    #: Address of its Ray cluster; empty if Ray is the first host's own.
-    ray_address: str = ""
-    #: Set while it is put down: whether its RL runs are kept or end.
-    ending: Literal["", "keep", "end"] = ""
+    ray_address: str = ""  # Address of its Ray cluster; empty for the first host's own Ray.
+    ending: Literal["", "keep", "end"] = ""  # Set while it is put down: whether its RL runs are kept or ended.
     ended: bool = False
 
 
 class MemoryUnreadableError(UserError):
-    """The file exists and cannot be read."""
-
     exit_code = 1
 
 
 class FleetMemory:
-    """The file, which holds secrets: it is replaced as a whole, and private to its user."""
+    """The file has secrets: it is replaced as a whole, and only its user can read it."""
 
     def __init__(self, config: FleetConfig) -> None:
         self.folder = state_folder(config)
@@ -67,7 +59,7 @@ class FleetMemory:
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet; with `say` wait for another command, without yield False. Raises OSError."""
+        """Lock the fleet; with `say` wait for another command, without it yield False. Raises OSError."""
         make_state(self.folder)
         with (self.folder / "fleet.lock").open("a") as lock:
             try:
@@ -81,7 +73,7 @@ class FleetMemory:
             yield True
 
     def read(self) -> Remembered | None:
-        """Return the open or kept fleet run; None if there is none. Raises MemoryUnreadableError."""
+        """Return the open or kept fleet run, if any. Raises MemoryUnreadableError."""
         return read(self.folder)
 
     def begin(self) -> Remembered:
@@ -89,7 +81,7 @@ class FleetMemory:
         if (remembered := _read(self.folder / FILE)) is None or remembered.ended:
             former = "" if remembered is None else remembered.run_id
             while (run_id := f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}") == former:
-                time.sleep(0.1)  # It ended within this second.
+                time.sleep(0.1)  # The last run ended within this second.
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
         check_fits(remembered, self._config)
@@ -107,19 +99,19 @@ class FleetMemory:
         private_files.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """End the run, and keep its name, which the next one may not have."""
+        """End the run, and keep its name, which the next run must not have."""
         if (remembered := self.read()) is not None:
             self.write(Remembered(run_id=remembered.run_id, ended=True))
 
 
 def read(folder: Path) -> Remembered | None:
-    """Return the open or kept fleet run in this state folder; None if there is none. Raises MemoryUnreadableError."""
+    """Return the open or kept fleet run in this state folder, if any. Raises MemoryUnreadableError."""
     remembered = _read(folder / FILE)
     return None if remembered is None or remembered.ended else remembered
 
 
 def _read(file: Path) -> Remembered | None:
-    known = {field.name for field in fields(Remembered)}  # A later version may remember more.
+    known = {field.name for field in fields(Remembered)}  # A later version may have more fields.
     try:
         remembered = Remembered(**{name: v for name, v in json.loads(file.read_text()).items() if name in known})
         if not remembered.run_id:
@@ -140,7 +132,7 @@ def _read(file: Path) -> Remembered | None:
 
 
 def check_fits(remembered: Remembered, config: FleetConfig) -> None:
-    """Raises UserError if the fleet file changed in what must stay while a fleet run is open."""
+    """Raises UserError if the fleet file changed a setting that must stay while a fleet run is open."""
     if not remembered.config_json:
         return
     before, now = json.loads(remembered.config_json), config.model_dump(mode="json")
@@ -163,7 +155,7 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
 
 
 def engines_token(folder: Path) -> str:
-    """Return the token that other hosts show to this host's engines; its one process makes it once."""
+    """Return the token that other hosts show to this host's engines; the host's one process makes it once."""
     file = folder / "engines.token"
     if not file.exists():
         private_files.write(file, secrets.token_urlsafe(24))

@@ -35,8 +35,7 @@ from rose.runtime.service.process import log_to
 from rose.runtime.serving import ServingDevice, ServingEngines
 
 _PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
-#: In the folder of pages: bytes free on GPUs before the first engine.
-_FREE = "serving.free.json"
+_FREE = "serving.free.json"  # In the folder of pages: free GPU bytes before the first engine.
 #: Settings of a device and of section `serving` that determine an engine.
 _OF_DEVICE = {"id", "gpu", "cores", "kv_bytes", "serving_url"}
 _OF_SECTION = {"model", "port", "max_total_tokens", "extra_args"}
@@ -47,13 +46,12 @@ _STOP_TIMEOUT_S = 40.0
 
 
 def served(plan: HostPlan) -> list[str]:
-    """Return the host's devices that ROSE's own serving engines serve."""
     return [device.id for device in plan.own.device if device.pool == "serving" and device.serving_url is None]
 
 
 def ensure(plan: HostPlan) -> dict[str, str]:
-    """Have the owner process run, and return the URLs that answer by now. Engines of a dead owner come back at their
-    ports; an owner of other serving is ended first. Raises DeploymentError and FolderError."""
+    """Make the owner process run; return the URLs that answer by now. Engines of a dead owner restart at their ports;
+    an owner of other serving is ended first. Raises DeploymentError and FolderError."""
     state = plan.state
     places.make_state(state)
     if runs(plan) and not _serves(plan):
@@ -87,7 +85,6 @@ def failures(plan: HostPlan) -> dict[str, str]:
 
 
 def fork_server(plan: HostPlan) -> Path | None:
-    """Return the socket of the owner's fork server, for rollout engines on CPU cores."""
     path = _record(plan).get("fork_server")
     return None if path is None else Path(path)
 
@@ -99,7 +96,7 @@ def stop(plan: HostPlan) -> None:
         # A starting owner has not recorded its pid yet.
         pid = _last_record(plan.state).get("pid")
         process = None if pid is None else DetachedProcess.open(pid)
-        # Open the handle first: while the lock is taken this pid is the owner.
+        # Open the handle first: this pid is the owner while the lock is taken.
         if process is not None and runs(plan):
             process.send_signal(signal.SIGTERM)
         if time.monotonic() > deadline_s:
@@ -113,12 +110,11 @@ def stop(plan: HostPlan) -> None:
 
 
 def runs(plan: HostPlan) -> bool:
-    """Return whether the owner process runs or starts."""
     return is_locked(plan.state / _LOCK)
 
 
 def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:
-    """Return bytes free on the host's GPUs at the first call, which file `kept` remembers across starts."""
+    """Return free bytes on the host's GPUs at the first call; file `kept` remembers them across starts."""
     with suppress(OSError, ValueError):
         before: dict[str, int] = json.loads(kept.read_text())
         if before.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
@@ -129,7 +125,7 @@ def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:
 
 
 def _serves(plan: HostPlan) -> bool:
-    """Return whether the running owner serves the same. A plan that this version cannot read counts as the same."""
+    """Return whether the running owner has the same plan. A plan that this version cannot read counts as the same."""
     with suppress(OSError, ValueError):
         return _serving(_planned(plan.state)) == _serving(plan)
     return True
@@ -137,8 +133,11 @@ def _serves(plan: HostPlan) -> bool:
 
 def _serving(plan: HostPlan) -> object:
     own = plan.own
-    devices = [device.model_dump(include=_OF_DEVICE) for device in own.device if device.pool == "serving"]
-    return devices, own.serving.model_dump(include=_OF_SECTION)
+    return [
+        (device.model_dump(include=_OF_DEVICE), own.serving_on(device).model_dump(include=_OF_SECTION))
+        for device in own.device
+        if device.pool == "serving"
+    ]
 
 
 def _planned(state: Path) -> HostPlan:
@@ -148,7 +147,6 @@ def _planned(state: Path) -> HostPlan:
 
 
 def _record(plan: HostPlan) -> dict[str, Any]:
-    """Return the running owner's record; empty if none runs, or it wrote none yet."""
     return _last_record(plan.state) if runs(plan) else {}
 
 
@@ -228,7 +226,7 @@ class _Owner:
                 self._stopping.wait(_AGAIN_S)
 
     def _live(self, device: ServingDevice) -> None:
-        """Start the engine and watch it to its end. Raises what ended it."""
+        """Start the engine and watch it until it ends, which raises an error."""
         device_id = device.device_id
         engines = ServingEngines([device], say=self._say, make=self._make_engine)
         try:
@@ -251,14 +249,14 @@ class _Owner:
                 device = self._fleet.serving(next(device for device in own.device if device.id == device_id))
                 assert device is not None
                 assert device.spec is not None
-                # Without a page, as an owner's server starts.
+                # Without a page, like the server of another owner.
                 spec = replace(device.spec, plugin=PluginSettings("serving", None))
                 port = self._ports.get(device_id, spec.port) if spec.any_port else spec.port
                 self._devices[device_id] = self._at(replace(device, spec=spec), port)
             return self._devices[device_id]
 
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device at a port, and at no other once its engine answered there: clients know that one."""
+        """Return the device at a port. Once its engine answered there, clients know that port, and it stays."""
         assert device.spec is not None
         spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
         return replace(device, url=spec.url, spec=spec)
@@ -311,8 +309,7 @@ class _Owner:
 
 def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
     state, lock = Path(sys.argv[1]), int(sys.argv[2])
-    # Open until this process ends; children do not inherit it.
-    os.set_inheritable(lock, False)
+    os.set_inheritable(lock, False)  # Open until this process ends; children do not inherit it.
     leftovers.remove_unused()
     _Owner(_planned(state), make_engine).run()
 

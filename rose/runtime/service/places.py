@@ -24,7 +24,7 @@ def hosts(config: FleetConfig) -> list[HostConfig]:
 
 def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:
     first = hosts(config)[0].name
-    # With one host the device's `host` may be missing or say what `host` says.
+    # With one host, a device's `host` may be missing or equal to it.
     if len(config.hosts) < 2:
         return [device.model_copy(update={"host": first}) for device in config.device] if host == first else []
     return [device for device in config.device if device.host == host]
@@ -57,12 +57,11 @@ def origin_rules(config: FleetConfig) -> OriginRules:
 
 
 def state_folder(config: FleetConfig) -> Path:
-    """Return the folder of a fleet's memory on each of its hosts."""
     return config.state.expanduser().absolute() / config.name
 
 
 def ledger(config: FleetConfig) -> Path:
-    """Return the ledger on the first host; on others the spool of events for it."""
+    """Return the ledger on the first host, or the spool of events on other hosts."""
     return config.ledger.expanduser().resolve()
 
 
@@ -125,7 +124,7 @@ class HostPlan:
         return self.state / "memory"
 
     def make_memory(self) -> None:
-        """Make or find `memory`. Raises OSError."""
+        """Raises OSError."""
         home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         private_files.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
 

@@ -19,10 +19,8 @@ from rose.runtime.engines.leftovers import LOGS_KEPT
 from rose.runtime.service.places import make_state
 
 LOG_BYTES_MAX = 32 << 20
-#: The report of a part that ends; its process stays until it is ended.
-STOPPING = "is stopping"
-#: Ray's variable with the pid of the node's process.
-_NODE = "RAY_RAYLET_PID"
+STOPPING = "is stopping"  # Report of a part that ends; its process runs until it is ended.
+_NODE = "RAY_RAYLET_PID"  # Ray's variable with the pid of the node's process.
 _T = TypeVar("_T")
 
 
@@ -45,7 +43,7 @@ def dump(plan: object) -> str:
 
 
 def load(kind: type[_T], plan: _T | str) -> _T:
-    """Return what any version's `dump` wrote; missing fields have their defaults. Raises ValidationError."""
+    """Read the result of any version's `dump`; missing fields have their defaults. Raises ValidationError."""
     return TypeAdapter(kind).validate_json(plan) if isinstance(plan, str) else plan
 
 
@@ -98,7 +96,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """`start`, and end the process with its Ray node: Ray itself goes by the wall clock, which may be set back."""
+    """`start`, which also ends the process with its Ray node: Ray's own check fails if the wall clock is set back."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

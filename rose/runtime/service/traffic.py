@@ -44,20 +44,19 @@ async def replay(config: FleetConfig) -> None:
         for number, device in enumerate(serving):
             if (url := device.serving_url or urls.get(device.id)) is None:
                 raise TrafficError(f"no serving engine of device {device.id!r} answers yet: `rose status` says why")
+            promised = config.serving_on(device)
             target = Target(
                 url=url,
-                model=config.serving.model,
+                model=promised.model,
                 token=os.environ.get("ROSE_SERVING_TOKEN"),
                 device_id=device.id,
                 engine_id=f"{device.id}-serving",
             )
-            # Prompts differ by device and start, or a prefix cache would answer.
+            # Prompts differ by device and start, so that no prefix cache answers.
             seed = config.traffic.seed + number + 1_000 * (os.getpid() % 1_000)
             lease_at = _LeaseAt(plan, device.id).read
             fitted = fit(trace, config.traffic)
-            replays.append(
-                Replay(fitted, target, config.serving, writer.record, lease_at=lease_at, seed=seed, repeat=True)
-            )
+            replays.append(Replay(fitted, target, promised, writer.record, lease_at=lease_at, seed=seed, repeat=True))
         await _until_stopped(replays)
 
 

@@ -1,5 +1,5 @@
 """`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order. Ray
-restarts what dies. A killed command's work is in the fleet's memory, and the next command completes it."""
+restarts dead parts. The fleet's memory has the work of a killed command, and the next command completes it."""
 
 import json
 import secrets
@@ -36,8 +36,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A named actor, its arguments, and the Ray resource of its host."""
-
     name: str
     cls: type
     arguments: tuple[object, ...]
@@ -73,7 +71,7 @@ class Fleet:
         return reports
 
     def place(self) -> None:
-        """Place missing parts, and restart those that a killed command left stopped. Needs the fleet's lock."""
+        """Place missing parts, and restart parts that a killed command left stopped. Needs the fleet's lock."""
         for part in self.parts:
             if (actor := self.fabric.find(part.name)) is None:
                 self.fabric.place(part.name, part.cls, *part.arguments, resource=part.resource)
@@ -112,7 +110,7 @@ class Fleet:
             time.sleep(_LOOK_S)
 
     def end(self, *, keep_runs: bool) -> None:
-        """End hosts, the controller, then the fleet run; failures are said. Needs the fleet's lock."""
+        """End hosts, the controller, then the fleet run; `say` gets failures. Needs the fleet's lock."""
         remembered = self.remembered
         remembered.ending = remembered.ending or ("keep" if keep_runs else "end")
         self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
@@ -139,7 +137,6 @@ class Fleet:
             writer.record(fleet_event(self.config, "ended"))
 
     def _is_wanted(self) -> bool:
-        """Return whether no command puts the fleet down, or has."""
         known = self.memory.read()
         return known is not None and known.run_id == self.remembered.run_id and not (known.kept or known.ending)
 
@@ -158,7 +155,7 @@ class Fleet:
             return Report(doing=f"is gone, and is placed anew: {str(error).splitlines()[0]}")
 
     def _stop(self, parts: list[Part], timeout_s: float) -> None:
-        """Stop parts side by side and end their actors, also those away, which would begin again."""
+        """Stop parts in parallel and end their actors. An actor that is away would start again."""
         actors = ((part, self.fabric.find(part.name)) for part in parts)
         calls = [(part, actor, actor.stop.remote(True)) for part, actor in actors if actor is not None]
         until_s = time.monotonic() + timeout_s
@@ -188,12 +185,12 @@ class Fleet:
 
 
 def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
-    """Find or start the fleet on the Ray cluster at `address`, else where it was started, else on a Ray of this host's
-    own. `make_host` are further arguments of the hosts' actors. Raises UserError."""
+    """Find or start the fleet on the Ray cluster at `address`, by default where it was started, else on a Ray of this
+    host's own. `make_host` are further arguments of the hosts' actors. Raises UserError."""
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if not config.hosts and (remembered is None or remembered.kept):
-        # Before anything is written. Hosts in the file are checked by themselves.
+        # Before anything is written. Hosts in the file check themselves.
         preflight.check(config)
         if (notice := preflight.notice(config)) is not None:
             say(notice)
@@ -205,8 +202,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
             if len(config.hosts) > 1:
                 raise _unknown_ray(config)
             say("starting Ray")
-            # The fleet's parts inherit this limit.
-            raise_file_limit()
+            raise_file_limit()  # The fleet's parts inherit this limit.
             address = local_ray.start(fleet_memory.folder)
         fabric = _join(config, address, say)
         _check_first_host(config, fabric)
@@ -228,8 +224,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """Put the fleet down with its own Ray; return whether one ran. `keep_runs` keeps the fleet run. Raises
-    UserError."""
+    """Put the fleet down with its own Ray; return whether one ran. `keep_runs` keeps its runs. Raises UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -305,7 +300,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
         address = f"[{address}]" if ":" in address else address
         remembered.url = f"http://{address}:{remembered.port}"
         remembered.gateway_token = config.gateway.token
-        # Hosts no longer in the file lose their token.
+        # Hosts that left the file lose their token.
         remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in hosts[1:]}
         fleet_memory.write(remembered)
         with _writer(config, remembered.run_id) as writer:
@@ -326,7 +321,6 @@ def _writer(config: FleetConfig, run_id: str) -> LedgerWriter:
 
 
 def _recorded(remembered: Remembered) -> FleetConfig | None:
-    """Return the fleet file of the fleet run; None if this version cannot read it."""
     try:
         file = json.loads(remembered.config_json)
         file["gateway"]["token"] = remembered.gateway_token
@@ -375,7 +369,7 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
 
 
 def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
-    """Raises DeploymentError if this is not the fleet's first host, which has its memory and ledger."""
+    """Raises DeploymentError unless this is the fleet's first host, which has its memory and ledger."""
     first = places.hosts(config)[0]
     if (resource := places.resource(first, fabric.node_address)) not in fabric.own_resources():
         raise DeploymentError(
@@ -405,7 +399,7 @@ def _unknown_ray(config: FleetConfig) -> UserError:
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
-    """Join the Ray cluster. Raises UserError, also if the fleet runs on another one."""
+    """Join the Ray cluster. Raises UserError, also if the fleet runs on another cluster."""
     say(f"joining Ray at {address}")
     fabric = Fabric(f"rose-{config.name}")
     fabric.join(address)

@@ -16,8 +16,7 @@ mile mind miss money moon more most mother move much music must name near need n
 nothing now number
 """
 
-#: Each is one token in current models' vocabularies, first or after a space.
-WORDS = tuple(_TEXT.split())
+WORDS = tuple(_TEXT.split())  #: Each is one token in current models' vocabularies, first or after a space.
 
 
 def prompt_text(seed: str, tokens: int) -> str:

@@ -19,8 +19,6 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The endpoint; `url` is the server's root."""
-
     url: str
     model: str
     token: str | None = None
@@ -49,8 +47,8 @@ class _Call:
 
 class Replay:
     """A replay; `stop()` it in its event loop. `record` gets one `rose.events.Request` for each due request. `repeat`
-    starts the trace over with other prompts. More than `in_flight_max` waiting requests, and requests after
-    `timeout_s`, fail. With the same `seed`, the server's prefix cache answers a second replay."""
+    restarts the trace with other prompts. Waiting requests beyond `in_flight_max`, and requests after `timeout_s`,
+    fail. With the same `seed`, the server's prefix cache answers a second replay."""
 
     def __init__(
         self,
@@ -80,14 +78,14 @@ class Replay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Send no more; `run` returns once requests in flight end. Cancel `run`'s task to cut those too."""
+        """Send no more; `run` returns once requests in flight end. Cancel `run`'s task to cut these, too."""
         self._stopping.set()
 
     async def run(self) -> Counts:
-        """Replay until the end or `stop`; once cancelled, requests in flight fail. Raises what `record` raises."""
+        """Replay until the end or `stop`; once cancelled, requests in flight fail. Raises as `record`."""
         url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
-        # A connection of its own for each: waiting would delay arrivals, and the server may close a kept one.
+        # Each has its own connection: waiting would delay arrivals, and the server may close a kept one.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
             try:
@@ -106,14 +104,13 @@ class Replay:
         return self.counts
 
     def _calls(self, began_ns: int) -> Iterator[_Call]:
-        """Yield requests in the order they are due, with their bodies made ahead."""
         trace = self._fitted.trace
         number = 0
         while True:
             for arrival, prompt, output in zip(
                 trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
             ):
-                # One width, so that no id is another's prefix: engines abort by prefix.
+                # All ids have one length: engines abort by prefix.
                 request_id = f"{trace.name}-{self._seed}-{number:09d}"
                 yield _Call(request_id, began_ns + arrival, prompt, output, self._body(request_id, prompt, output))
                 number += 1
@@ -133,7 +130,7 @@ class Replay:
 
     async def _stopped_by(self, due_ns: int) -> bool:
         if (wait_s := (due_ns - monotonic_ns()) / 1_000_000_000) <= 0:
-            await asyncio.sleep(0)  # Behind time: still let responses be read.
+            await asyncio.sleep(0)  # Late: let responses be read anyway.
             return self._stopping.is_set()
         try:
             await asyncio.wait_for(self._stopping.wait(), wait_s)

@@ -19,11 +19,9 @@ class Arrivals:
     sent_ns: int
     tokens: int = 0
     prompt_tokens: int | None = None
-    #: Prompt tokens from its prefix cache, if it says so.
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  #: Prompt tokens in the server's prefix cache, if known.
     times_ns: list[int] = field(default_factory=list)
-    #: Tokens at those times; `tokens` may be more if the total comes at the end.
-    seen: int = 0
+    seen: int = 0  #: Tokens at those times; `tokens` may be more if the total comes at the end.
 
     def add(self, at_ns: int, new: int) -> None:
         if new > 0:
@@ -50,7 +48,7 @@ class Arrivals:
 
 async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
     """Read server-sent events of `/v1/completions` until `[DONE]`; without usage a chunk with text is one token. Raises
-    StreamError for an error, an abort, or a stream without its end."""
+    StreamError for an error, an abort, or a stream without an end."""
     finish: str | None = None
     async for line in lines:
         at_ns = monotonic_ns()
@@ -80,7 +78,7 @@ def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
         details = usage.get("prompt_tokens_details") or {}
         arrivals.cached_tokens = details.get("cached_tokens", arrivals.cached_tokens)
     choices = chunk.get("choices")
-    if not choices:  # The closing chunk: totals, at a time that says nothing about tokens.
+    if not choices:  # The closing chunk has totals; its time says nothing about tokens.
         if usage:
             arrivals.tokens = max(arrivals.tokens, usage.get("completion_tokens", 0))
         return None

@@ -52,8 +52,7 @@ class FittedTrace:
 
     trace: Trace
     keep_share: float
-    #: Factors of prompt lengths, output lengths and gaps.
-    length_scale: float
+    length_scale: float  #: Factors of prompt lengths, output lengths and gaps.
     output_length_scale: float
     time_scale: float
     period_ns: int
@@ -97,7 +96,7 @@ def fit(
 ) -> FittedTrace:
     """Return the trace within `config`'s limits, never denser or longer: gaps times `time_scale`, the first
     `duration_s`. Requests are dropped with equal chance, so bursts stay bursts. Lengths are scaled until the whole
-    trace's 99th percentile (nearest rank) is the configured maximum; none is below 1."""
+    trace's 99th percentile (nearest rank) is the configured maximum; the minimum is 1."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
@@ -135,7 +134,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
         )
     lengths = []
     for column, value in zip(COLUMNS[1:], values[1:], strict=True):
-        # More than ten digits are damage, and would not fit the arrays.
+        # Longer values are damage, and would not fit the arrays.
         if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) < 1:
             raise TraceError(f"trace {path}, line {line}, column {column}: {value!r} is not a whole number from 1")
         lengths.append(int(value))

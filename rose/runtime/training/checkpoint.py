@@ -6,8 +6,7 @@
     weights/         the published versions
     lock             held by the working trainer
 
-Each file is replaced whole. Events recorded again after a restart are identical, and count once.
-"""
+Each file is replaced whole. Events recorded again after a restart are identical, and count once."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class Checkpoint:
         self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
 
     def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
-        """Raise CheckpointError naming the first field that differs from the run's begin."""
+        """Raise CheckpointError naming the first field that differs from the run's start."""
         kept = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             before = kept.get(table, now)
@@ -75,12 +74,12 @@ class Checkpoint:
         return TaskConfig.model_validate(kept["task"]), TrainingConfig.model_validate(kept["training"])
 
     def save_update(self, trainer: Trainer, step: int, stats: StepStats, verdicts: list[Verdict], event: Step) -> None:
-        """Keep an update and what to record of it; `event` lacks what is only known after publication."""
+        """Keep an update and its records; `event` lacks facts that are only known after publication."""
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}
         trainer.save(self.folder / "trainer.pt", step, stats, json.dumps(pending))
 
     def load_update(self, trainer: Trainer) -> tuple[list[Verdict], Step] | None:
-        """Restore a trainer's last update, and return what to record of it; None: there was none."""
+        """Restore a trainer's last update, and return its records; None without an update."""
         path = self.folder / "trainer.pt"
         if not path.exists():
             return None

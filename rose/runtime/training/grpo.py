@@ -28,8 +28,7 @@ class TokenLoss:
     """Sums over tokens, so that micro-batches add up; divide by the mini-batch's token count."""
 
     loss: Tensor
-    #: k3 estimate of KL(behaviour || policy), detached.
-    kl: Tensor
+    kl: Tensor  #: k3 estimate of KL(behaviour || policy), detached.
 
 
 def token_loss(

@@ -1,7 +1,6 @@
-"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1, so rollouts of step
-k may begin once version k - `staleness_max` is published. An update is kept before its version is published, and a
-step is recorded after that: a loop killed at any moment repeats no update, and publishes and records what is
-missing."""
+"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1, so rollouts of step k
+may begin once version k - `staleness_max` is published. An update is saved before its version is published, and a step
+is recorded after that: a killed loop repeats no update, and publishes and records the rest."""
 
 import math
 import time
@@ -22,16 +21,13 @@ from rose.runtime.training.train_time import TrainTime
 from rose.runtime.training.trainer import StepStats, Trainer
 
 _WAIT_S = 0.2
-#: Lost games are played again at this interval, ...
-_AGAIN_S = 5.0
-#: ... but a game that engines failed at this often counts as lost once its step has others to train on.
+_AGAIN_S = 5.0  #: Lost games are played again at this interval.
+#: A game that engines failed at this often counts as lost once its step has other games to train on.
 _FAILED_MAX = 3
 
 
 @dataclass(slots=True)
 class _Rollouts:
-    """The rollouts of one step, for the update of version `step`."""
-
     step: int
     games: int
     began_ns: int
@@ -70,13 +66,10 @@ class _Rollouts:
         return again
 
 
-#: What an update leaves to record.
-_Updated = tuple[list[Verdict], Step]
+_Updated = tuple[list[Verdict], Step]  #: An update's records.
 
 
 class TrainLoop:
-    """Plays the remaining steps in `run`. `say` gets progress, `done` each finished step."""
-
     def __init__(
         self,
         run: Run,
@@ -93,7 +86,7 @@ class TrainLoop:
         self._players, self._checkpoint, self._train_time = players, checkpoint, train_time
         self._say, self._done = say, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-train")
-        #: Trajectories of an earlier client that were not trained are in the ledger under other names.
+        #: The ledger has an earlier client's untrained trajectories under other names.
         self._prefix = run.run_id if run.fence <= 1 else f"{run.run_id}-r{run.fence}"
         self._rollouts: dict[int, _Rollouts] = {}
         self._unrecorded: list[Trajectory] = []
@@ -130,8 +123,7 @@ class TrainLoop:
         while not rollouts.complete:
             self._tend(_WAIT_S)
         del self._rollouts[step]
-        # Trajectories are in the ledger before anything says that they were trained.
-        self._record_trajectories()
+        self._record_trajectories()  # Trajectories are in the ledger before their training is recorded.
         updating = self._thread.submit(self._update, rollouts)
         while not updating.done():
             self._tend(_WAIT_S, updating)
@@ -160,7 +152,7 @@ class TrainLoop:
         for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             trajectory = played.trajectory
             self._rollouts[trajectory.step].take(played)
-            # A game whose turns no engine took leaves nothing to record.
+            # A game without any engine's turn leaves no record.
             if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
                 self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
@@ -232,8 +224,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the step of the update `stats`, without lost trajectories: nobody judged them. `total_ns` spans both
-    phases."""
+    """Return the step of the update `stats`, without lost trajectories. `total_ns` spans both phases."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,
@@ -242,8 +233,7 @@ def step_event(
         trajectories=len(trajectories),
         trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
         reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
-        # A diverged update must not stop the run that shows it.
-        loss=_finite(stats.loss),
+        loss=_finite(stats.loss),  # A diverged update must not stop the run that shows it.
         entropy=_finite(stats.entropy),
         kl=_finite(stats.kl),
         grad_norm=_finite(stats.grad_norm),

@@ -1,6 +1,6 @@
 """The built-in policy: a small Llama, stored as an ordinary Hugging Face checkpoint. The forward pass is our own (no
-transformers import, right-padded batches need no mask), with the parameter names of transformers' `LlamaForCausalLM`,
-which serving engines load. Masters are float32, checkpoints bfloat16."""
+import of transformers; right-padded batches need no mask), with the parameter names of transformers'
+`LlamaForCausalLM`, which serving engines load. Masters are float32, checkpoints bfloat16."""
 
 from __future__ import annotations
 
@@ -191,8 +191,7 @@ def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
     """Return the logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row, on the policy's
-    device. The token at position i is predicted from the hidden state at i - 1; only those states meet the output
-    layer."""
+    device. The hidden state at i - 1 predicts the token at i; only such states meet the output layer."""
     padded = pad(ids, device=policy.device)
     generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])

@@ -20,7 +20,7 @@ from rose.runtime.training.train_time import TrainTime, page_of
 
 
 class TrainError(UserError):
-    """Options that do not go together."""
+    """Conflicting options."""
 
 
 def train(
@@ -40,9 +40,9 @@ def train(
     wait_s: float = 0.0,
 ) -> str:
     """Train to the last step; return the run's id. `say` gets progress, `done` each step. `kept`: `folder` outlives
-    this process, and `resume` continues from it. `device` is the fleet's device that the trainer works on, if any.
-    `wait_s` is how long to wait for a starting fleet. A kept run stays open after KeyboardInterrupt or when the
-    controller is away, and can be resumed. Raises UserErrors that say what to do."""
+    this process, and `resume` continues from it. The trainer works on the fleet's `device`, if any, and waits up to
+    `wait_s` for a starting fleet. A kept run stays open after KeyboardInterrupt or when the controller is unavailable,
+    and can be resumed. Raises UserErrors that say what to do."""
     own = _device(fleet, device)
     page = None if device is None or wait_s else page_of(device)
     if fleet is not None and own is not None:
@@ -61,7 +61,7 @@ def train(
         model = (RolloutConfig() if fleet is None else fleet.rollout).model
         if not resume and not wait_s:
             _check_fleet(url, token, model)
-        # torch reads the number of threads once, as it is loaded.
+        # torch reads the number of threads only when it is loaded.
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         import torch
 
@@ -120,8 +120,8 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 
 
 def _check_fleet(url: str, token: str | None, model: str) -> None:
-    """Check that the fleet is there and serves this model, before a minute goes into making one. Raises DeploymentError
-    if it is away, UserError if it refuses, TrainError if it has another model."""
+    """Check the fleet and its model before a minute goes into making a model. Raises DeploymentError for an unavailable
+    fleet, UserError for a refusal, TrainError for another model."""
     if (fleet_model := ControllerClient(url, token).status()["model"]) not in (None, model):
         raise TrainError(
             f"the rollout model here is {model!r} and that of the fleet at {url} is {fleet_model!r}: give its fleet "

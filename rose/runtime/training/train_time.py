@@ -26,8 +26,7 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the time inside as training, unless the page is away, as between two starts. Raises
-        DeviceTakenError."""
+        """Count the time inside as training, if the page is there. Raises DeviceTakenError."""
         if (page := self._present()) is None:
             yield
             return
@@ -57,7 +56,7 @@ def _attached(path: Path) -> ArbiterPage:
 
 
 def page_of(device_id: str) -> Path:
-    """Return the page of a device of this host whose agent runs. Raises NoPageError naming the devices that exist."""
+    """Return the page of a device with an agent on this host. Raises NoPageError naming the devices that exist."""
     from rose.runtime.coserving.attach.attaching import pages_in_use
 
     pages = [Path(use.page) for use in pages_in_use() if use.agent]

@@ -16,8 +16,7 @@ from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss
 from rose.runtime.training.policy_model import Policy, generated_logits
 
-#: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy.
-MICRO_BATCH_TOKENS = 4096
+MICRO_BATCH_TOKENS = 4096  #: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +26,8 @@ class StepStats:
     version: int
     loss: float
     entropy: float
-    #: k3 estimate of the distance to the sampling policy, over the update's mini-batches.
-    kl: float
-    #: Largest norm before clipping over the update's mini-batches.
-    grad_norm: float
+    kl: float  #: k3 estimate of the distance to the sampling policy, over the update's mini-batches.
+    grad_norm: float  #: Largest norm before clipping over the update's mini-batches.
     tokens_trained: int
     stale: list[str]
 
@@ -54,7 +51,7 @@ class Trainer:
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
         """Pass once over the trajectories in mini-batches. Drops those older than `staleness_max` versions, and lost
-        ones, whose reward is not the policy's doing. Groups of equal rewards carry no signal and are skipped."""
+        ones, whose reward does not judge the policy. Groups of equal rewards carry no signal and are skipped."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         kept = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -82,8 +79,7 @@ class Trainer:
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Keep all that the next update depends on in `path`, atomically and durably. `note` is for the resuming
-        trainer."""
+        """Save the next update's inputs in `path`, atomically and durably. `note` is for the resuming trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
@@ -98,7 +94,7 @@ class Trainer:
         replace_file(partial, path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
-        """Continue from `path`, kept on any device; return the step and outcome of the last update."""
+        """Continue from `path`, saved on any device; return the step and outcome of the last update."""
         # Loading moves each tensor to its own device; AdamW's step counts stay on the CPU.
         state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
@@ -116,7 +112,7 @@ class Trainer:
         for batch in by_length([len(t.ids) for t, _ in samples], MICRO_BATCH_TOKENS):
             rows = [samples[index] for index in batch]
             logits, ids = generated_logits(self.policy, [t.ids for t, _ in rows], [t.mask for t, _ in rows])
-            # The engine's logprobs are of the sampling distribution, which the temperature shaped.
+            # The temperature shaped the sampling distribution of the engine's logprobs.
             logits = logits / training.temperature
             logprobs = torch.log_softmax(logits, -1).gather(1, ids[:, None])[:, 0]
             sampled = [lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made]
@@ -127,8 +123,7 @@ class Trainer:
             sums += torch.stack([part.loss.detach(), part.kl, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm=1.0)
         self._optimizer.step()
-        # Waits for the device, so that the update's time includes its work.
-        return sums.cpu(), float(norm)
+        return sums.cpu(), float(norm)  # Waits for the device, so that the update's time includes its work.
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:

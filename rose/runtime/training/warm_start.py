@@ -15,27 +15,23 @@ from rose.runtime.engines.models import once
 from rose.runtime.rollout import vocabulary
 from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
 
-#: Raise when the same settings give another checkpoint.
-RECIPE = 1
+RECIPE = 1  #: Raise when the same settings give another checkpoint.
 
-#: Seed prefix of warm-start maps, so that RL never trains on imitated boards.
-_STREAM = 1
+_STREAM = 1  #: Seed prefix of warm-start maps, so that RL never trains on imitated boards.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
     task: TaskConfig
     seed: int = 0
-    #: Share of the imitated player's moves that are uniformly random.
-    noise: float = 0.4
+    noise: float = 0.4  #: Share of the imitated player's moves that are uniformly random.
     episodes: int = 2000
     batch_episodes: int = 8
     learning_rate: float = 1.5e-3
-    #: Fields of `PolicyShape` that differ from its defaults.
-    shape: dict[str, int] = field(default_factory=dict)
+    shape: dict[str, int] = field(default_factory=dict)  #: Fields of `PolicyShape` that differ from its defaults.
 
     def digest(self) -> str:
-        """Return a hash of all that decides the weights, which names the cached checkpoint."""
+        """Return a hash of the inputs of the weights, which names the cached checkpoint."""
         settings = dataclasses.asdict(dataclasses.replace(self, task=None))  # type: ignore[arg-type]
         task = self.task.model_dump(include={"name", "size", "frozen_share", "slippery", "turns_max"})
         text = json.dumps([RECIPE, settings, task, vocabulary.NAMES], sort_keys=True)
@@ -43,15 +39,13 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: this process gets no
-    GPU context."""
+    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: no GPU context here."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player and save the policy in `folder`. The same settings give the same weights on one machine,
-    torch device and thread count."""
+    """Imitate the noisy player; save the policy in `folder`, equal for equal settings, machine, device and threads."""
     import torch
     from torch.nn import functional
 
@@ -81,7 +75,6 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
 
 
 def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Episode:
-    """Play game `number` of the noisy shortest-path player, with true reasoning in every turn."""
     episode = Episode(settings.task, seed_of(_STREAM, settings.seed, number), slip_seed=number)
     steps_left = distances(episode.board)
     while not episode.done:

@@ -1,5 +1,4 @@
-"""Compile what a sync runs before the first one needs it, which would wait for it: `python -m` this, once after
-installing. It is kept beside the code, or in the user's cache where that cannot be written."""
+"""Compiles the codec before the first sync needs it: run `python -m` this module after installing. Numba caches it."""
 
 import tempfile
 from pathlib import Path
@@ -11,11 +10,10 @@ from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
 _DTYPES = (torch.bfloat16, torch.float32)
-_ELEMENTS = (1 << 12, 1 << 18)  # One that is encoded to be small, and one that is encoded to be fast.
+_ELEMENTS = (1 << 12, 1 << 18)  # One size that is encoded `small`, and one that is encoded `fast`.
 
 
 def compile_codec() -> None:
-    """Publish and apply a few versions of small weights, as a trainer and an engine do."""
     weights = {
         f"{dtype} {elements}": torch.linspace(-1, 1, elements).to(dtype) for dtype in _DTYPES for elements in _ELEMENTS
     }

@@ -1,4 +1,4 @@
-"""The error of weight transfer; `origin` has the kinds of it that an origin's answer can be."""
+"""The error of weight transfer; `origin` has subclasses for an origin's answers."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from rose.errors import UserError
 
 class TransferError(UserError):
     """A version could not be published, fetched, staged or applied; the engine is unchanged. The message names the
-    tensor or the package, the expected and the actual value, and the remedy."""
+    tensor or package, the expected and the actual value, and the remedy."""
 
     exit_code: ClassVar[int] = 1
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-#: Is entered before each portion of work and left after it, perhaps in several threads at once. To enter it may take
-#: long, while others need the device, or raise what ends the work.
+#: Context of each portion of work, perhaps in several threads at once. Entering may wait while others need the device,
+#: or raise an error that ends the work.
 Turn = Callable[[], AbstractContextManager[object]]
-at_once: Turn = nullcontext  # Where nobody else needs the device.
-PORTION_BYTES = 4 << 20  # Copied or hashed at most in one turn, unless rows are longer. It takes about a millisecond.
+at_once: Turn = nullcontext  # For a device that is not shared.
+PORTION_BYTES = 4 << 20  # Copied or hashed at most in one turn, about a millisecond, unless rows are longer.
 
 
 def portions(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.ledger import layout, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many, sql_statement
 from tests.ledger.adversary.histories import append, figures_of, write
+from tests.ledger.conftest import flip
 from tests.ledger.evidence.ledgers import powers
 from tests.long_form import usual
 
@@ -72,11 +73,6 @@ def _without_record(act):
         shutil.rmtree(root / "verified")
 
     return both
-
-
-def _flip(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
 
 
 ACTS = {
@@ -141,11 +137,11 @@ ACTS = {
         "rollup: the newest generation",
     ),
     "a roll-up that was replaced altered": (
-        lambda root: _flip(root / FOLDER / "000000/daily_event.parquet"),
+        lambda root: flip(root / FOLDER / "000000/daily_event.parquet", 50),
         "rollup/000000/daily_event.parquet: its bytes were changed",
     ),
     "the ids that roll-ups count altered": (
-        lambda root: _flip(root / FOLDER / "ids/000000.parquet"),
+        lambda root: flip(root / FOLDER / "ids/000000.parquet", 50),
         "rollup/ids/000000.parquet: its bytes were changed",
     ),
     "the ids that roll-ups count removed": (
@@ -153,12 +149,16 @@ ACTS = {
         "rollup/ids/000001.parquet: it is missing",
     ),
     "what awaits removal altered": (
-        lambda root: _flip(sorted((root / "live/a/000000").iterdir())[-1]),
+        lambda root: flip(sorted((root / "live/a/000000").iterdir())[-1], 50),
         "its bytes were changed",
     ),
     "a file added to what awaits removal": (
         lambda root: shutil.copy(_newest(root), root / "live/a/000000"),
         "it is not among those that were merged",
+    ),
+    "archived events read again from what awaits removal": (
+        lambda root: ((root / "archived/old/000000-000000.json").unlink(), catalog.refresh(root)),
+        "archived/old/000000-000000.json: it is missing, and the archive did not bring its events back",
     ),
     "a foreign head": (lambda root: (root / "heads/x").touch(), "heads/x: a foreign name"),
 }

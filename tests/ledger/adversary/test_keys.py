@@ -23,9 +23,9 @@ from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from rose.ledger.writer import LedgerWriter
 from tests.ledger.adversary.acts import change_files, edit_views, many
 from tests.ledger.adversary.histories import append, figures_of, make, report_of
+from tests.ledger.conftest import record
 
 #: Of the ledgers that seem sound, each so many-th is reported too: that takes longer than all the rest.
 REPORT_EVERY = 20
@@ -176,8 +176,7 @@ def _forged_sums(root, factor):
     content = json.dumps(coverage, indent=1).encode()
     (root / newest.folder / "coverage.json").write_bytes(content)
     detail = {"generation": newest.generation, "coverage_sha256": hashlib.sha256(content).hexdigest()}
-    with LedgerWriter.open(root, "rollup", "ledger") as log:
-        log.record(Ledger(action="rolled_up", detail_json=json.dumps(detail)), durable=True)
+    record(root, Ledger(action="rolled_up", detail_json=json.dumps(detail)), writer="rollup", run_id="ledger")
 
 
 def _read_by_readers(root):

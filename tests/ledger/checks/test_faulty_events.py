@@ -14,7 +14,7 @@ from rose.ledger import catalog, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 
 _AT_US = 1_793_491_200_000_000
 _SLICE = {f"{bucket}_ns": 1 for bucket in events.BUCKETS}
@@ -40,10 +40,6 @@ def _whole(kind):
 def _with(event, **changed):
     named = zip((each.name for each in rows.fields_of(event.kind)), rows.encode(event), strict=True)
     return event.kind, tuple(changed.get(name, value) for name, value in named)
-
-
-def _damage():
-    return [row for row, _ in _damage_and_whether_it_can_be_summed()]
 
 
 def _damage_and_whether_it_can_be_summed():
@@ -81,12 +77,10 @@ def _write(root, items, writer="w"):
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    root = tmp_path_factory.mktemp("damaged") / "ledger"
-    with LedgerWriter.open(root, "sound", "r") as writer:
-        for kind in KINDS:
-            writer.record(_whole(kind))
-    _write(root, _damage())
-    return root, sum(not can_be_summed for _, can_be_summed in _damage_and_whether_it_can_be_summed())
+    root = record(tmp_path_factory.mktemp("damaged") / "ledger", *map(_whole, KINDS), writer="sound")
+    damage, can_be_summed = zip(*_damage_and_whether_it_can_be_summed(), strict=True)
+    _write(root, damage)
+    return root, can_be_summed.count(False)
 
 
 def test_every_row_that_the_views_leave_out_is_named(damaged):
@@ -112,9 +106,7 @@ def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path):
 
 
 def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_path):
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-        for _ in range(300):
-            writer.record(_turn(prompt_tokens=2**55 - 1))
+    record(tmp_path / "ledger", *[_turn(prompt_tokens=2**55 - 1)] * 300)
     assert ask(tmp_path / "ledger", "SELECT prompt_tokens FROM daily_turn") == [(2**63 - 1,)]
 
 
@@ -124,10 +116,9 @@ def _turn(**fields):
 
 
 def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, lease):
-    root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for budget, at_us in ((1, 10), (1, 20), (2, 30)):
-            writer.record(lease(event_id="same", kv_budget_bytes=budget, at_us=at_us))
+    sent = ((1, 10), (1, 20), (2, 30))
+    leases = (lease(event_id="same", kv_budget_bytes=budget, at_us=at_us) for budget, at_us in sent)
+    root = record(tmp_path / "ledger", *leases)
     count, (fault,) = views.faulty_events(root)
     assert (count, fault.seq) == (1, 2)
     assert str(fault) == (
@@ -137,10 +128,8 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, le
 
 
 def test_slices_of_a_device_that_overlap_are_named(tmp_path):
-    root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for t0_ns, device_id in ((7, "a"), (0, "a"), (13, "a"), (13, "b")):
-            writer.record(_slice(t0_ns, device_id=device_id))
+    begun = ((7, "a"), (0, "a"), (13, "a"), (13, "b"))
+    root = record(tmp_path / "ledger", *(_slice(t0_ns, device_id=device_id) for t0_ns, device_id in begun))
     _, found = views.faulty_events(root)
     assert [str(fault) for fault in found] == [
         "w/2: event 'device_slice': t0_ns must be at or after the end of the slice before it, 14, got 13"

@@ -1,6 +1,7 @@
 import json
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -22,11 +23,8 @@ def _known(root):
 
 def test_writers_that_come_at_once_are_all_named(root):
     names = [f"w{number}" for number in range(20)]
-    threads = [threading.Thread(target=registry.note, args=(root, name)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(partial(registry.note, root), names))
     assert sorted(_known(root)) == sorted(names)
 
 

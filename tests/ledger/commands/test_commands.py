@@ -10,9 +10,8 @@ import typer
 
 from rose.ledger.commands import ledger_app, sql_command
 from rose.ledger.growth import archive, compaction, rollup
-from rose.ledger.writer import LedgerWriter
 from tests.ledger.commands.conftest import check_refused, invoke
-from tests.ledger.conftest import close_epochs, copied
+from tests.ledger.conftest import close_epochs, copied, record
 
 app = typer.Typer()
 app.command("sql")(sql_command)
@@ -23,11 +22,9 @@ QUERY = "SELECT lease_id, reason, event_time FROM lease_event ORDER BY lease_id"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, lease):
-    root = tmp_path_factory.mktemp("made") / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for n in range(3):
-            writer.record(lease(lease_id=f"l{n}", at_us=n * 1_000_000, reason="a, [b]" if n == 1 else None))
-    return root
+    reasons = (None, "a, [b]", None)
+    leases = (lease(lease_id=f"l{n}", at_us=n * 1_000_000, reason=reason) for n, reason in enumerate(reasons))
+    return record(tmp_path_factory.mktemp("made") / "ledger", *leases)
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +85,7 @@ def test_what_cannot_be_done_is_said_in_one_message(arguments, says):
 
 
 def test_verify_says_sound_or_names_every_problem(root, lease):
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for reason in ("one", "\x1b[2Jother"):
-            writer.record(lease(event_id="same", reason=reason, at_us=1))
+    record(root, *(lease(event_id="same", reason=reason, at_us=1) for reason in ("one", "\x1b[2Jother")))
     done = run("ledger", "verify")
     assert done.exit_code == 0
     assert "The ledger is sound." in done.stdout

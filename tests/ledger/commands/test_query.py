@@ -8,9 +8,8 @@ import typer
 
 from rose.ledger.commands import query_command, schema_command, sql_command
 from rose.ledger.reading import named
-from rose.ledger.writer import LedgerWriter
 from tests.ledger.commands.conftest import check_refused, invoke
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import copied, record
 from tests.ledger.hosts.served import serve
 
 app = typer.Typer()
@@ -22,12 +21,9 @@ run = partial(invoke, app)
 
 @pytest.fixture(scope="module")
 def root_made(tmp_path_factory, lease):
-    root = tmp_path_factory.mktemp("made") / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for n in range(3):
-            at_us = 1_793_491_200_000_000 + n * 2_000_000
-            writer.record(lease(lease_id=f"l{n}", device_id=f"d{n}", at_us=at_us, expires_at_us=at_us + 1))
-    return root
+    times = [1_793_491_200_000_000 + n * 2_000_000 for n in range(3)]
+    leases = (lease(lease_id=f"l{n}", device_id=f"d{n}", at_us=us, expires_at_us=us + 1) for n, us in enumerate(times))
+    return record(tmp_path_factory.mktemp("made") / "ledger", *leases)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,9 @@
 """Ledgers for tests of what proves them, and what an insider makes of one who has its host's keys."""
 
+import io
 import shutil
+
+import pyarrow.parquet as pq
 
 from rose.events import Power
 from rose.ledger import layout, rows, segments
@@ -32,6 +35,12 @@ def write(root, writer, *, epochs=1, per_epoch=2, power_mw=lambda seq: 7, named=
         for _ in range(per_epoch):
             tail = append(root, tail, 2, power_mw(tail.next_seq), named=named)
     return tail
+
+
+def parquet(table, **options):
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, **options)
+    return buffer.getvalue()
 
 
 def rewritten(root, make):

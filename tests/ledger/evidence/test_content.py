@@ -13,15 +13,12 @@ from rose.ledger import rows
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import Link, chain_sha256, link_message, ranges_sha256, rows_sha256
 from rose.ledger.layout import LedgerError
+from tests.ledger.evidence.ledgers import parquet
 
 SCHEMA = rows.schema()
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-VALUES = {
-    pa.int64(): st.integers(-(2**63), 2**63 - 1),
-    pa.float64(): st.floats(),
-    pa.string(): TEXTS,
-    pa.bool_(): st.booleans(),
-}
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+VALUES = {pa.int64(): INTEGERS, pa.float64(): st.floats(), pa.string(): TEXTS, pa.bool_(): st.booleans()}
 NAMES = ["at_us", "t0_ns", "t1_ns", "compute_share", "reward", "lease_id", "reason", "ok", "accepted"]
 
 
@@ -38,12 +35,6 @@ def tables(draw):
         kind = SCHEMA.field(name).type
         columns[name] = pa.array(draw(st.lists(st.none() | VALUES[kind], min_size=count, max_size=count)), kind)
     return pa.table(columns)
-
-
-def _parquet(table, **options):
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, **options)
-    return buffer.getvalue()
 
 
 def _rechunked(table, data):
@@ -75,6 +66,8 @@ def test_the_digest_is_of_the_content_however_it_is_stored(table, data):
     expected = rows_sha256(table)
     shuffled = table.take(pa.array(data.draw(st.permutations(range(table.num_rows)))))
     names = data.draw(st.permutations(table.column_names))
+    encoded = {name: table[name].dictionary_encode() for name in names if pa.types.is_string(table[name].type)}
+    large = pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in table.schema])
     others = {
         "chunks": _rechunked(table, data),
         "rows shuffled": shuffled,
@@ -82,16 +75,9 @@ def test_the_digest_is_of_the_content_however_it_is_stored(table, data):
         "columns of nulls": _null_columns(table),
         "garbage under nulls": _with_garbage(table),
         "a slice": pa.concat_tables([table.slice(0, 1), table]).combine_chunks().slice(1),
-        "dictionaries": pa.table(
-            {
-                name: table[name].dictionary_encode() if pa.types.is_string(table[name].type) else table[name]
-                for name in names
-            }
-        ),
-        "long texts": table.cast(
-            pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in table.schema])
-        ),
-        "Parquet": pq.read_table(io.BytesIO(_parquet(shuffled, use_dictionary=False, compression="none"))),
+        "dictionaries": pa.table({name: encoded.get(name, table[name]) for name in names}),
+        "long texts": table.cast(large),
+        "Parquet": pq.read_table(io.BytesIO(parquet(shuffled, use_dictionary=False, compression="none"))),
     }
     for how, other in others.items():
         assert rows_sha256(other) == expected, how
@@ -129,7 +115,7 @@ def test_a_file_that_is_cut_has_the_digests_of_its_ranges(table, data):
     bounds = [0, *sorted(data.draw(st.lists(st.integers(0, count), max_size=5))), count]
     expected = [rows_sha256(table.slice(a, b - a)) for a, b in itertools.pairwise(bounds)]
     shuffled = table.take(pa.array(data.draw(st.permutations(range(count)))))
-    found = ranges_sha256(_parquet(shuffled, row_group_size=7), [first + bound for bound in bounds[:-1]])
+    found = ranges_sha256(parquet(shuffled, row_group_size=7), [first + bound for bound in bounds[:-1]])
     assert found[0] == expected
 
 
@@ -142,7 +128,7 @@ def test_numbers_that_are_equal_and_not_the_same_have_digests_of_their_own():
 def test_no_rows_have_one_digest_whatever_their_columns():
     empty = SCHEMA.empty_table()
     assert rows_sha256(empty) == rows_sha256(empty.select(["seq"])) == rows_sha256(empty.slice(0))
-    assert ranges_sha256(_parquet(empty), [5, 5])[0] == [rows_sha256(empty)] * 2
+    assert ranges_sha256(parquet(empty), [5, 5])[0] == [rows_sha256(empty)] * 2
 
 
 @pytest.mark.parametrize(
@@ -161,20 +147,11 @@ def test_rows_of_which_there_is_no_digest_are_refused(table):
 
 def test_the_digest_stays_what_it_is():
     """A release that computed another one would call every ledger forged."""
-    table = pa.table(
-        {
-            "seq": [3, 4, 5],
-            "kind": ["turn", "lease", "turn"],
-            "reward": [0.5, None, -1.0],
-            "ok": [True, False, None],
-            "lease_id": [None, "\u00e9", ""],
-        }
-    )
-    assert rows_sha256(table) == "e0d44b66ac90d2cf3dcc7db5d7ad23f6fd32a6ed4db39aec2e75c4487e679dce"
-    assert (
-        chain_sha256("", "w", 3, 5, rows_sha256(table))
-        == "bfa6b0c870486f33bdf5c1624ab650eaaaa84a5dfb14f68801f942b68aab87f6"
-    )
+    columns = {"seq": [3, 4, 5], "kind": ["turn", "lease", "turn"], "reward": [0.5, None, -1.0]}
+    digest = rows_sha256(pa.table(columns | {"ok": [True, False, None], "lease_id": [None, "\u00e9", ""]}))
+    assert digest == "e0d44b66ac90d2cf3dcc7db5d7ad23f6fd32a6ed4db39aec2e75c4487e679dce"
+    chain = chain_sha256("", "w", 3, 5, digest)
+    assert chain == "bfa6b0c870486f33bdf5c1624ab650eaaaa84a5dfb14f68801f942b68aab87f6"
 
 
 ENTRY = {"file": "live/w/000000/0", "first_seq": 3, "last_seq": 5, "sha256": "f", "previous_sha256": ""}

@@ -13,7 +13,7 @@ from rose.ledger.evidence import continuation, keys, receipt
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import record
 from tests.ledger.evidence import ledgers
 
 
@@ -110,14 +110,8 @@ def test_a_rewritten_chain_names_the_first_segment_that_another_signed(root, kep
     header = ledgers.segments.read_header(newest.read_bytes())
     before = ledgers.segments.read_header(sorted(newest.parent.iterdir())[-2].read_bytes())
     newest.unlink()
-    again = dataclasses.replace(
-        tail,
-        next_index=header.index,
-        next_seq=header.first_seq,
-        sha256=header.previous_sha256,
-        link=before.chain_sha256,
-        key=keys.load_or_make(),
-    )
+    place = {"next_index": header.index, "next_seq": header.first_seq, "sha256": header.previous_sha256}
+    again = dataclasses.replace(tail, **place, link=before.chain_sha256, key=keys.load_or_make())
     ledgers.append(root, again, 2, power_mw=1)
     (problem,) = _held(root, kept, forged="b").problems
     assert "writer b was rewritten or set back" in problem
@@ -140,8 +134,7 @@ def test_daily_sums_that_are_not_those_of_the_events_are_found(root, kept):
     (folder / "coverage.json").write_text(json.dumps(coverage, indent=1))
     recorded = continuation.examine.recorded(root, "rollup", "rolled_up")[-1]
     forged = {**recorded, "coverage_sha256": continuation.examine.sha256_of((folder / "coverage.json").read_bytes())}
-    with LedgerWriter.open(root, "rollup", "ledger") as writer:
-        writer.record(Ledger(action="rolled_up", detail_json=json.dumps(forged)), durable=True)
+    record(root, Ledger(action="rolled_up", detail_json=json.dumps(forged)), writer="rollup", run_id="ledger")
     (problem,) = _held(root, kept).problems
     assert problem.startswith("rollup/000000/daily_event.parquet: ")
     assert "are not the sums of the events that they count" in problem

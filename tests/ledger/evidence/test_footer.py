@@ -75,21 +75,15 @@ def test_what_honest_writers_say_is_taken(tmp_path):
 def test_what_this_version_cannot_read_is_not_checked(options, structure):
     """Nothing says that it was changed, and the rows are held against their digest all the same."""
     table = _table(["a", "b"])
-    content = _parquet(table, **options)
+    content = ledgers.parquet(table, **options)
     digests, unchecked = ranges_sha256(content, [0])
     assert digests == [rows_sha256(table)]
     assert structure in unchecked
     assert structure in footer.check_file(content)
 
 
-def _parquet(table, **options):
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer, **options)
-    return bytes(buffer.getvalue().to_pybytes())
-
-
 def test_a_lie_beside_what_cannot_be_read_is_named():
-    content = _parquet(pa.table({"seq": [0, 1], "text": ["power", "power"]}), write_page_index=True)
+    content = ledgers.parquet(pa.table({"seq": [0, 1], "text": ["power", "power"]}), write_page_index=True)
     lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")
     with pytest.raises(LedgerError, match="the statistics of column 'text' are not those of its values"):
         ranges_sha256(lying, [0])

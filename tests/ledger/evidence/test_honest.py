@@ -26,12 +26,8 @@ IDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"
 
 
 #: Of every kind, some of them with long ids, on days that archiving and roll-ups tell apart.
-EVENTS = st.builds(
-    dataclasses.replace,
-    events,
-    event_id=st.none() | IDS,
-    at_us=st.sampled_from([0, 1, 3, 40, 4000]).map(DAY_US.__mul__),
-)
+TIMES_US = st.sampled_from([0, 1, 3, 40, 4000]).map(DAY_US.__mul__)
+EVENTS = st.builds(dataclasses.replace, events, event_id=st.none() | IDS, at_us=TIMES_US)
 EPOCHS = st.lists(st.lists(EVENTS, max_size=6), min_size=1, max_size=4)
 STEPS = st.lists(st.sampled_from(["write", "roll up", "compact", "archive"]), min_size=1, max_size=6)
 

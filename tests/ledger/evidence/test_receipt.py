@@ -34,10 +34,8 @@ def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root):
     assert before_us <= taken.at_us <= utc_us()
     assert taken.ledger == layout.ledger_id(root) != ""
     assert (taken.events, taken.key) == (10, key.public)
-    assert {name: (mark.next_seq, mark.keys) for name, mark in taken.writers.items()} == {
-        "a": (8, (key.public,)),
-        "b": (2, (key.public,)),
-    }
+    marks = {name: (mark.next_seq, mark.keys) for name, mark in taken.writers.items()}
+    assert marks == {"a": (8, (key.public,)), "b": (2, (key.public,))}
     newest = segments.read_header((root / taken.writers["a"].segment).read_bytes())
     assert taken.writers["a"].chain_sha256 == newest.chain_sha256
     assert taken.registry_bytes == (root / registry.FILE).stat().st_size > 0

@@ -6,10 +6,9 @@ import pyarrow.dataset
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import catalog, layout, segments
+from rose.ledger import layout, segments
 from rose.ledger.growth import compaction, rollup
-from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask, copied
+from tests.ledger.conftest import ask, copied, record
 
 DAY_US = 86_400_000_000
 #: The first event of the ledger these tests use; each epoch of two events is a day later.
@@ -37,9 +36,7 @@ def archivable_made(tmp_path_factory, lease):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
         for stretch in (range(6), range(6, 8), range(8, 10), range(10, 12)):
-            with LedgerWriter.open(root, "w", "r") as writer:
-                for n in stretch:
-                    writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US), durable=True)
+            record(root, *(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US) for n in stretch))
             if stretch.stop < 12:
                 compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
@@ -61,9 +58,8 @@ def states(root):
 
 
 def details(root, action):
-    with catalog.connect(root) as connection:
-        found = connection.execute("SELECT detail_json FROM event WHERE action = ? ORDER BY writer, seq", [action])
-        return [json.loads(detail) for (detail,) in found.fetchall()]
+    found = ask(root, "SELECT detail_json FROM event WHERE action = ? ORDER BY writer, seq", [action])
+    return [json.loads(detail) for (detail,) in found]
 
 
 def days_since(n):
@@ -75,7 +71,4 @@ def count_by_engines(folder, storage):
     fs, path = fsspec.core.url_to_fs(folder, **storage)
     files = fs.glob(f"{path}/compacted/*/*.parquet")
     counts = {pyarrow.dataset.dataset(files, filesystem=fs, format="parquet").count_rows(use_threads=False)}
-    total = 0
-    for file in files:
-        total += pl.read_parquet(fs.cat_file(file)).height
-    return counts | {total}
+    return counts | {sum(pl.read_parquet(fs.cat_file(file)).height for file in files)}

@@ -11,7 +11,7 @@ from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, flip, record
 from tests.ledger.growth.conftest import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
 
 
@@ -94,8 +94,7 @@ def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(
 
 def test_a_damaged_file_is_refused_and_nothing_leaves(root, tmp_path):
     path = next(iter(sorted(root.glob("compacted/w/*.parquet"))))
-    content = path.read_bytes()
-    path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    content = flip(path, 50)
     with pytest.raises(LedgerError, match=f"{path.name} was changed"):
         archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
     assert "archived" not in states(root)
@@ -120,9 +119,7 @@ def test_two_ledgers_do_not_share_a_place(root, tmp_path, lease):
     other = tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-        with LedgerWriter.open(other, "w", "r") as writer:
-            for n in range(6):
-                writer.record(lease(lease_id=f"o{n}", at_us=FIRST_US))
+        record(other, *(lease(lease_id=f"o{n}", at_us=FIRST_US) for n in range(6)))
     compaction.compact(other, grace_s=0)
     first, last = layout.parts(root, "w")[0].first, layout.parts(root, "w")[0].last
     assert (first, last) == (layout.parts(other, "w")[0].first, layout.parts(other, "w")[0].last)

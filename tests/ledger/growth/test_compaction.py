@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.ledger import catalog, layout, rows, segments
+from rose.ledger import layout, rows, segments
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask, copied
+from tests.ledger.conftest import ask, copied, flip, record
 from tests.long_form import usual
 
 #: Reads until told to stop. The seqs of a writer have no gap, so a right total is always the highest seq plus one.
@@ -42,13 +42,10 @@ print(reads, before)
 @pytest.fixture(scope="module")
 def root_made(tmp_path_factory, lease):
     """A ledger whose writer left three closed epochs of two segments and one that is being written."""
-    root = tmp_path_factory.mktemp("made") / "ledger"
+    leases = (lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None) for n in range(7))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-        with LedgerWriter.open(root, "w", "r") as writer:
-            for n in range(7):
-                writer.record(lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None))
-    return root
+        return record(tmp_path_factory.mktemp("made") / "ledger", *leases)
 
 
 @pytest.fixture
@@ -87,9 +84,8 @@ def test_what_was_merged_is_removed_after_the_grace_period(root):
 
 def test_what_was_merged_is_an_event(root):
     compact(root)
-    with catalog.connect(root) as connection:
-        found = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
-        times = connection.execute("SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6").fetchall()
+    found = ask(root, "SELECT writer, detail_json FROM event WHERE action = 'compacted'")
+    times = ask(root, "SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6")
     with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
         compact(root)
     manifest, _ = compaction.read_manifest(root, layout.parts(root, "w")[0])
@@ -101,12 +97,9 @@ def test_what_was_merged_is_an_event(root):
 
 
 def test_a_damaged_segment_is_not_laundered_and_keeps_no_other_writer_from_being_compacted(root, lease):
-    with LedgerWriter.open(root, "x", "r") as writer:
-        for n in range(5):
-            writer.record(lease(lease_id=f"l{n}"))
+    record(root, *(lease(lease_id=f"l{n}") for n in range(5)), writer="x")
     path = next(root.glob("live/w/000001/000001-*"))
-    content = path.read_bytes()
-    path.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
+    flip(path, 20)
     with pytest.raises(LedgerError, match=f"{path.name} was changed"):
         compact(root)
     assert not list(root.glob("compacted/w/*.json"))

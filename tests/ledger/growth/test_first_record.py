@@ -105,11 +105,8 @@ def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_
     assert sum_faults(rolled_up) == ([], None, ())
 
 
-_RECORDS = st.lists(
-    st.builds(_power, st.sampled_from("xyz"), st.integers(0, 3), st.sampled_from([0, DAY_US, 3 * DAY_US])),
-    min_size=1,
-    max_size=4,
-)
+_RECORD = st.builds(_power, st.sampled_from("xyz"), st.integers(0, 3), st.sampled_from([0, DAY_US, 3 * DAY_US]))
+_RECORDS = st.lists(_RECORD, min_size=1, max_size=4)
 _ACTS = st.one_of(st.tuples(st.sampled_from("amz"), _RECORDS), st.sampled_from(["close epochs", "compact", "roll up"]))
 
 
@@ -132,9 +129,8 @@ def test_times_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, acts):
         else:
             writer, events = act
             _write(root, writer, events)
-            _write(
-                other_times, writer, [dataclasses.replace(event, at_us=4 * DAY_US - event.at_us) for event in events]
-            )
+            at_other_times = [dataclasses.replace(event, at_us=4 * DAY_US - event.at_us) for event in events]
+            _write(other_times, writer, at_other_times)
             counted = _counted(root)
         assert _counted(root) == _counted(other_times) == counted
         assert len({event_id for event_id, _ in counted}) == len(counted)

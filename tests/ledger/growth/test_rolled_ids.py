@@ -23,7 +23,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 from tests.long_form import usual
 
 MERGED_MAX = 1000
@@ -36,15 +36,11 @@ def root(tmp_path, monkeypatch):
 
 
 def write(root, *event_ids, writer="a", run_id="r"):
+    plain = {"power_mw": 1, "source": "rapl"}
+    powers = [Power(event_id=name, at_us=n, t0_ns=n, t1_ns=n, **plain) for n, name in enumerate(event_ids, start=1)]
     with LedgerWriter.open(root, writer, run_id) as log:
-        log.record_all(
-            [
-                Power(event_id=event_id, at_us=at_us, t0_ns=at_us, t1_ns=at_us, power_mw=1, source="rapl")
-                for at_us, event_id in enumerate(event_ids, start=1)
-            ]
-        )
-    with LedgerWriter.open(root, writer, run_id) as log:
-        log.record(Power(at_us=1, t0_ns=1, t1_ns=2, power_mw=1, source="rapl"), durable=True)
+        log.record_all(powers)
+    record(root, Power(at_us=1, t0_ns=1, t1_ns=2, **plain), writer=writer, run_id=run_id, durable=True)
 
 
 def counted(root):

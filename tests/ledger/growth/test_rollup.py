@@ -8,60 +8,49 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import catalog, layout, segments
+from rose.ledger import layout, segments
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 from tests.long_form import usual
 
+#: What is summed of each daily view, and what has to come to the same.
 SAME = {
     "daily_device_time": (
-        "SELECT sum(slices), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT day) "
-        "FROM daily_device_time",
-        "SELECT count(*), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT CAST(t0 AS DATE)) "
-        "FROM device_slice",
+        "sum(slices), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT day)",
+        "count(*), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT t0::DATE) FROM device_slice",
     ),
     "daily_request": (
-        "SELECT sum(requests), sum(slo_ok), sum(prompt_tokens), sum(requests) FILTER (lent) FROM daily_request",
-        "SELECT count(*), count_if(slo_ok), sum(prompt_tokens), count_if(lent) FROM request",
+        "sum(requests), sum(slo_ok), sum(prompt_tokens), sum(requests) FILTER (lent)",
+        "count(*), count_if(slo_ok), sum(prompt_tokens), count_if(lent) FROM request",
     ),
-    "daily_latency": (
-        "SELECT sum(requests) FROM daily_latency",
-        "SELECT count(ttft_ns) + count(tpot_mean_ns) + count(e2e_ns) FROM request",
-    ),
-    "daily_lease": ("SELECT sum(changes) FROM daily_lease", "SELECT count(*) FROM lease_event"),
+    "daily_latency": ("sum(requests)", "count(ttft_ns) + count(tpot_mean_ns) + count(e2e_ns) FROM request"),
+    "daily_lease": ("sum(changes)", "count(*) FROM lease_event"),
     "daily_preemption": (
-        "SELECT sum(preemptions), sum(duration_ns), sum(tokens_lost) FROM daily_preemption",
-        "SELECT sum(coalesce(count, 1)), sum(duration_ns), sum(tokens_lost) FROM preemption",
+        "sum(preemptions), sum(duration_ns), sum(tokens_lost)",
+        "sum(coalesce(count, 1)), sum(duration_ns), sum(tokens_lost) FROM preemption",
     ),
-    "daily_sync": ("SELECT sum(syncs), sum(wire_bytes) FROM daily_sync", "SELECT count(*), sum(wire_bytes) FROM sync"),
-    "daily_turn": (
-        "SELECT sum(turns), sum(output_tokens) FROM daily_turn",
-        "SELECT count(*), sum(output_tokens) FROM turn",
-    ),
-    "daily_trajectory": (
-        "SELECT sum(trajectories), sum(answer_tokens) FROM daily_trajectory",
-        "SELECT count(*), sum(answer_tokens) FROM trajectory",
-    ),
+    "daily_sync": ("sum(syncs), sum(wire_bytes)", "count(*), sum(wire_bytes) FROM sync"),
+    "daily_turn": ("sum(turns), sum(output_tokens)", "count(*), sum(output_tokens) FROM turn"),
+    "daily_trajectory": ("sum(trajectories), sum(answer_tokens)", "count(*), sum(answer_tokens) FROM trajectory"),
     "daily_verdict": (
-        "SELECT sum(verdicts), sum(accepted), sum(audited), sum(accepted_wrong) FROM daily_verdict",
-        "SELECT count(*), count_if(accepted), count(correct), count_if(accepted AND NOT correct) FROM verdict",
+        "sum(verdicts), sum(accepted), sum(audited), sum(accepted_wrong)",
+        "count(*), count_if(accepted), count(correct), count_if(accepted AND NOT correct) FROM verdict",
     ),
-    "daily_event": ("SELECT sum(events) FROM daily_event", "SELECT count(*) FROM event"),
+    "daily_event": ("sum(events)", "count(*) FROM event"),
 }
 assert set(SAME) == set(rolled.ROLLUPS)
 
 
 def _differing(root):
     found = {}
-    with catalog.connect(root) as connection:
-        for name, (daily, direct) in SAME.items():
-            both = [connection.execute(query).fetchall()[0] for query in (daily, direct)]
-            if [tuple(value or 0 for value in row) for row in both[:1]] != [tuple(v or 0 for v in both[1])]:
-                found[name] = both
+    for name, (daily, direct) in SAME.items():
+        both = [ask(root, f"SELECT {columns}")[0] for columns in (f"{daily} FROM {name}", direct)]
+        if len({tuple(value or 0 for value in row) for row in both}) > 1:
+            found[name] = both
     return found
 
 
@@ -89,10 +78,8 @@ def _power(n, event_id=None):
     return Power(at_us=n, t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl", event_id=event_id)
 
 
-def _closed(root, writer, powers):
-    with LedgerWriter.open(root, writer, "r") as log:
-        for power in powers:
-            log.record(power, durable=True)
+def _closed(root, first, last):
+    record(root, *map(_power, range(first, last)), writer="a", durable=True)
 
 
 def _counted(root):
@@ -106,10 +93,10 @@ def root(tmp_path, monkeypatch):
 
 
 def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root):
-    _closed(root, "a", [_power(n) for n in range(5)])
+    _closed(root, 0, 5)
     assert rollup.roll_up(root, grace_s=0).generation == 0
     assert rollup.roll_up(root, grace_s=0).events <= 1, "nothing but its own event may have come since"
-    _closed(root, "a", [_power(n) for n in range(5, 10)])
+    _closed(root, 5, 10)
     rollup.roll_up(root, grace_s=0)
     rollup.roll_up(root, grace_s=0)
     assert len(rolled.generations(root)) <= 2
@@ -117,7 +104,7 @@ def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root):
 
 
 def test_verify_finds_a_changed_or_missing_roll_up(root):
-    _closed(root, "a", [_power(n) for n in range(5)])
+    _closed(root, 0, 5)
     generation = rollup.roll_up(root).generation
     assert verify(root).problems == []
     folder = root / "rollup" / f"{generation:06d}"
@@ -142,15 +129,11 @@ def test_verify_finds_a_changed_or_missing_roll_up(root):
 
 @pytest.mark.long
 def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
-    _closed(root, "a", [_power(n) for n in range(5)])
+    _closed(root, 0, 5)
     rollup.roll_up(root)
-    _closed(root, "a", [_power(n) for n in range(5, 10)])
-    for moment in (
-        "shutil.rmtree",
-        "rose.ledger.layout.sync_file",
-        "rose.ledger.layout.write_file",
-        "pathlib.Path.rename",
-    ):
+    _closed(root, 5, 10)
+    writes = ("rose.ledger.layout.sync_file", "rose.ledger.layout.write_file")
+    for moment in ("shutil.rmtree", *writes, "pathlib.Path.rename"):
         code = (
             "import os, signal\n"
             "from rose.ledger.growth import rollup\n"

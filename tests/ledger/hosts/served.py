@@ -31,10 +31,8 @@ def serve(root, port=0, *, token=None, tokens_file=None, limits=None):
         find = lambda _: anyone  # noqa: E731
     door = Door(Path(root), find, limits)
     listening = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(
-        Starlette(routes=routes(door)), log_config=None, lifespan="off", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    application = Starlette(routes=routes(door))
+    server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     try:

@@ -13,7 +13,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 from tests.ledger.hosts.served import serve
 from tests.runtime.conftest import until
 
@@ -41,9 +41,7 @@ def write(far, lease):
     written = iter(range(10**6))
 
     def write(count, writer="host1-agent", folder=far):
-        with LedgerWriter.open(folder, writer, "r") as opened:
-            for _ in range(count):
-                opened.record(lease(event_id=f"e{next(written)}"))
+        record(folder, *(lease(event_id=f"e{next(written)}") for _ in range(count)), writer=writer)
 
     return write
 

@@ -15,15 +15,12 @@ from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 
 
 @pytest.fixture
 def spool(tmp_path, lease):
-    with LedgerWriter.open(tmp_path / "spool", "far", "r") as writer:
-        for n in range(4):
-            writer.record(lease(lease_id=f"l{n}"))
-    return tmp_path / "spool"
+    return record(tmp_path / "spool", *(lease(lease_id=f"l{n}") for n in range(4)), writer="far")
 
 
 @pytest.fixture
@@ -100,9 +97,7 @@ def test_a_segment_is_announced_before_it_is_written(spool, receiver):
 def test_a_fork_is_refused_and_nothing_is_lost(spool, receiver, tmp_path, lease):
     for segment in shipped(spool):
         receiver.receive(*segment)
-    with LedgerWriter.open(tmp_path / "other", "far", "r") as writer:
-        for n in range(6):
-            writer.record(lease(lease_id=f"other{n}"))
+    record(tmp_path / "other", *(lease(lease_id=f"other{n}") for n in range(6)), writer="far")
     before = files(receiver.root)
     for segment in shipped(tmp_path / "other")[1:]:
         with pytest.raises(LedgerError, match=r"another history here.*\n?.*other writer names|not the next segment"):
@@ -197,9 +192,8 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     (path, content), (second, _body), *_ = shipped(spool)
     receiver.receive(path, content)
     table = pq.read_table(spool / second)
-    damaged = table.set_column(
-        table.schema.get_field_index("expires_at_us"), "expires_at_us", pa.array([2**63 - 1] * table.num_rows)
-    )
+    index = table.schema.get_field_index("expires_at_us")
+    damaged = table.set_column(index, "expires_at_us", pa.array([2**63 - 1] * table.num_rows))
     path, content = signed(spool, 1, keys.load_or_make(), damaged)
     receiver.receive(path, content)
     receiver.receive(path, content)
@@ -215,9 +209,8 @@ def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spo
     table = pq.read_table(spool / second)
     texts = [None, *pa.array([b"\xff"] * table.num_rows, pa.binary()).buffers()[1:]]
     broken = pa.Array.from_buffers(pa.string(), table.num_rows, texts)
-    path, content = forged(
-        spool / second, table.set_column(table.schema.get_field_index("lease_id"), "lease_id", broken)
-    )
+    index = table.schema.get_field_index("lease_id")
+    path, content = forged(spool / second, table.set_column(index, "lease_id", broken))
     with pytest.raises(LedgerError, match=r"not a segment: .*Invalid UTF8"):
         receiver.receive(path, content)
     assert path not in files(receiver.root)
@@ -252,20 +245,11 @@ def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed
     header = segments.read_header(content)
     first = forged(spool / path, key="", signature="")
     receiver.receive(*first)
-    sha256 = segments.sha256_in(first[0])
-    second = spool / shipped(spool)[1][0]
+    second, key = spool / shipped(spool)[1][0], keys.load_or_make()
     digest = rows_sha256(pq.read_table(second))
     link = chain_sha256(header.chain_sha256, "far", 0, 0, digest)
-    receiver.receive(
-        *forged(
-            second,
-            previous_sha256=sha256,
-            rows_sha256=digest,
-            chain_sha256=link,
-            key=keys.load_or_make().public,
-            signature=keys.load_or_make().sign(link_message(link)),
-        )
-    )
+    digests = {"previous_sha256": segments.sha256_in(first[0]), "rows_sha256": digest, "chain_sha256": link}
+    receiver.receive(*forged(second, **digests, key=key.public, signature=key.sign(link_message(link))))
     report = verify(receiver.root)
     assert report.problems == []
     assert (report.writers[0].signed_events, report.writers[0].events) == (1, 1)

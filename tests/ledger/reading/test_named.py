@@ -6,8 +6,7 @@ import pytest
 from rose.events import Device, Run
 from rose.ledger.reading import named
 from rose.ledger.reading.named import NamedQuery, NamedQueryError, Variable
-from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import copied, record
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -22,11 +21,8 @@ WINDOW = query(since="TIMESTAMP", until="TIMESTAMP")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory, lease):
-    root = tmp_path_factory.mktemp("named") / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for n in range(5):
-            writer.record(lease(lease_id=f"l{n}", at_us=n * 1_000_000))
-    return root
+    leases = (lease(lease_id=f"l{n}", at_us=n * 1_000_000) for n in range(5))
+    return record(tmp_path_factory.mktemp("named") / "ledger", *leases)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +101,8 @@ def test_a_query_runs_with_bound_values(root):
     assert result.rows == [(f"l{n}", "'; DROP VIEW lease; --", "VARCHAR") for n in range(2)]
     assert result.truncated
     assert not named.run(root, query(text, v="VARCHAR"), {}, limit=5).truncated
-    assert named.run(
-        root, query("SELECT typeof(getvariable('v'))", v="DECIMAL(18,9)"), {"v": Decimal("2.35")}
-    ).rows == [("DECIMAL(18,9)",)]
+    asked = query("SELECT typeof(getvariable('v'))", v="DECIMAL(18,9)")
+    assert named.run(root, asked, {"v": Decimal("2.35")}).rows == [("DECIMAL(18,9)",)]
 
 
 def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root, tmp_path):
@@ -116,9 +111,8 @@ def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root, tmp_path):
     for variable, _, asked_query in asked:
         rows = named.run(root, asked_query, {variable: "nothing-like-it"}).rows
         assert rows == [], "this ledger records no runs and devices"
-    with LedgerWriter.open(root, "deployment", "r") as writer:
-        writer.record(Run(at_us=1, action="started", name="r"))
-        writer.record(Device(at_us=1, action="joined", t_ns=1000, device_id="d", pool="serving", device_class="any"))
+    device = Device(at_us=1, action="joined", t_ns=1000, device_id="d", pool="serving", device_class="any")
+    record(root, Run(at_us=1, action="started", name="r"), device, writer="deployment")
     for variable, view, asked_query in asked:
         with pytest.raises(NamedQueryError, match=f"no {view} with {variable} 'nothing-like-it'"):
             named.run(root, asked_query, {variable: "nothing-like-it"})

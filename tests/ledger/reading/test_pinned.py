@@ -5,7 +5,7 @@ from rose.ledger import catalog
 from rose.ledger.growth.compaction import compact
 from rose.ledger.reading import pinned
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import close_epochs
+from tests.ledger.conftest import close_epochs, record
 
 
 def lost(connection):
@@ -18,9 +18,7 @@ def cut(tokens):
 
 
 def test_a_pinned_connection_reads_the_ledger_as_it_was(tmp_path):
-    root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "w", "run", "live") as writer:
-        writer.record(cut(1))
+    root = record(tmp_path / "ledger", cut(1), run_id="run")
     close_epochs(root)
     compact(root, grace_s=0)
     assert list(root.glob("compacted/w/*.parquet"))

@@ -11,7 +11,7 @@ from benchmarks.ledger.hostile_made import MADE, statements
 from rose.ledger import catalog
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import QueryError, query, query_arrow
-from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import record
 from tests.long_form import usual
 
 ROOT = Path(__file__).parents[3]
@@ -19,10 +19,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory, lease):
-    root = tmp_path_factory.mktemp("query") / "ledger"
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for n in range(5):
-            writer.record(lease(lease_id=f"l{n}", at_us=n, step=n))
+    leases = (lease(lease_id=f"l{n}", at_us=n, step=n) for n in range(5))
+    root = record(tmp_path_factory.mktemp("query") / "ledger", *leases)
     (root.parent / "secret.csv").write_text("password\nhunter2\n")
     return root
 

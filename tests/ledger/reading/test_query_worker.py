@@ -15,7 +15,7 @@ import pytest
 from rose.ledger import catalog
 from rose.ledger.reading import query_worker
 from rose.ledger.reading.query import QueryError, Request, query
-from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import record
 
 #: Heeds neither DuckDB's interrupt nor its memory limit.
 DEAF = "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))"
@@ -23,9 +23,7 @@ DEAF = "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("worker") / "ledger"
-    LedgerWriter.open(root, "w", "r").close()
-    return root
+    return record(tmp_path_factory.mktemp("worker") / "ledger")
 
 
 def workers():

@@ -8,7 +8,7 @@ import pytest
 from rose.events import BUCKETS, DeviceSlice, Hold, Lease, Preemption, Run, Sync, Turn
 from rose.ledger import catalog, rows
 from rose.ledger.overflow import Overflow
-from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import record
 
 _BUCKETS = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 1)
 
@@ -38,19 +38,14 @@ def _of_device(**fields):
 def shared(tmp_path_factory):
     """A connection to the ledger of a fleet `f` with RL runs `a` and `b`, and of a run `old` that is on its own."""
     root = tmp_path_factory.mktemp("shared") / "ledger"
-    with LedgerWriter.open(root, "controller", "f") as writer:
-        writer.record(Run(action="started", name="fleet"))
-        for rl_run in ("a", "b"):
-            writer.record(Run(action="started", name="grpo", run_id=rl_run, fleet_run_id="f"))
-            writer.record(_turn(run_id=rl_run, group_id="g", step=1, answer_tokens=1))
-            for event in _of_device(rl_run_id=rl_run):
-                writer.record(event)
-        writer.record(_turn(run_id="a", trajectory_id="outside"))
-        writer.record(_slice(0, rollout_run_id="a", train_run_id="b"))
-        writer.record(_slice(7))
-    with LedgerWriter.open(root, "alone", "old") as writer:
-        for event in [Run(action="started", name="old"), _turn(), _slice(0), *_of_device()]:
-            writer.record(event)
+    made = [Run(action="started", name="fleet")]
+    for rl_run in ("a", "b"):
+        made.append(Run(action="started", name="grpo", run_id=rl_run, fleet_run_id="f"))
+        made += [_turn(run_id=rl_run, group_id="g", step=1, answer_tokens=1), *_of_device(rl_run_id=rl_run)]
+    made += [_turn(run_id="a", trajectory_id="outside"), _slice(0, rollout_run_id="a", train_run_id="b"), _slice(7)]
+    record(root, *made, writer="controller", run_id="f")
+    alone = [Run(action="started", name="old"), _turn(), _slice(0), *_of_device()]
+    record(root, *alone, writer="alone", run_id="old")
     with catalog.connect(root) as connection:
         yield connection
 

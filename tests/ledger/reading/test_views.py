@@ -9,8 +9,7 @@ import pytest
 from rose.events import Device, DeviceSlice, Run, Step
 from rose.ledger import catalog
 from rose.ledger.growth.rolled import ROLLUPS
-from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import ask
+from tests.ledger.conftest import ask, record
 
 Select = Callable[..., list[Any]]
 
@@ -19,9 +18,7 @@ Select = Callable[..., list[Any]]
 def select(tmp_path):
     def run(query, *writers):
         for number, recorded in enumerate(writers):
-            with LedgerWriter.open(tmp_path / "ledger", f"w{number}", "r") as writer:
-                for event in recorded:
-                    writer.record(event, durable=False)
+            record(tmp_path / "ledger", *recorded, writer=f"w{number}", durable=False)
         return ask(tmp_path / "ledger", query)
 
     return run
@@ -119,9 +116,8 @@ def test_a_tenure_ends_when_the_device_leaves_or_becomes_another(select):
 
     query = "SELECT pool, joined_ns, left_ns FROM tenure ORDER BY joined_ns"
     # It left before it ever joined, and left twice: the second time corrects the first.
-    assert select(query, [device("left", 5), device("joined", 10), device("left", 20), device("left", 25)]) == [
-        ("serving", 10, 25)
-    ]
+    changes = [device("left", 5), device("joined", 10), device("left", 20), device("left", 25)]
+    assert select(query, changes) == [("serving", 10, 25)]
     # In whatever order they are recorded: it joined again as it was, then in another pool, then left.
     changes = [device("left", 60, "train"), device("joined", 40), device("joined", 30), device("joined", 50, "train")]
     rows = [("serving", 10, 25), ("serving", 30, 50), ("train", 50, 60)]
@@ -134,16 +130,14 @@ def test_a_device_slice_has_its_length_and_its_times(select):
     buckets = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     times = {"t0_ns": 1_000_000_999, "t1_ns": 2_000_000_000}
     event = DeviceSlice(device_id="d", lease_id="l", idle_ns=999_999_001, **times, **buckets)
-    assert select("SELECT lease_id, ns, t0, t1, idle_ns FROM device_slice", [event]) == [
-        ("l", 999_999_001, _second(1), _second(2), 999_999_001)
-    ]
+    rows = select("SELECT lease_id, ns, t0, t1, idle_ns FROM device_slice", [event])
+    assert rows == [("l", 999_999_001, _second(1), _second(2), 999_999_001)]
 
 
 def test_every_view_of_events_has_their_time(select):
     run = Run(action="started", name="n", at_us=1_000_000)
-    assert select("SELECT event_time, max(event_time) FROM run GROUP BY event_time", [run]) == [
-        (_second(1), _second(1))
-    ]
+    rows = select("SELECT event_time, max(event_time) FROM run GROUP BY event_time", [run])
+    assert rows == [(_second(1), _second(1))]
     listed = "SELECT table_name FROM duckdb_columns() WHERE database_name = 'ledger' AND column_name = 'event_time'"
     assert {view for (view,) in select(listed)} >= set(catalog.VIEWS) - set(ROLLUPS)
 

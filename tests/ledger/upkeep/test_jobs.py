@@ -26,10 +26,6 @@ def interrupted(root):
     raise KeyboardInterrupt
 
 
-def rows(root, query):
-    return ask(root, query)
-
-
 def succeeded(root, name, minutes_ago, **result):
     record(root, JobRun(name, "ok", utc_us() - int(minutes_ago * MINUTE_US), 1, result=result))
 
@@ -38,7 +34,7 @@ def test_a_run_is_an_event_of_its_own(root):
     before_us = utc_us()
     done = run_job(root, Job("told", told, 300))
     assert (done.job, done.status, done.result, done.error, done.missed) == ("told", "ok", {"root": str(root)}, None, 0)
-    ((job, ok, result, error, missed, started_us, run_id, provenance),) = rows(
+    ((job, ok, result, error, missed, started_us, run_id, provenance),) = ask(
         root, "SELECT job, ok, result_json, error, missed, epoch_us(started_at), run_id, provenance FROM job"
     )
     assert (job, ok, json.loads(result), error, missed) == ("told", True, {"root": str(root)}, None, 0)
@@ -51,7 +47,7 @@ def test_a_run_that_fails_is_an_event_too_and_is_not_raised(root):
     done = run_job(root, Job("refused", refuse, 300))
     assert done.status == "failed"
     assert done.error.startswith("no room no room")
-    assert rows(root, "SELECT ok, result_json, error, len(error) FROM job") == [(False, None, done.error, 2000)]
+    assert ask(root, "SELECT ok, result_json, error, len(error) FROM job") == [(False, None, done.error, 2000)]
     good = run_job(root, Job("refused", told, 300))
     assert run_job(root, Job("refused", refuse, 300)).status == "failed"
     last = history(root)["refused"]
@@ -67,7 +63,7 @@ def test_missed_runs_are_counted_and_caught_up_by_one(root):
     job = Job("j", told, 300)
     assert jobs.due_us(job, history(root)["j"], made_us=0) < utc_us() - 30 * MINUTE_US
     assert run_job(root, job, only_if_due=True).missed == 6
-    assert rows(root, "SELECT missed FROM job ORDER BY event_time") == [(0,), (6,)]
+    assert ask(root, "SELECT missed FROM job ORDER BY event_time") == [(0,), (6,)]
     done = run_job(root, job, only_if_due=True)
     assert (done.status, "elsewhere" in str(done.error)) == ("skipped", True), "another scheduler did it"
     # By hand it runs all the same, and a clock that was put back does not stop it for good.
@@ -107,7 +103,7 @@ def test_a_job_runs_once_at_a_time_and_a_killed_one_is_caught_up(root):
         holder.kill()
     done = run_job(root, Job("j", told, 300), only_if_due=True)
     assert (done.status, done.missed) == ("ok", 2)
-    assert rows(root, "SELECT count(*) FROM job WHERE job = 'j'") == [(2,)]
+    assert ask(root, "SELECT count(*) FROM job WHERE job = 'j'") == [(2,)]
     assert verify(root).ok
 
 

@@ -1,5 +1,6 @@
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics
 from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import copied, record
 
 S = 10**9
 HOME = Path(__file__).parents[3]
@@ -36,10 +37,7 @@ def root(root_made, tmp_path):
 
 def write(root, provenance, at_us, lease, request_event):
     with LedgerWriter.open(root, f"w-{provenance}", f"r-{provenance}", provenance) as writer:
-
-        def record(event):
-            writer.record(event, durable=False)
-
+        record = partial(writer.record, durable=False)
         for n, closing in enumerate(["released", "preempted", "preempted", None]):
             record(lease(lease_id=f"l{n}", device_id="d", at_us=at_us + n))
             record(lease("renewed", lease_id=f"l{n}", device_id="d", at_us=at_us + 10 + n))
@@ -78,8 +76,7 @@ class Read:
 
 
 LIVE = {"provenance": "live", "device": "d"}
-#: By name and labels beside those of `LIVE`; The lease of 1970 was never
-#: closed, and is not in force.
+#: By name and labels beside those of `LIVE`. The lease of 1970 was never closed, and is not in force.
 VIEWED = [
     *(("rose_device_seconds_total", {"bucket": bucket}, n + 1) for n, bucket in enumerate(BUCKETS)),
     ("rose_requests_total", {"lent": "false"}, 3),
@@ -113,8 +110,7 @@ def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(root, monkey
     check_views(Read(metrics.text(root)))
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 0)
     for provenance in ("live", "simulated"):
-        with LedgerWriter.open(root, f"w-{provenance}", "r") as writer:
-            writer.record(Ledger(action="note"))
+        record(root, Ledger(action="note"), writer=f"w-{provenance}")
     assert roll_up(root).events == 50
     check_views(Read(metrics.text(root)))
 
@@ -189,10 +185,8 @@ def test_every_metric_is_documented_and_the_documented_rules_speak_of_metrics_th
 def test_how_far_a_writer_is_shows_without_a_query_also_after_a_compaction(tmp_path, lease, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     root = tmp_path / "ledger"
-    LedgerWriter.open(root, "silent", "r").close()
-    with LedgerWriter.open(root, "w", "r") as writer:
-        for n in range(7):
-            writer.record(lease(at_us=1000 - n))
+    record(root, writer="silent")
+    record(root, *(lease(at_us=1000 - n) for n in range(7)))
     newest = sorted((root / "live/w").iterdir())[-1]
     for _ in range(2):
         assert [metrics.writer_state(root, name) for name in ("silent", "w")] == [(0, None), (7, 994)]

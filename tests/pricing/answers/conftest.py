@@ -15,12 +15,7 @@ EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
 def token_cost(by_line: tuple[Any, ...], share: Fraction | float, useful: int, **changes: Any) -> TokenCost:
     """Costs of a token on each of LINES, all known exactly: useful tokens, and the borrowed share of them."""
     lines: Mapping[str, Fraction | None] = dict(zip(LINES, map(Fraction, by_line), strict=True))
-    plain: dict[str, Any] = {
-        "paid": {},
-        "borrow": Estimate(2.0, 2.0, 2.0),
-        "no_borrow_interval": None,
-        "spreads": EXACT,
-    }
+    plain: Any = {"paid": {}, "borrow": Estimate(2.0, 2.0, 2.0), "no_borrow_interval": None, "spreads": EXACT}
     return TokenCost(by_line=lines, borrowed_share=Fraction(share), useful=useful, **(plain | changes))
 
 

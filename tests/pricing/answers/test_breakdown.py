@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.ledger import catalog
@@ -19,18 +19,9 @@ from tests.long_form import usual
 from tests.pricing import random_ledger
 from tests.pricing.answers.conftest import token_cost
 
-parts_of_groups = st.lists(
-    st.fixed_dictionaries(
-        {
-            "part": st.sampled_from([None, "1", "2", "maze"]),
-            "group_id": st.sampled_from(["g0", "g1", "g2"]),
-            "accepted": st.integers(0, 4),
-            "borrowed_tokens": st.integers(0, 10**6),
-            "dedicated_tokens": st.integers(0, 10**6),
-        }
-    ),
-    max_size=12,
-)
+part: Any = {"part": st.sampled_from([None, "1", "2", "maze"]), "group_id": st.sampled_from(["g0", "g1", "g2"])}
+part |= {"accepted": st.integers(0, 4)} | dict.fromkeys(("borrowed_tokens", "dedicated_tokens"), st.integers(0, 10**6))
+parts_of_groups = st.lists(st.fixed_dictionaries(part), max_size=12)
 usd = st.fractions(-5, 5, max_denominator=10**12)
 
 
@@ -98,12 +89,7 @@ def test_the_sample_by_hand(sample_kept: Path, way: breakdown.By) -> None:
     assert (g0["accepted"], g0["borrowed_tokens"], g0["dedicated_tokens"]) == (1, 3400, 600)
 
 
-@settings(
-    max_examples=usual(2, long=20),
-    deadline=None,
-    phases=random_ledger.AS_IT_IS,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=usual(2, long=20), phases=random_ledger.AS_IT_IS)
 @given(made=random_ledger.ledgers(portions=1))
 def test_every_token_and_accepted_trajectory_of_any_ledger_is_in_one_row(
     made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory

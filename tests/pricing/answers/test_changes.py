@@ -26,12 +26,8 @@ def compared(before: pl.DataFrame, now: pl.DataFrame, by: str = "team") -> Chang
 
 def rollout(hours: int, rate: int = 100, *, tokens: int = 1000, accepted: int = 500, **more: Any) -> pl.DataFrame:
     row = {"bucket": "rollout", "team": "research", "pool": "rollout", "hour": datetime(2026, 6, 1)} | more
-    return charges_of(
-        [
-            {**row, "fate": "accepted", "ns": hours * HOUR, "tokens": accepted, "cost_nano": hours * rate},
-            {**row, "fate": "rejected", "tokens": tokens - accepted},
-        ]
-    )
+    kept = {"fate": "accepted", "ns": hours * HOUR, "tokens": accepted, "cost_nano": hours * rate}
+    return charges_of([row | kept, row | {"fate": "rejected", "tokens": tokens - accepted}])
 
 
 def driven(made: Changes) -> dict[str, int]:

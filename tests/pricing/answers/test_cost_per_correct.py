@@ -108,10 +108,8 @@ def test_resamples_with_nothing_accepted_leave_the_top_open(sample_costs: Sample
 def test_the_bootstrap_agrees_with_theory(sample_costs: SampleCosts) -> None:
     groups, cost, made = sample_costs
     accepted = np.random.default_rng(1).binomial(8, 0.5, size=400)
-    group_rows = [
-        dict(groups.rows[0]) | {"accepted": int(n), "borrowed_tokens": 0, "dedicated_tokens": 1} for n in accepted
-    ]
-    many = replace(groups, rows=group_rows)
+    plain = dict(groups.rows[0]) | {"borrowed_tokens": 0, "dedicated_tokens": 1}
+    many = replace(groups, rows=[plain | {"accepted": int(n)} for n in accepted])
     interval, _ = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "dedicated")
     # Every group costs the same, so the ratio spreads as one over the mean of the accepted does.
     dollars = float((cost.by_line["dedicated"] or 0) * made["dedicated"].useful)
@@ -140,16 +138,9 @@ def one_draw(**sums: float) -> Resamples:
 
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
 def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, cost: float) -> None:
-    drawn = one_draw(
-        judged_groups=4,
-        judged_groups_trajectories=64,
-        alpha=0.5,
-        output_tokens=10,
-        answer_tokens=1,
-        borrowed_useful=100 * phi,
-        dedicated_useful=100 - 100 * phi,
-        ppv=0.25,
-    )
+    judged = {"judged_groups": 4, "judged_groups_trajectories": 64, "alpha": 0.5, "ppv": 0.25}
+    useful = {"borrowed_useful": 100 * phi, "dedicated_useful": 100 - 100 * phi}
+    drawn = one_draw(output_tokens=10, answer_tokens=1, **judged, **useful)
     golden = token_cost((2, 2, "1/5", 1), 0.5, 100)
     interval, over_ppv = cost_per_correct.formula_interval(2.0, golden, drawn, "blended")
     assert ends(interval) == pytest.approx((cost, cost))
@@ -221,9 +212,8 @@ def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(sample_cos
 
 def test_a_share_of_everything_is_not_certain() -> None:
     groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
-    even = Groups(
-        rows=groups, judged_groups=12, solved_groups=12, judged=96, accepted=96, audited=48, audited_correct=48
-    )
+    counts = {"judged": 96, "accepted": 96, "audited": 48, "audited_correct": 48}
+    even = Groups(rows=groups, judged_groups=12, solved_groups=12, **counts)
     for columns in (("solved", "judged_groups"), ("accepted", "judged"), ("audited_correct", "audited")):
         assert ends(cost_per_correct.share_interval(even, *columns)) == (pytest.approx(0.7575, abs=1e-4), 1.0)
     nothing = replace(even, rows=[{**groups[0], "audited": 0, "audited_correct": 0}])

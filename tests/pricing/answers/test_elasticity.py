@@ -16,9 +16,8 @@ from tests.pricing.answers.conftest import ends, width
 
 
 def groups(pairs: list[tuple[int, int]], step: int | None = 0) -> Groups:
-    return Groups(
-        rows=[{"trajectories": size, "judged": size, "accepted": accepted, "step": step} for size, accepted in pairs]
-    )
+    rows = [{"trajectories": size, "judged": size, "accepted": accepted, "step": step} for size, accepted in pairs]
+    return Groups(rows=rows)
 
 
 @given(st.integers(0, 8).flatmap(lambda m: st.tuples(st.just(m), st.integers(0, m), st.integers(0, m))))
@@ -144,14 +143,10 @@ def test_too_little_gives_no_elasticity_in_training(judged: list[Step], says: st
 
 
 def test_a_step_was_made_with_the_updates_before_it() -> None:
-    run_groups = Groups(
-        rows=[
-            {"step": step, "judged": judged, "accepted": accepted}
-            for step, judged, accepted in [(0, 4, 1), (0, 4, 0), (1, 4, 4), (3, 4, 2), (3, 0, 0), (None, 4, 1)]
-        ]
-    )
+    counts = [(0, 4, 1), (0, 4, 0), (1, 4, 4), (3, 4, 2), (3, 0, 0), (None, 4, 1)]
+    rows = [{"step": step, "judged": judged, "accepted": accepted} for step, judged, accepted in counts]
     training = [{"step": 0, "train_ns": 5}, {"step": 1, "train_ns": 7}, {"step": 2, "train_ns": None}]
-    assert elasticity.steps(run_groups, training) == [
+    assert elasticity.steps(Groups(rows=rows), training) == [
         Step(trained_ns=0, judged=2, solved=1),
         Step(trained_ns=5, judged=1, solved=1),
         Step(trained_ns=12, judged=1, solved=1),

@@ -102,12 +102,9 @@ def device(pool: str, **nano: int) -> DeviceCost:
 
 def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
     """A nano-dollar for each nanosecond; 40 useful tokens borrowed for 2 dollars, 60 dedicated for 12."""
-    allocation = Allocation(
-        devices=(
-            device("serving", serving=30 * S, rollout=8 * S, headroom=5 * S, idle=5 * S, transfer=3 * S),
-            device("rollout", rollout=12 * S, train=6 * S, sync=1 * S, idle=4 * S, transfer=2 * S, energy=1 * S),
-        )
-    )
+    lent = device("serving", serving=30 * S, rollout=8 * S, headroom=5 * S, idle=5 * S, transfer=3 * S)
+    own = device("rollout", rollout=12 * S, train=6 * S, sync=1 * S, idle=4 * S, transfer=2 * S, energy=1 * S)
+    allocation = Allocation(devices=(lent, own))
     none = dict.fromkeys(FATES, 0)
     tokens = {
         "borrowed": Tokens(none | {"accepted": 40, "lost": 10}),
@@ -139,13 +136,9 @@ def test_with_borrowing_training_cost_what_was_paid(
     paid = borrowed if borrowed_tokens else 0
     c_d = Fraction(dedicated, dedicated_tokens)
     c_o = Fraction(borrowed, borrowed_tokens) if borrowed_tokens else Fraction(0)
-    spend = Spend(
-        inference_usd=Fraction(1),
-        rollouts_usd=c_d * useful,
-        other_training_usd=Fraction(other),
-        borrowed_share=Fraction(borrowed_tokens, useful),
-        cost_ratio=c_o / c_d,
-    )
+    shares = {"borrowed_share": Fraction(borrowed_tokens, useful), "cost_ratio": c_o / c_d}
+    dollars = {"inference_usd": Fraction(1), "rollouts_usd": c_d * useful, "other_training_usd": Fraction(other)}
+    spend = Spend(**dollars, **shares)
     assert spend.training_with_borrowing_usd == pytest.approx(dedicated + paid + other)
 
 
@@ -177,9 +170,8 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
     rest = [event for event in made if event not in grouped]
     for step in range(12):
         for event in grouped:
-            copy = replace(
-                event, step=step, group_id=f"{event.group_id}-{step}", trajectory_id=f"{event.trajectory_id}-{step}"
-            )
+            ids = {name: f"{getattr(event, name)}-{step}" for name in ("group_id", "trajectory_id")}
+            copy = replace(event, step=step, **ids)
             if isinstance(copy, events.Verdict) and event.trajectory_id == "t0" and step < 6:
                 copy = replace(copy, accepted=False)
             rest.append(copy)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,19 +17,10 @@ from tests.pricing.answers.conftest import token_cost
 GOLDEN = Factors(
     cpm=2, r=10, one_plus_rho=16, alpha=0.5, phi=0.5, waste=0.2, c_serving=2, c_dedicated=2, c_opportunistic=0.2
 )
-price = st.floats(0.01, 100)
-anything = st.builds(
-    Factors,
-    cpm=price,
-    r=st.floats(1.1, 50),
-    one_plus_rho=st.floats(1.5, 64),
-    alpha=st.floats(0.05, 0.9),
-    phi=st.floats(0.1, 0.9),
-    waste=st.floats(0.01, 0.8),
-    c_serving=price,
-    c_dedicated=price,
-    c_opportunistic=price,
-)
+prices: Any = dict.fromkeys(("cpm", "c_serving", "c_dedicated", "c_opportunistic"), st.floats(0.01, 100))
+ratios: Any = {"r": st.floats(1.1, 50), "one_plus_rho": st.floats(1.5, 64)}
+shares: Any = {"alpha": st.floats(0.05, 0.9), "phi": st.floats(0.1, 0.9), "waste": st.floats(0.01, 0.8)}
+anything = st.builds(Factors, **prices, **ratios, **shares)
 
 
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])

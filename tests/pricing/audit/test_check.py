@@ -10,6 +10,7 @@ from rose.pricing.audit.check import check
 from rose.pricing.closing.period import of_month
 from rose.pricing.closing.restate import restate
 from rose.pricing.watch.budget import set_budget
+from tests.ledger.conftest import flip
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, fleet_events, late_slice, write
 from tests.pricing.conftest import a_copy_of
 
@@ -34,9 +35,7 @@ def test_a_changed_byte_of_any_frozen_file_is_found_and_named(corrected: Path) -
     names = ["charges.parquet", "stays.parquet", "price_book.toml", "corrections-0001.parquet", "price_book-0001.toml"]
     paths = [corrected / "closes" / CLOSE_ID / name for name in names]
     for path in paths:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        flip(path, path.stat().st_size // 2)
     told = [problem.partition(" was changed after it was frozen") for problem in check(corrected).problems]
     assert sorted(path for path, changed, _ in told if changed) == sorted(map(str, paths))
     assert len(told) == len(paths)
@@ -64,10 +63,7 @@ def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:
 
 
 def test_a_changed_event_of_a_close_is_found(corrected: Path) -> None:
-    path = sorted((corrected / "live" / "closing" / "000000").iterdir())[-1]
-    content = bytearray(path.read_bytes())
-    content[-20] ^= 1
-    path.write_bytes(content)
+    flip(sorted((corrected / "live" / "closing" / "000000").iterdir())[-1], -20)
     assert any(problem.startswith("ledger: live/closing") for problem in check(corrected).problems)
 
 
@@ -94,8 +90,7 @@ def test_closes_that_were_removed_with_every_trace_are_found_by_a_receipt(correc
     (corrected / "heads" / "closing.json").unlink()
     registry = corrected / "writers.jsonl"
     if registry.exists():
-        registry.write_bytes(
-            b"".join(line for line in registry.read_bytes().splitlines(True) if b"closing" not in line)
-        )
+        lines = registry.read_bytes().splitlines(True)
+        registry.write_bytes(b"".join(line for line in lines if b"closing" not in line))
     problems = check(corrected, receipts).problems
     assert any("closing" in problem and "receipt" in problem for problem in problems), problems

@@ -7,6 +7,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.pricing.audit.evidence import DeviceHour, gather, spans
 from rose.pricing.closing.records import watermark
+from tests.ledger.conftest import flip
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, begun, late_slice, slice_, turn, write
 
 OF = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
@@ -57,8 +58,6 @@ def test_events_are_found_in_their_files_with_their_chain(fleet: Path) -> None:
     assert (span.writer, span.first_seq, span.last_seq, span.events, span.holds) == ("test", 3, 5, 3, True)
     (file,) = span.files
     assert (fleet / file).exists()
-    content = bytearray((fleet / file).read_bytes())
-    content[-9] ^= 1
-    (fleet / file).write_bytes(content)
+    flip(fleet / file, -9)
     with pytest.raises(LedgerError):
         spans(fleet, evidence.slices, verify(fleet))

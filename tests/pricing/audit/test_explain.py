@@ -45,33 +45,22 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet_kept: Path) -> None:
     made = explain(fleet_kept, Question(), BOOK)
     assert (made.amount.value, made.faults, made.notes) == (BILL_NANO, [], ())
     assert len(made.rows) == 8
-    assert [step.title for step in made.steps] == [
-        "price",
-        "device-hour",
-        "by time",
-        "rollout, lease L1",
-        "slices",
-        "price",
-        "syncs",
-        "price",
-        "readings",
-    ]
+    titles = [step.title for step in made.steps]
+    assert titles[:5] == ["price", "device-hour", "by time", "rollout, lease L1", "slices"]
+    assert titles[5:] == ["price", "syncs", "price", "readings"]
     price, hour, *_ = made.steps
     assert price.says == (
         "$3.60 for each hour of h100-sxm (1-year reserved), from 2026-01-01 on; source: contract 17 (2026-01-01); "
         f"price book by hand 1 ({BOOK.sha256[:12]}), line 5"
     )
     assert hour.sums[0].text == "$3.60 x 3,600,000,000,000 ns / 3,600,000,000,000 ns = 3,600,000,000 nano-dollars"
-    assert (
-        "3,600,000,000 x 900,000,000,000 / 3,600,000,000,000 ns (rollout, lease L1) = 900,000,000 nano-dollars"
-        in sums(made)
-    )
-    # 300 tokens at $3 and 40 again at $1: 600 of 940 to the accepted ones.
-    assert "900,000,000 x 63.8298% (accepted, version 3, task maze, 200 tokens) = 574,468,085 nano-dollars" in sums(
-        made
-    )
-    assert "900,000,000 x 4.2553% (recomputed, version 3, task maze, 40 tokens) = 38,297,872 nano-dollars" in sums(made)
-    assert "10,000,000,000 bytes at that price, rounded once = 200,000,000 nano-dollars" in sums(made)
+    assert set(sums(made)) >= {
+        "3,600,000,000 x 900,000,000,000 / 3,600,000,000,000 ns (rollout, lease L1) = 900,000,000 nano-dollars",
+        # 300 tokens at $3 and 40 again at $1: 600 of 940 to the accepted ones.
+        "900,000,000 x 63.8298% (accepted, version 3, task maze, 200 tokens) = 574,468,085 nano-dollars",
+        "900,000,000 x 4.2553% (recomputed, version 3, task maze, 40 tokens) = 38,297,872 nano-dollars",
+        "10,000,000,000 bytes at that price, rounded once = 200,000,000 nano-dollars",
+    }
     assert [(span.writer, span.events, span.holds) for span in made.spans] == [("test", 8, True)]
 
 
@@ -111,11 +100,8 @@ def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
     (wrong,) = [total for step in steps for total in step.sums if not total.ok]
     assert wrong.text == "idle, not lent comes to 900,000,000,000 ns, and 600,000,000,000 is charged"
     steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(fleet, device_hour)))
-    assert any(
-        "comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in total.text
-        for step in steps
-        for total in step.sums
-    )
+    texts = " ".join(total.text for step in steps for total in step.sums)
+    assert "comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in texts
 
 
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:

@@ -33,19 +33,10 @@ WITHHELD = [drawn(FIRST + n) < SHARE for n in range(WINDOWS)]
 
 
 def window(n: int, **changes: Any) -> events.Holdout:
-    event = events.Holdout(
-        at_us=us(n * WINDOW_S),
-        device_id="s0",
-        t0_ns=(FIRST + n) * WINDOW_NS,
-        t1_ns=(FIRST + n + 1) * WINDOW_NS,
-        withheld=WITHHELD[n],
-        draw=drawn(FIRST + n),
-        holdout_share=SHARE,
-        holdout_seed=3,
-        window_ns=WINDOW_NS,
-        washout_ns=WASHOUT_S * S,
-    )
-    return replace(event, **changes)
+    times: Any = {"at_us": us(n * WINDOW_S), "t0_ns": (FIRST + n) * WINDOW_NS, "t1_ns": (FIRST + n + 1) * WINDOW_NS}
+    times |= {"window_ns": WINDOW_NS, "washout_ns": WASHOUT_S * S}
+    lot = {"withheld": WITHHELD[n], "draw": drawn(FIRST + n), "holdout_share": SHARE, "holdout_seed": 3}
+    return events.Holdout(device_id="s0", **(times | lot | changes))
 
 
 def asked(second: int) -> dict[str, Any]:
@@ -71,18 +62,11 @@ def cost(ttft_ms: int) -> Fraction:
 def request(one: dict[str, Any], *, says: bool = True) -> events.Request:
     e2e_ns = one["ttft_ms"] * MS
     lent = not WITHHELD[one["second"] // WINDOW_S]
-    return any_event.request(
-        at_us=us(one["second"]) + e2e_ns // 1000,
-        device_id="s0",
-        request_id=f"q{one['second']}",
-        lease_id=f"L{one['second'] // WINDOW_S}" if lent else None,
-        prompt_tokens=100,
-        ttft_ns=e2e_ns,
-        e2e_ns=e2e_ns,
-        ttft_budget_ns=BUDGET_MS * MS,
-        tpot_budget_ns=MS,
-        cached_tokens=one["cached"] if says else None,
-    )
+    ids = {"request_id": f"q{one['second']}", "lease_id": f"L{one['second'] // WINDOW_S}" if lent else None}
+    times = {"at_us": us(one["second"]) + e2e_ns // 1000, "ttft_ns": e2e_ns, "e2e_ns": e2e_ns}
+    budgets = {"ttft_budget_ns": BUDGET_MS * MS, "tpot_budget_ns": MS}
+    tokens = {"prompt_tokens": 100, "cached_tokens": one["cached"] if says else None}
+    return any_event.request(device_id="s0", **ids, **times, **budgets, **tokens)
 
 
 def run(
@@ -115,16 +99,9 @@ def run(
         lease_id = None if withheld else f"L{n}"
         # A window's first slice ends with its wash-out.
         for t0, part in ((t0_ns, 2), (t0_ns + WASHOUT_S * S, 3)):
-            made.append(
-                events.DeviceSlice(
-                    at_us=t0 // 1000,
-                    device_id="s0",
-                    lease_id=lease_id,
-                    t0_ns=t0,
-                    t1_ns=t0 + part * 20 * S,
-                    **{name: ns * part // 5 for name, ns in buckets.items()},
-                )
-            )
+            times = {"at_us": t0 // 1000, "t0_ns": t0, "t1_ns": t0 + part * 20 * S}
+            times |= {name: ns * part // 5 for name, ns in buckets.items()}
+            made.append(events.DeviceSlice(device_id="s0", lease_id=lease_id, **times))
         if lease_id is not None:
             end_us = us((n + 1) * WINDOW_S)
             for action, at_us in (("granted", us(n * WINDOW_S)), ("released", end_us)):

@@ -224,9 +224,7 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
         if lease_id is not None:
             made += [lease_event(action, lease_id, ns) for action, ns in (("granted", at_ns), ("released", end_ns))]
         ns: dict[str, Any] = dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
-        ns |= dict(zip(("serving_ns", "rollout_ns", "sync_ns", "idle_ns"), times, strict=True)) | {
-            "activation_ns": 1000
-        }
+        ns |= dict(zip(("serving_ns", "rollout_ns", "sync_ns", "idle_ns"), times, strict=True), activation_ns=1000)
         made.append(events.DeviceSlice(device_id="s0", lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, **ns))
         for k in range(draw(st.integers(0, 3))):
             when_ns = draw(st.integers(at_ns, end_ns - 1))
@@ -236,16 +234,9 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
             power_mw = draw(st.integers(0, 700_000))
             made.append(events.Power(device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=power_mw, source="rapl"))
         if draw(st.booleans()):
-            made.append(
-                any_event.sync(
-                    device_id="s0",
-                    lease_id=draw(st.sampled_from([None, lease_id])),
-                    wire_bytes=draw(st.integers(0, 10**11)),
-                    source="r",
-                    route="loopback",
-                    at_us=draw(st.integers(at_ns, end_ns)) // 1000,
-                )
-            )
+            sent = {"lease_id": draw(st.sampled_from([None, lease_id])), "wire_bytes": draw(st.integers(0, 10**11))}
+            sent |= {"source": "r", "route": "loopback", "at_us": draw(st.integers(at_ns, end_ns)) // 1000}
+            made.append(any_event.sync(device_id="s0", **sent))
         if draw(st.booleans()):
             made += [cut_turn(n, attempt, lease_id, end_ns) for attempt in (0, 1)]
         at_ns = end_ns
@@ -258,19 +249,10 @@ def lease_event(action: Any, lease_id: str, ns: int) -> events.Lease:
 
 
 def cut_turn(n: int, attempt: int, lease_id: str | None, ns: int) -> events.Turn:
-    return any_event.turn(
-        trajectory_id=f"t{n}",
-        group_id="g",
-        step=1,
-        attempt=attempt,
-        device_id="s0",
-        lease_id=lease_id,
-        outcome="completed" if attempt else "preempted",
-        prompt_tokens=100 + n,
-        cached_tokens=n,
-        answer_tokens=1,
-        at_us=ns // 1000 + attempt,
-    )
+    ids = {"trajectory_id": f"t{n}", "group_id": "g", "step": 1, "device_id": "s0", "lease_id": lease_id}
+    tokens = {"prompt_tokens": 100 + n, "cached_tokens": n, "answer_tokens": 1}
+    outcome = "completed" if attempt else "preempted"
+    return any_event.turn(attempt=attempt, outcome=outcome, at_us=ns // 1000 + attempt, **ids, **tokens)
 
 
 def fleet_of(made: list[events.Event]) -> Allocation:
@@ -317,21 +299,15 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
         result = marginal(connection, "run", allocation, OTHER)
-        spans = connection.execute(
-            "SELECT epoch_ns(granted_at), epoch_ns(closed_at) FROM lease WHERE closed_at > granted_at"
-        ).fetchall()
+        closed = "SELECT epoch_ns(granted_at), epoch_ns(closed_at) FROM lease WHERE closed_at > granted_at"
+        spans = connection.execute(closed).fetchall()
     rates = {False: Fraction(2, 100), True: Fraction(302, 1000)}
     assert result.terms["transfer"].usd == sum(
         rates[e.at_us * 1000 >= MIDNIGHT_NS] * e.wire_bytes / 10**9 for e in made if isinstance(e, events.Sync)
     )
-    assert result.terms["scheduler"].usd == sum(
-        (
-            Fraction(1, 1000) * max(0, min(t1, MIDNIGHT_NS) - t0)
-            + Fraction(3001, 10_000) * max(0, t1 - max(t0, MIDNIGHT_NS))
-        )
-        / S
-        for t0, t1 in spans
-    )
+    sides_ns = [(max(0, min(t1, MIDNIGHT_NS) - t0), max(0, t1 - max(t0, MIDNIGHT_NS))) for t0, t1 in spans]
+    scheduler = sum(Fraction(1, 1000) * before + Fraction(3001, 10_000) * after for before, after in sides_ns)
+    assert result.terms["scheduler"].usd == scheduler / S
     curve, usd = OTHER.power_of("owned"), Fraction(0)
     for e in made:
         if isinstance(e, events.DeviceSlice):
@@ -345,21 +321,11 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
 
 
 def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
+    ids = {"trajectory_id": "t", "group_id": "g", "step": 1, "policy_version": 3}
+    tokens = {"prompt_tokens": 2_000_000, "output_tokens": 5, "answer_tokens": 1}
     turns = [
-        any_event.turn(
-            device_id=device_id,
-            outcome=outcome,
-            prompt_tokens=2_000_000,
-            output_tokens=5,
-            answer_tokens=1,
-            policy_version=3,
-            trajectory_id="t",
-            group_id="g",
-            step=1,
-            attempt=attempt,
-            at_us=T0_NS // 1000 + attempt,
-        )
-        for attempt, (device_id, outcome) in enumerate((("s", "preempted"), ("r", "completed")))
+        any_event.turn(device_id=name, outcome=outcome, attempt=n, at_us=T0_NS // 1000 + n, **ids, **tokens)
+        for n, (name, outcome) in enumerate((("s", "preempted"), ("r", "completed")))
     ]
     begun = [events.Run(action="started", name="n", at_us=T0_NS // 1000), joined("s"), joined("r", "rollout")]
     root = write_ledger([*begun, *turns], run_id="run")

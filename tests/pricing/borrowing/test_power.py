@@ -6,7 +6,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing.borrowing.power import energy, extra_joules, load_points, measure, metered
@@ -28,27 +28,15 @@ STRETCHES = Stretches(BOOK, ((T0_NS, T0_NS + 3600 * S),))
 def reading(load_bin: int, lent: bool, watts: int, seconds: int, minutes: int = 1) -> dict[str, Any]:
     """Readings of one bin and side; each minute's mean power is the same."""
     y, x = watts * 1000 * seconds / minutes, seconds / minutes
-    return {
-        "device_class": "h100-sxm",
-        "load_bin": load_bin,
-        "lent": lent,
-        "energy_mw_ns": watts * 1000 * seconds * S,
-        "duration_ns": seconds * S,
-        "clusters": minutes,
-        "yy": minutes * y * y,
-        "yx": minutes * y * x,
-        "xx": minutes * x * x,
-    }
+    ids = {"device_class": "h100-sxm", "load_bin": load_bin, "lent": lent}
+    amounts = {"energy_mw_ns": watts * 1000 * seconds * S, "duration_ns": seconds * S, "clusters": minutes}
+    return ids | amounts | {"yy": minutes * y * y, "yx": minutes * y * x, "xx": minutes * x * x}
 
 
 def test_a_mean_over_all_loads_would_mislead() -> None:
     # Lent when serving is idle, not lent when it is busy: the plain means differ by -300 W, the bins by +100 W.
-    by_load = [
-        reading(0, True, 200, 90),
-        reading(0, False, 100, 10),
-        reading(4, False, 600, 90),
-        reading(4, True, 700, 10),
-    ]
+    by_load = [reading(0, True, 200, 90), reading(0, False, 100, 10)]
+    by_load += [reading(4, False, 600, 90), reading(4, True, 700, 10)]
     meter = measure("h100-sxm", by_load)
     assert meter is not None
     assert meter.delta_mw == 100_000
@@ -63,15 +51,11 @@ def test_a_mean_over_all_loads_would_mislead() -> None:
     assert meter.baseline_mw_ns == (200_000 * 120 + 800_000 * 30) * S
 
 
-readings = st.lists(
-    st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 10**24), st.integers(1, 10**18)),
-    max_size=10,
-    unique_by=lambda row: row[:2],
-)
+_reading = st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 10**24), st.integers(1, 10**18))
+readings = st.lists(_reading, max_size=10, unique_by=lambda row: row[:2])
 
 
 @given(readings)
-@settings(deadline=None)
 def test_baseline_and_extra_are_all_that_was_metered(rows: list[tuple[int, bool, int, int]]) -> None:
     made = [
         {"load_bin": b, "lent": lent, "energy_mw_ns": energy_mw_ns, "duration_ns": duration_ns}
@@ -92,19 +76,9 @@ def leased(seconds: int, device_class: str = "h100-sxm") -> dict[str, Any]:
 
 
 def lent(ns: int, base_ns: int, busy_ns: int, **pieces: int) -> dict[str, Any]:
-    return {
-        "device_class": "h100-sxm",
-        "segment": 0,
-        "t0_ns": None,
-        "t1_ns": None,
-        "ns": ns,
-        "base_ns": base_ns,
-        "busy_ns": busy_ns,
-        "base_piece": 0,
-        "busy_piece": 0,
-        "unexplained_ns": 0,
-        **pieces,
-    }
+    zero = dict.fromkeys(("segment", "base_piece", "busy_piece", "unexplained_ns"), 0)
+    times = {"t0_ns": None, "t1_ns": None, "ns": ns, "base_ns": base_ns, "busy_ns": busy_ns}
+    return {"device_class": "h100-sxm", **zero, **times, **pieces}
 
 
 @pytest.mark.parametrize(("watts", "usd"), [(450, 0.0563), (512.5, 0.0641)])
@@ -163,18 +137,11 @@ def with_class(book: Any, name: str) -> Any:
     )
 
 
-CURVE = PowerFigure(
-    **{
-        "class": "h100-sxm",
-        "points": ((Decimal(0), Decimal(100)), (Decimal("0.3"), Decimal(400)), (Decimal(1), Decimal(500))),
-        "source": "test",
-        "source_date": date(2026, 1, 1),
-    }
-)
+POINTS = ((Decimal(0), Decimal(100)), (Decimal("0.3"), Decimal(400)), (Decimal(1), Decimal(500)))
+CURVE = PowerFigure(**{"class": "h100-sxm"}, points=POINTS, source="test", source_date=date(2026, 1, 1))
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6))
-@settings(deadline=None)
 def test_slices_summed_by_piece_draw_what_each_draws(slices: list[tuple[int, float, float]]) -> None:
     """Only where a curve bends must slices be told apart: within a piece their sum is enough, exactly."""
     expected = Fraction(0)
@@ -183,19 +150,13 @@ def test_slices_summed_by_piece_draw_what_each_draws(slices: list[tuple[int, flo
         base_ns, busy_ns = sorted((int(one * ns), int(other * ns)))
         base, busy = Fraction(base_ns, ns), Fraction(busy_ns, ns)
         expected += (CURVE.watts(busy) - CURVE.watts(base)) * ns / S
-        cell = cells.setdefault((int(base >= Fraction(3, 10)), int(busy >= Fraction(3, 10))), [0, 0, 0])
-        cells[int(base >= Fraction(3, 10)), int(busy >= Fraction(3, 10))] = [
-            a + b for a, b in zip(cell, (ns, base_ns, busy_ns), strict=True)
-        ]
-    term = sum(
-        extra_joules(
-            CURVE,
-            [0.3],
-            {"base_piece": base_piece, "busy_piece": busy_piece},
-            {"ns": Fraction(ns), "base_ns": Fraction(base_ns), "busy_ns": Fraction(busy_ns)},
-        )
-        for (base_piece, busy_piece), (ns, base_ns, busy_ns) in cells.items()
-    )
+        pieces = (int(base >= Fraction(3, 10)), int(busy >= Fraction(3, 10)))
+        cell = cells.get(pieces, [0, 0, 0])
+        cells[pieces] = [a + b for a, b in zip(cell, (ns, base_ns, busy_ns), strict=True)]
+    term = Fraction(0)
+    for (base_piece, busy_piece), sums in cells.items():
+        amounts = dict(zip(("ns", "base_ns", "busy_ns"), map(Fraction, sums), strict=True))
+        term += extra_joules(CURVE, [0.3], {"base_piece": base_piece, "busy_piece": busy_piece}, amounts)
     assert term == expected
 
 

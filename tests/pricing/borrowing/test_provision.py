@@ -65,12 +65,8 @@ def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
 
 def test_days_sum_to_what_was_realised() -> None:
     next_day = DAY + timedelta(days=1)
-    bins = [
-        served(0, True, 10, 3),
-        served(0, True, 7, 0, day=next_day),
-        served(0, False, 9, 1),
-        served(0, False, 4, 2, day=next_day),
-    ]
+    bins = [served(0, True, 10, 3), served(0, True, 7, 0, day=next_day)]
+    bins += [served(0, False, 9, 1), served(0, False, 4, 2, day=next_day)]
     rate = Fraction(3, 13)
     days = {DAY: (3 - 10 * rate) * Fraction(7, 10), next_day: -7 * rate * Fraction(7, 10)}
     assert confounded_by_day(bins, penalty("0.7")) == days
@@ -162,9 +158,8 @@ def test_what_comes_later_changes_no_accrual() -> None:
 
 def test_a_day_is_held_to_the_end_of_the_next() -> None:
     days = [DAY + timedelta(days=n) for n in range(4)]
-    balances = roll_forward(
-        dict(zip(days, map(Fraction, (10, 5, 0, 0)), strict=True)), {days[1]: Fraction(4), days[3]: Fraction(2)}
-    )
+    accrued = dict(zip(days, map(Fraction, (10, 5, 0, 0)), strict=True))
+    balances = roll_forward(accrued, {days[1]: Fraction(4), days[3]: Fraction(2)})
     assert [b.released for b in balances] == [0, 6 * 10**9, 5 * 10**9, 0]
     # The last day's cost was provided for by nobody and stays as a debt.
     assert [b.closing for b in balances] == [10 * 10**9, 5 * 10**9, 0, -2 * 10**9]
@@ -188,16 +183,10 @@ def windows_of(slices: list[tuple[int, int, int, bool]]) -> dict[int, tuple[int,
     return windows
 
 
-slices = st.lists(
-    st.tuples(
-        st.sampled_from([1, 3, 5, 10, 10, 10, 20, 30]),
-        st.sampled_from([0, 1, 3, 5, 7, 8, 10, 10, 10]),
-        st.booleans(),
-        st.sampled_from([0, 0, 0, 0, 4, 20]),
-    ),
-    min_size=5,
-    max_size=18,
-)
+seconds = st.sampled_from([1, 3, 5, 10, 10, 10, 20, 30])
+tenths = st.sampled_from([0, 1, 3, 5, 7, 8, 10, 10, 10])
+gaps = st.sampled_from([0, 0, 0, 0, 4, 20])
+slices = st.lists(st.tuples(seconds, tenths, st.booleans(), gaps), min_size=5, max_size=18)
 
 
 @given(slices, st.lists(st.tuples(st.integers(0, 360), st.booleans()), max_size=12))
@@ -247,15 +236,8 @@ def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
 
 def asked_for(n: int, second: int, late: bool) -> events.Request:
     """A request that arrives at a second after T0; its event comes when it is answered, a second later."""
-    return any_event.request(
-        request_id=f"q{n}",
-        device_id="s0",
-        ttft_ns=2 * S if late else 1,
-        e2e_ns=S,
-        ttft_budget_ns=S,
-        tpot_budget_ns=S,
-        at_us=T0_NS // 1000 + (second + 1) * 10**6,
-    )
+    times = {"ttft_ns": 2 * S if late else 1, "e2e_ns": S, "ttft_budget_ns": S, "tpot_budget_ns": S}
+    return any_event.request(request_id=f"q{n}", device_id="s0", at_us=T0_NS // 1000 + (second + 1) * 10**6, **times)
 
 
 def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path) -> None:

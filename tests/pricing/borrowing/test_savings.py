@@ -41,14 +41,9 @@ def energy(width: float = 0.0, **more: Any) -> Term:
 
 def saved(term: Term, sample_groups: Groups, spreads: dict[str, Spread] | None = None, **changes: Any) -> Alternative:
     way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", bought=BOUGHT)
-    (done,) = savings.saved(
-        [replace(way, **changes)],
-        lending.marginal(term, NOT_LENT),
-        sample_groups,
-        STEADY if spreads is None else spreads,
-        borrowed_usd=Fraction(2),
-        borrowed_loaded_usd=Fraction(3),
-    )
+    borrow, steady = lending.marginal(term, NOT_LENT), STEADY if spreads is None else spreads
+    paid = {"borrowed_usd": Fraction(2), "borrowed_loaded_usd": Fraction(3)}
+    (done,) = savings.saved([replace(way, **changes)], borrow, sample_groups, steady, **paid)
     assert done.cash is not None
     assert done.cash.usd == (done.added_usd or 0) - 1
     return done
@@ -82,10 +77,9 @@ def test_a_token_s_price_an_offer_s_range_and_an_assumption_count(sample_groups:
     assert width(unsteady.cash) > 2 * width(plain.cash)
     assert width(ranged.less) > 2 * width(plain.less)
     assert why(saved(energy(), sample_groups, basis="assumed")) == (None, "the throughput of other devices is assumed")
-    assert why(saved(energy(), sample_groups, {"borrowed": STEADY["borrowed"]})) == (None, UNKNOWN)
-    nothing = saved(
-        energy(), sample_groups, {"borrowed": STEADY["borrowed"]}, name=NOTHING, usd=Fraction(0), bought=None
-    )
+    borrowed = {"borrowed": STEADY["borrowed"]}
+    assert why(saved(energy(), sample_groups, borrowed)) == (None, UNKNOWN)
+    nothing = saved(energy(), sample_groups, borrowed, name=NOTHING, usd=Fraction(0), bought=None)
     assert why(nothing)[1] is None
 
 

@@ -38,14 +38,8 @@ def joined(device_id: str, at_s: int) -> list[events.Event]:
 
 def power(of: events.DeviceSlice) -> events.Power:
     n = (of.t0_ns - T0_NS) // WINDOW_NS
-    return events.Power(
-        device_id=of.device_id,
-        t0_ns=of.t0_ns,
-        t1_ns=of.t1_ns,
-        source="rapl",
-        at_us=of.t1_ns // 1000,
-        power_mw=(300_000 if of.lease_id is None else 600_000) + 1000 * n,
-    )
+    power_mw = (300_000 if of.lease_id is None else 600_000) + 1000 * n
+    return any_event.power(device_id=of.device_id, t0_ns=of.t0_ns, t1_ns=of.t1_ns, power_mw=power_mw)
 
 
 def windows(numbers: Iterable[int], whose: Callable[[int], str | None]) -> Iterator[events.Event]:

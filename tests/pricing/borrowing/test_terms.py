@@ -2,7 +2,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing.borrowing.terms import Stretches, basis_of, nano_by_key
@@ -14,7 +14,6 @@ amounts = st.dictionaries(st.integers(), st.fractions(-10, 10, max_denominator=1
 
 
 @given(amounts)
-@settings(deadline=None)
 def test_rounded_parts_sum_to_the_rounded_sum_and_none_is_off_by_a_nano_dollar(parts: dict[int, Fraction]) -> None:
     nano = nano_by_key(parts)
     assert sum(nano.values()) == nano_usd_of(sum(parts.values(), Fraction(0)))
@@ -36,7 +35,6 @@ def test_a_sum_rests_on_its_weakest_ground() -> None:
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=4, unique=True), st.integers(0, 99), st.integers(1, 50))
-@settings(deadline=None)
 def test_a_slice_is_divided_by_time_and_nothing_of_it_is_lost(edges: list[int], t0_ns: int, length: int) -> None:
     stretches = Stretches(BOOK, tuple(pairwise([-10, *sorted(edges), 200])))
     inside = any(t0_ns < change < t0_ns + length for change in stretches.changes_ns)

@@ -43,18 +43,9 @@ def test_time_and_dollars_of_the_sample(sample_kept: Path) -> None:
     allocation = allocated(sample_kept)
     # Two hours at 2.35, and 2 GB of weights between regions at 0.02.
     assert allocation.cost_nano_usd == 4_740_000_000
-    assert allocation.amortized_nano_usd() == {
-        "serving": 940_000_000,
-        "rollout": 2_350_000_000,
-        "train": 705_000_000,
-        "sync": 94_000_000,
-        "activation": 47_000_000,
-        "headroom": 141_000_000,
-        "idle": 423_000_000,
-        "unaccounted": 0,
-        "transfer": 40_000_000,
-        "energy": 0,
-    }
+    work = {"serving": 940_000_000, "rollout": 2_350_000_000, "train": 705_000_000, "sync": 94_000_000}
+    rest = {"activation": 47_000_000, "headroom": 141_000_000, "idle": 423_000_000, "transfer": 40_000_000}
+    assert allocation.amortized_nano_usd() == work | rest | {"unaccounted": 0, "energy": 0}
     # s0: serving 0.94 + headroom 0.141 = 1.081 and rollout 0.94 + 0.047 + 0.047 = 1.034 share 0.235 of idle.
     loaded = allocation.in_pools("serving").fully_loaded_nano_usd()
     # Shared out row by row, so that a row may have a nano-dollar more than its bucket would.
@@ -116,16 +107,12 @@ def test_a_run_without_device_time_or_without_a_price_is_refused(write_ledger: A
 
 
 #: Of an hour: what the device left idle, and what each run worked on it.
-shared_hours = st.tuples(
-    st.integers(0, 3600 * S), st.dictionaries(st.sampled_from(["fleet", "a", "b", "c"]), st.integers(0, 3600 * S))
-)
+hour_ns = st.integers(0, 3600 * S)
+shared_hours = st.tuples(hour_ns, st.dictionaries(st.sampled_from(["fleet", "a", "b", "c"]), hour_ns))
+device_hours = st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["d", "e"]), st.integers(0, 2))
 
 
-@given(
-    st.dictionaries(
-        st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["d", "e"]), st.integers(0, 2)), shared_hours
-    )
-)
+@given(st.dictionaries(device_hours, shared_hours))
 def test_the_parts_of_shared_idle_time_sum_to_that_of_the_hours_in_which_somebody_worked(
     hours: dict[tuple[str, str, int], tuple[int, dict[str, int]]],
 ) -> None:

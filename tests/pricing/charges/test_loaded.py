@@ -14,20 +14,10 @@ BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idl
 
 
 def frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    filled = [
-        {
-            "hour": datetime(2026, 6, 1),
-            "run_id": "r",
-            "fleet_run_id": "r",
-            "provenance": "replay",
-            "device_id": "d",
-            "pool": "serving",
-            "device_class": "h100-sxm",
-            "kind": row["bucket"] if row["bucket"] in ("transfer", "energy") else "capacity",
-            **row,
-        }
-        for row in rows
-    ]
+    plain = {"hour": datetime(2026, 6, 1), "run_id": "r", "fleet_run_id": "r", "provenance": "replay"}
+    plain |= {"device_id": "d", "pool": "serving", "device_class": "h100-sxm"}
+    kinds = {"transfer": "transfer", "energy": "energy"}
+    filled = [plain | {"kind": kinds.get(row["bucket"], "capacity")} | row for row in rows]
     return pl.DataFrame(filled, schema_overrides={"cost_nano": pl.Int64}, infer_schema_length=None)
 
 
@@ -36,17 +26,8 @@ def by_work(loaded: pl.DataFrame) -> dict[str, int]:
 
 
 def test_overhead_goes_to_the_work_it_is_there_for_and_idle_in_proportion() -> None:
-    costs = {
-        "serving": 60,
-        "headroom": 30,
-        "rollout": 5,
-        "sync": 3,
-        "activation": 2,
-        "idle": 100,
-        "transfer": 7,
-        "unaccounted": 11,
-        "energy": 10,
-    }
+    costs = {"serving": 60, "headroom": 30, "rollout": 5, "sync": 3, "activation": 2}
+    costs |= {"idle": 100, "transfer": 7, "unaccounted": 11, "energy": 10}
     loaded = fully_load(frame([{"bucket": bucket, "cost_nano": nano} for bucket, nano in costs.items()]))
     # 90 of serving's and 10 of rollout's share 110; transfer is rollout's and weighs nothing.
     assert by_work(loaded) == {"serving": 90 + 99, "rollout": 10 + 11 + 7, "unaccounted": 11}
@@ -65,22 +46,13 @@ def test_the_sample_s_views_have_the_same_total_day_by_day(sample_kept: Path) ->
     assert loaded.columns == [*result.frame.columns, "work", "loaded_nano"]
 
 
-@settings(max_examples=10, deadline=None)
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "bucket": st.sampled_from(BUCKETS),
-                "cost_nano": st.one_of(st.just(0), st.integers(0, 10**13)),
-                "device_id": st.sampled_from(["a", "b"]),
-                "hour": st.sampled_from([datetime(2026, 6, 1, 5), datetime(2026, 6, 1, 6), datetime(2026, 6, 2)]),
-                "pool": st.just("train"),
-            }
-        ),
-        min_size=1,
-        max_size=12,
-    )
-)
+HOURS = [datetime(2026, 6, 1, 5), datetime(2026, 6, 1, 6), datetime(2026, 6, 2)]
+ROW: Any = {"bucket": st.sampled_from(BUCKETS), "cost_nano": st.just(0) | st.integers(0, 10**13)}
+ROW |= {"device_id": st.sampled_from(["a", "b"]), "hour": st.sampled_from(HOURS), "pool": st.just("train")}
+
+
+@settings(max_examples=10)
+@given(st.lists(st.fixed_dictionaries(ROW), min_size=1, max_size=12))
 def test_spreading_keeps_every_device_s_day_exactly(rows: list[dict[str, Any]]) -> None:
     given_rows = frame(rows)
     loaded = fully_load(given_rows)

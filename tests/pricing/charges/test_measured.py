@@ -25,8 +25,7 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
     result = charges.price(root, BOOK, run_id="run")
     # 600 s of 1,800 s, then 900 s of 1,800 s; all three worked for 4,200 s of an hour.
     part, room = Fraction(1500, 3600), Fraction(3600, 4200)
-    times = {(time.hour_ns - T0_NS) // HOUR: time for time in shared(result)}
-    assert times.keys() == {1}
+    assert {(time.hour_ns - T0_NS) // HOUR for time in shared(result)} == {1}
     by_bucket = {time.bucket: time for time in shared(result)}
     assert by_bucket.keys() == {"rollout", "idle"}
     for time in by_bucket.values():
@@ -36,10 +35,8 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
         assert time.room == (room if time.bucket == "rollout" else 1)
         assert time.hardware_share * time.ns == 1800 * S * time.room
     allocation = allocate(result)
-    assert allocation.measured_ns() | {} == dict.fromkeys(allocation.bucket_ns(), 0) | {
-        "rollout": 5400 * S,
-        "idle": 1800 * S,
-    }
+    measured = {"rollout": 5400 * S, "idle": 1800 * S}
+    assert allocation.measured_ns() | {} == dict.fromkeys(allocation.bucket_ns(), 0) | measured
     assert allocation.in_pools("rollout").shared == ()
 
 

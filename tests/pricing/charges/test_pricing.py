@@ -176,9 +176,8 @@ def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(root: Path,
     assert energy["energy_mw_ns"].to_list() == [800_000 * 1800 * S] * 2
     assert energy["cost_nano"].to_list() == [50_000_000] * 2
     assert frame.filter(run_id="unmetered")["energy_mw_ns"].sum() == 60 * 1000 * S
-    rented = BOOK.model_copy(
-        update={"device": [p.model_copy(update={"energy_included": True}) for p in BOOK.device], "sha256": "rented"}
-    )
+    included = [price.model_copy(update={"energy_included": True}) for price in BOOK.device]
+    rented = BOOK.model_copy(update={"device": included, "sha256": "rented"})
     assert charges.price(root, rented, run_id="metered").frame.filter(kind="energy").is_empty()
 
 

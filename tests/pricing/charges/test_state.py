@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,6 @@ def test_every_portion_counts_once_and_gives_what_the_whole_gives(
 def test_a_retried_event_counts_once_also_in_another_portion(
     write_ledger: Any, sample_made: list[Any], kept: None
 ) -> None:
-    from dataclasses import replace
-
     named = [replace(event, event_id=f"e{n}") for n, event in enumerate(sample_made)]
     root = write_ledger(named)
     before = charges.price(root, BOOK).frame
@@ -138,12 +137,8 @@ def test_a_retried_event_counts_once_also_in_another_portion(
 
 def test_another_book_prices_anew_and_leaves_the_sums(sample: Path, kept: None) -> None:
     here = charges.price(sample, BOOK)
-    dear = BOOK.model_copy(
-        update={
-            "device": [p.model_copy(update={"usd_per_hour": 2 * p.usd_per_hour}) for p in BOOK.device],
-            "sha256": "dear",
-        }
-    )
+    doubled = [price.model_copy(update={"usd_per_hour": 2 * price.usd_per_hour}) for price in BOOK.device]
+    dear = BOOK.model_copy(update={"device": doubled, "sha256": "dear"})
     twice = charges.price(sample, dear)
     capacity = here.frame["kind"] == "capacity"
     assert twice.frame.filter(capacity)["cost_nano"].sum() == 2 * here.frame.filter(capacity)["cost_nano"].sum()

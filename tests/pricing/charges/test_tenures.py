@@ -37,6 +37,10 @@ BOOK = parse(
 )
 
 
+#: Time, tokens and nano-dollars of half an hour at the dearest price.
+HALF_AN_HOUR = (1800 * S, 0, 1_175_000_000)
+
+
 def run(name: str = "n", **fields: Any) -> events.Run:
     return events.Run(**({"action": "started", "name": name, "at_us": us(0)} | fields))
 
@@ -172,13 +176,10 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
     priced: charges.Charges, case: str, later: tuple[str, str], later_nano: int
 ) -> None:
     frame = of_case(priced, case)
-    assert frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows() == [
-        ("h100-sxm", "serving", 50_000_000)
-    ]
-    assert by(frame.filter(kind="capacity"), "device_class", "pool") == {
-        ("h100-sxm", "serving"): (1800 * S, 0, 1_175_000_000),
-        later: (3600 * S, 0, later_nano),
-    }
+    energy = frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows()
+    assert energy == [("h100-sxm", "serving", 50_000_000)]
+    capacity = by(frame.filter(kind="capacity"), "device_class", "pool")
+    assert capacity == {("h100-sxm", "serving"): HALF_AN_HOUR, later: (3600 * S, 0, later_nano)}
     assert [row[2:] for row in tenures(priced, case)] == [(0, 0.5), (0.5, 1.5)]
 
 
@@ -216,19 +217,14 @@ def test_other_hardware_under_the_same_name_is_another_device_from_then_on(price
 
 
 def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(priced: charges.Charges) -> None:
-    assert by(of_case(priced, "said"), "hardware_id") == {
-        f"said/{GPU}": (1800 * S, 0, 1_175_000_000),
-        "said/B": (1800 * S, 0, 1_175_000_000),
-    }
+    assert by(of_case(priced, "said"), "hardware_id") == {f"said/{GPU}": HALF_AN_HOUR, "said/B": HALF_AN_HOUR}
 
 
 def test_a_shared_device_is_divided_to_the_nanosecond_at_the_price_of_each_run_s_pool(priced: charges.Charges) -> None:
     """Three runs share 10,000 ns and the 7 nano-dollars that they cost; the first by name has what does not divide."""
     assert by(of_case(priced, "few"), "run_id") == {"few+a": (3334, 0, 3), "few+b": (3333, 0, 2), "few+c": (3333, 0, 2)}
-    assert by(of_case(priced, "part"), "run_id") == {
-        "part": (1800 * S, 0, 1_175_000_000),
-        "part+other": (1800 * S, 0, 500_000_000),
-    }
+    parts = by(of_case(priced, "part"), "run_id")
+    assert parts == {"part": HALF_AN_HOUR, "part+other": (1800 * S, 0, 500_000_000)}
 
 
 def test_power_that_two_runs_read_of_one_device_is_billed_once(priced: charges.Charges) -> None:
@@ -242,10 +238,7 @@ def test_devices_of_one_name_are_one_only_where_the_ledger_says_so(priced: charg
     hosts = ["apart/node-1/cores-0", "apart/node-2/cores-0"]
     assert apart["hardware_id"].to_list() == [*hosts, "apart+c/d", "apart+d/d"]
     # Two names of one device within a run share it.
-    assert by(of_case(priced, "names"), "device_id") == {
-        "d": (1800 * S, 0, 1_175_000_000),
-        "e": (1800 * S, 0, 1_175_000_000),
-    }
+    assert by(of_case(priced, "names"), "device_id") == {"d": HALF_AN_HOUR, "e": HALF_AN_HOUR}
 
 
 def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:

@@ -29,21 +29,9 @@ NEXT_DAY_US = (T0_NS + DAY_NS) // 1000
 _NUMBERS = ("policy_version", *AMOUNTS, "first_seq", "last_seq")
 SCHEMA: dict[str, Any] = {name: pl.Int64 if name in _NUMBERS else pl.String for name in COLUMNS}
 SCHEMA["hour"] = pl.Datetime("us")
-_PLAIN = {
-    "hour": datetime(2026, 6, 1),
-    "run_id": "run",
-    "fleet_run_id": "run",
-    "provenance": "live",
-    "device_id": "s0",
-    "hardware_id": "GPU-0",
-    "pool": "serving",
-    "device_class": "h100-sxm",
-    "commitment": "1-year reserved",
-    "kind": "capacity",
-    "bucket": "serving",
-    "team": "chat",
-    **dict.fromkeys(AMOUNTS, 0),
-}
+_PLAIN: dict[str, Any] = {"hour": datetime(2026, 6, 1), "run_id": "run", "fleet_run_id": "run", "provenance": "live"}
+_PLAIN |= {"device_id": "s0", "hardware_id": "GPU-0", "pool": "serving", "device_class": "h100-sxm", "team": "chat"}
+_PLAIN |= {"commitment": "1-year reserved", "kind": "capacity", "bucket": "serving", **dict.fromkeys(AMOUNTS, 0)}
 
 #: Where the tests' ledgers cost what one can work out in the head: an H100 costs $3.60 an hour, $0.001 a second.
 BOOK_TOML = price_book.toml(

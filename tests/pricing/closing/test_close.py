@@ -128,9 +128,8 @@ close(Path(sys.argv[1]))
 )
 def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
     root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(fleet), where], cwd=root, check=False, capture_output=True
-    )
+    command = [sys.executable, "-c", _KILLED, str(fleet), where]
+    done = subprocess.run(command, cwd=root, check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
     assert list(postings(fleet)) == ([CLOSE_ID] if stands else [])
     if stands:

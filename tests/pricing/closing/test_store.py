@@ -11,6 +11,7 @@ from rose.pricing.closing import store
 from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.money import PricingError
+from tests.ledger.conftest import close_epochs, flip
 from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR, NEXT_DAY_US, late_slice, write
 
 
@@ -45,8 +46,7 @@ def test_what_is_not_there_is_named(closed: Path) -> None:
 @pytest.mark.parametrize("name", ["charges.parquet", "stays.parquet", "price_book.toml"])
 def test_a_changed_or_missing_file_is_never_read(closed: Path, name: str) -> None:
     path = closed / "closes" / CLOSE_ID / name
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    flip(path, path.stat().st_size - 1)
     with pytest.raises(PricingError, match=f"{name} was changed after it was frozen"):
         read(closed)
     path.unlink()
@@ -82,16 +82,8 @@ def test_the_watermark_is_the_last_event_and_its_segment(fleet: Path) -> None:
 
 
 def test_closes_outlive_a_compaction(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rose.ledger import segments
-    from rose.ledger.writer import LedgerWriter
-
     (before,) = postings(closed)[CLOSE_ID]
-    for writer in ("closing", "test"):
-        with LedgerWriter.open(closed, writer, "ledger"):
-            pass
-        tail = segments.recover(closed, writer)
-        assert tail is not None
-        segments.begin_epoch(closed, tail)
+    close_epochs(closed)
     assert compaction.compact(closed, grace_s=0).files_written >= 2
     compaction.compact(closed, grace_s=0)
     assert postings(closed)[CLOSE_ID] == [before]

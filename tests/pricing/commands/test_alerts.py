@@ -2,7 +2,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
 from rose.ledger.upkeep.jobs import Settings, run_job
 from rose.pricing.jobs import planned
@@ -26,10 +25,7 @@ def file(hook: Hook, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(weeks: Path, file: Path) -> Any:
-    def invoke(*arguments: str) -> Result:
-        return rose("alerts", *arguments, ledger=weeks, ROSE_ALERTS=str(file))
-
-    return invoke
+    return lambda *arguments: rose("alerts", *arguments, ledger=weeks, ROSE_ALERTS=str(file))
 
 
 def test_a_dry_run_sends_nothing_and_a_round_sends_once(run: Any, hook: Hook) -> None:

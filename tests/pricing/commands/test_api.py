@@ -65,13 +65,8 @@ def test_a_documented_call_is_answered(sample_url: str, line: str) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
     assert ADDRESS in line
-    done = subprocess.run(
-        [*shlex.split(line.replace(ADDRESS, sample_url)), "--fail-with-body"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    command = [*shlex.split(line.replace(ADDRESS, sample_url)), "--fail-with-body"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     if "/metrics" in line:
         assert list(text_string_to_metric_families(done.stdout))

@@ -92,11 +92,8 @@ def test_frontier_says_what_it_cannot_tell(sample_kept: Path) -> None:
     assert "threshold with three (kappa3)" in shown
     assert "not enough data to tell" in shown
     out = data(rose("correct", "--only", "frontier", "--json", ledger=sample_kept))
-    assert [row["priced by"] for row in out["frontier"]["answers"]["rows"]] == [
-        "two price lines",
-        "three price lines",
-        "slack that costs nothing",
-    ]
+    ways = [row["priced by"] for row in out["frontier"]["answers"]["rows"]]
+    assert ways == ["two price lines", "three price lines", "slack that costs nothing"]
 
 
 def test_verifiers_are_shown_with_names_as_they_are(sample_kept: Path, tmp_path: Path) -> None:

@@ -72,11 +72,8 @@ def whole_bill(root: Path, book: PriceBook) -> Bill:
 
 def record(root: Path, provenance: events.Provenance) -> Path:
     made: list[events.Event] = [events.Run(action="started", name=NAME, at_us=us(0), tags_json=TAGS)]
-    for device_id, pool, device_class in (
-        ("s0", "serving", "owned"),
-        ("r0", "rollout", "owned"),
-        ("s1", "serving", "rented"),
-    ):
+    devices = (("s0", "serving", "owned"), ("r0", "rollout", "owned"), ("s1", "serving", "rented"))
+    for device_id, pool, device_class in devices:
         fields: dict[str, Any] = {"device_id": device_id, "pool": pool, "device_class": device_class}
         made.append(events.Device(action="joined", t_ns=START_NS, at_us=us(0), **fields))
         made.append(events.Device(action="left", t_ns=PERIOD.to_ns, at_us=us(HOURS * 3600), **fields))

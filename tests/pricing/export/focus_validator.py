@@ -75,18 +75,8 @@ def failures(file: Path) -> dict[str, str]:
     """Return rules of FOCUS 1.2 that the validator finds broken, with its reasons. Raises ValueError if it did not
     finish.
     """
-    command = [
-        home() / "bin" / "python",
-        "-m",
-        "focus_validator.main",
-        "--data-file",
-        file.resolve(),
-        "--validate-version",
-        "1.2",
-        "--block-download",
-        "--applicability-criteria",
-        ",".join(CRITERIA),
-    ]
+    command = [home() / "bin" / "python", "-m", "focus_validator.main", "--data-file", file.resolve()]
+    command += ["--validate-version", "1.2", "--block-download", "--applicability-criteria", ",".join(CRITERIA)]
     # It opens a file of its own by a path relative to where it is installed.
     done = subprocess.run(command, cwd=_packages(home()), capture_output=True, text=True, check=False)
     total = re.search(r"^Total: (\d+) \| Pass: (\d+) \| Fail: (\d+)", done.stdout, re.MULTILINE)

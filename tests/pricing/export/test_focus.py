@@ -43,8 +43,7 @@ def test_sums_are_those_of_the_charges_to_the_nano_dollar(rows: pl.DataFrame, pe
 
 def test_every_amount_is_a_decimal_of_twelve_places(rows: pl.DataFrame) -> None:
     decimals = {name for name, kind in rows.schema.items() if kind == pl.Decimal(38, 12)}
-    ends = ("Cost", "Quantity", "UnitPrice")
-    assert decimals == {name for name in rows.columns if name.endswith(ends)}
+    assert decimals == {name for name in rows.columns if name.endswith(("Cost", "Quantity", "UnitPrice"))}
     assert {str(rows.schema[name]) for name in set(rows.columns) - decimals} == {"String", "Int64"}
     custom = [name.startswith("x_") for name in rows.columns]
     assert custom == sorted(custom)
@@ -68,12 +67,10 @@ def test_an_hour_of_the_fleet_is_purchased_once(rows: pl.DataFrame) -> None:
 
 def test_rows_of_each_kind_say_what_they_are(rows: pl.DataFrame) -> None:
     by_bucket = {row["x_CostBucket"]: row for row in rows.iter_rows(named=True)}
-    assert (by_bucket["rollout"]["CommitmentDiscountStatus"], by_bucket["rollout"]["PricingCategory"]) == (
-        "Used",
-        "Committed",
-    )
-    assert by_bucket["rollout"]["ConsumedQuantity"] == by_bucket["rollout"]["PricingQuantity"] > 0
-    assert (by_bucket["rollout"]["ResourceId"], by_bucket["rollout"]["ResourceName"]) == (f"{RUN}/s0", "s0")
+    rollout = by_bucket["rollout"]
+    assert (rollout["CommitmentDiscountStatus"], rollout["PricingCategory"]) == ("Used", "Committed")
+    assert rollout["ConsumedQuantity"] == rollout["PricingQuantity"] > 0
+    assert (rollout["ResourceId"], rollout["ResourceName"]) == (f"{RUN}/s0", "s0")
     assert (by_bucket["idle"]["CommitmentDiscountStatus"], by_bucket["idle"]["ConsumedQuantity"]) == ("Unused", None)
     assert by_bucket["unaccounted"]["CommitmentDiscountStatus"] == "Unused"
     for bucket, unit in (("transfer", "GB"), ("energy", "kWh")):

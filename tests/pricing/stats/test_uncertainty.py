@@ -2,7 +2,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing.stats.uncertainty import (
@@ -28,7 +28,6 @@ def test_newcombe_s_own_example() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 100)), min_size=2, max_size=10))
-@settings(deadline=None)
 def test_the_variance_of_a_ratio_is_that_of_its_residuals(pairs: list[tuple[float, float]]) -> None:
     y, x = sum(y for y, _ in pairs), sum(x for _, x in pairs)
     expected = len(pairs) / (len(pairs) - 1) * sum((b - a * y / x) ** 2 for b, a in pairs) / x**2

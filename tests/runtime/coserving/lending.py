@@ -22,3 +22,18 @@ def lease(kv_tokens=0, number=1, *, seconds=3600.0, policy="rose", **terms):
 def cut_record(lease_number=1, **changes):
     usual = {"count": 1, "at_ns": 5000, "tokens_before": 500, "tokens_after": 250, "requests": 3, "tokens_kept": 70}
     return CutRecord(lease_number=lease_number, took_ns=900, bytes_returned=4096, **{**usual, **changes})
+
+
+class PoolMemory:
+    """The memory behind a pool, as far as a guard asks: all of it comes and goes at once."""
+
+    mechanism = "page-return"
+
+    def grow(self, tokens):
+        return tokens
+
+    def surplus(self, tokens):
+        return False
+
+    def give_back(self, keep_tokens=0):
+        return 0

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 class Request:
     """A request of SGLang's, as far as ROSE looks at one."""
 
-    def __init__(self, rid, prompt=10, *, new_tokens=4):
+    def __init__(self, rid, prompt=10, *, new_tokens=4, priority=None):
+        self.priority = priority
         self.rid, self.origin_input_ids, self.output_ids = rid, [1] * prompt, []
         self.sampling_params = SimpleNamespace(max_new_tokens=new_tokens)
         self.to_finish = None
@@ -29,6 +30,8 @@ class Batch:
     forward_iter: int = 0
     extend_num_tokens: int = 0
     batch_is_full: bool = False
+    prefix_lens: list = field(default_factory=list)
+    extend_lens: list = field(default_factory=list)
 
     @property
     def forward_mode(self):
@@ -93,8 +96,14 @@ class Loop:
         scheduler.running_batch.reqs = [request for request in scheduler.running_batch.reqs if not request.ended]
         if scheduler.waiting_queue:
             requests, scheduler.waiting_queue = scheduler.waiting_queue, []
-            tokens = sum(len(request.origin_input_ids) for request in requests)
-            return Batch(requests, "extend", extend_num_tokens=tokens)
+            lengths = [len(request.origin_input_ids) for request in requests]
+            return Batch(
+                requests,
+                "extend",
+                extend_num_tokens=sum(lengths),
+                extend_lens=lengths,
+                prefix_lens=[0] * len(lengths),
+            )
         return scheduler.running_batch if scheduler.running_batch.reqs else None
 
     def _process(self, batch):

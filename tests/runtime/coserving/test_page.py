@@ -23,12 +23,13 @@ LOAD = ServingLoad(
     wanted=True,
     waiting=7,
     waiting_prefill_ns=None,
-    earliest_arrival_ns=3,
+    first_token_due_ns=3,
     running=2,
-    oldest_token_ns=4,
+    next_token_due_ns=4,
     decode_ns=5,
     largest_prefill_ns=None,
     usual_prefill_ns=6,
+    ttft_budget_ns=7,
     regret_room_ns=-8,
     worked_ns=9,
     finished=10,
@@ -38,6 +39,7 @@ LOAD = ServingLoad(
 MEMORY = KvMemory(
     device_bytes=1 << 40, serving_bytes_per_token=70, rollout_bytes_per_token=30, headroom=0.2, high_watermark=0.5
 )
+BUDGETS = Budgets(5, 6, classes={number - 3: Budgets(8, 9 + number) for number in range(8)})
 TERMS = LeaseTerms(
     number=3, expires_ns=10, compute_share=0.75, kv_budget_tokens=4242, regret_share=0.05, frozen=True, policy=2
 )
@@ -51,9 +53,9 @@ def page(tmp_path):
 def test_facts_come_back_as_they_went_in(page):
     cut = cut_record(2, at_ns=3, tokens_before=4, tokens_after=5)
     assert page.lease() == LeaseTerms()
-    assert (page.budgets(), page.memory(), page.serving_load(), page.cut()) == (None, None, None, None)
+    assert (page.budgets(), page.memory(), page.serving_load(), page.cut()) == (Budgets(0, 0), None, None, None)
     page.set_lease(TERMS)
-    page.set_terms(Budgets(5, 6), 7, MEMORY)
+    page.set_terms(BUDGETS, 7, MEMORY)
     for room_ns in (-1, -8):  # A room that is overdrawn is known, whatever it is.
         page.set_load(replace(LOAD, regret_room_ns=room_ns))
         assert page.serving_load().regret_room_ns == room_ns
@@ -62,7 +64,7 @@ def test_facts_come_back_as_they_went_in(page):
     page.set(Party.SERVING, Field.KV_TOKENS_USED, 20)
     page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 21)
     assert page.lease() == TERMS
-    assert (page.budgets(), page.max_prompt_tokens()) == (Budgets(5, 6), 7)
+    assert (page.budgets(), page.max_prompt_tokens()) == (BUDGETS, 7)
     assert page.memory() == replace(MEMORY, serving_tokens=20, rollout_tokens=21)
     assert page.serving_load() == LOAD
     assert page.cut() == cut

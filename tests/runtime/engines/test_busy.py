@@ -19,13 +19,19 @@ from tests.runtime.engines.test_sglang import FOREVER_NS, MEMORY, generate, make
 
 pytestmark = pytest.mark.live
 
-BUDGETS = Budgets(ttft_ns=4_000_000_000, tpot_ns=400_000_000)
+#: No engine keeps the TPOT budget of priority 1.
+BUDGETS = Budgets(ttft_ns=4_000_000_000, tpot_ns=400_000_000, classes={1: Budgets(ttft_ns=4_000_000_000, tpot_ns=1)})
 LIVE = 3
 
 
-def lend(page, number, **terms):
+def lend(page, number, for_ns=FOREVER_NS, **terms):
     usual = {"compute_share": 1.0, "kv_budget_tokens": 1 << 30, "regret_share": 0.05, "policy": NAMES.index("rose")}
-    page.set_lease(LeaseTerms(number=number, expires_ns=monotonic_ns() + FOREVER_NS, **usual, **terms))
+    page.set_lease(LeaseTerms(number=number, expires_ns=monotonic_ns() + for_ns, **usual, **terms))
+
+
+def in_mid_credit(page):
+    span = page.open(Party.ROLLOUT, monotonic_ns())
+    return span is not None and span.kind is Span.BESIDE
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +109,16 @@ def steps_in(page, seconds):
     return page.get(Party.ROLLOUT, Field.STEPS) - before
 
 
+def test_the_priority_of_a_request_decides_its_budgets(engines):
+    """SGLang hands the priority to its scheduler although its priority scheduling is off."""
+    page, serving, _ = engines
+    for priority, late in ((None, 0), (0, 0), (1, 1)):
+        before = page.serving_load()
+        generate(serving, 8, priority=priority)
+        until(lambda before=before: page.serving_load().finished == before.finished + 1)
+        assert page.serving_load().late_alone == before.late_alone + late
+
+
 def test_rollouts_run_beside_requests_that_never_end_and_none_of_those_is_late_by_it(busy):
     page = busy
     lend(page, 2, stretch=1.0)
@@ -118,10 +134,21 @@ def test_rollouts_run_beside_requests_that_never_end_and_none_of_those_is_late_b
     assert page.serving_load().late_by_lending == 0
 
 
+def test_work_beside_serving_ends_with_a_lease_that_a_killed_agent_does_not_renew(busy):
+    page = busy
+    lend(page, 4, for_ns=2_000_000_000, stretch=100.0, slack_share=1.0)
+    until(lambda: in_mid_credit(page))
+    until(lambda: page.lease().expires_ns < monotonic_ns() and not in_mid_credit(page))
+    work_ns, finished = page.get(Party.ROLLOUT, Field.WORK_NS), page.serving_load().finished
+    until(lambda: page.serving_load().finished >= finished + 2 * LIVE)
+    assert page.get(Party.ROLLOUT, Field.WORK_NS) == work_ns
+    assert page.serving_load().late_by_lending == 0
+
+
 def test_serving_goes_on_when_rollouts_are_killed_in_the_middle_of_a_credit(busy, engines):
     page, _, rollouts = engines
-    lend(page, 4, stretch=100.0, slack_share=1.0)
-    until(lambda: (span := page.open(Party.ROLLOUT, monotonic_ns())) is not None and span.kind is Span.BESIDE)
+    lend(page, 5, stretch=100.0, slack_share=1.0)
+    until(lambda: in_mid_credit(page))
     rollouts.kill()
     finished = page.serving_load().finished
     until(lambda: page.serving_load().finished >= finished + 2 * LIVE)

@@ -17,7 +17,7 @@ from rose.runtime.policy.credit import (
     room_in_memory,
     share_of_busy,
 )
-from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from rose.runtime.policy.slack import Hold, LeaseTerms
 from tests.runtime.policy.test_slack import FACTS as STEP
 
 MS = 1_000_000
@@ -25,10 +25,9 @@ NOW = 5_000 * MS
 LEASE = LeaseTerms(number=1, expires_ns=NOW + 3_000 * MS, stretch=1.25, slack_share=1.0)
 FACTS = CreditFacts(
     lease=LEASE,
-    budgets=Budgets(ttft_ns=500 * MS, tpot_ns=50 * MS),
-    live=[LiveRequest(elapsed_ns=1_000 * MS, lent_ns=0, work_ns=0)],
+    ttft_budget_ns=500 * MS,
+    live=[LiveRequest(elapsed_ns=1_000 * MS, lent_ns=0, work_ns=0, due_ns=NOW + 50 * MS)],
     waiting=False,
-    oldest_token_ns=NOW,
     decode_ns=8 * MS,
     fewer_decode_ns=8 * MS,
     spread_ns=0.0,
@@ -40,19 +39,20 @@ FACTS = CreditFacts(
     interference=Interference(),
     now_ns=NOW,
 )
+YOUNG = replace(FACTS.live[0], elapsed_ns=40 * MS)
 
 _requests = st.builds(
     LiveRequest,
     elapsed_ns=st.integers(0, 10_000 * MS),
     lent_ns=st.integers(0, 100 * MS),
     work_ns=st.integers(0, 2_000 * MS),
+    due_ns=st.integers(NOW - 50 * MS, NOW + 500 * MS),
 )
 _facts = st.builds(
     lambda stretch, share, **others: replace(FACTS, lease=replace(LEASE, stretch=stretch, slack_share=share), **others),
     stretch=st.floats(1, 20),
     share=st.floats(0, 1),
     live=st.lists(_requests, max_size=4),
-    oldest_token_ns=st.integers(NOW - 100 * MS, NOW),
     decode_ns=st.none() | st.integers(1, 100 * MS),
     fewer_decode_ns=st.none() | st.integers(1, 100 * MS),
     spread_ns=st.floats(0, 5 * MS),
@@ -65,17 +65,36 @@ _facts = st.builds(
     interference=st.builds(Interference, halved=st.booleans(), paused_until_ns=st.sampled_from([0, NOW + 1])),
 )
 
+#: Facts under which most requests leave something, and budgets decide how much.
+_permissive = st.builds(
+    lambda **times: replace(FACTS, lease=replace(LEASE, stretch=20.0), **times),
+    live=st.lists(
+        st.builds(
+            LiveRequest,
+            elapsed_ns=st.integers(100 * MS, 10_000 * MS),
+            lent_ns=st.integers(0, 50 * MS),
+            work_ns=st.integers(0, 50 * MS),
+            due_ns=st.integers(NOW, NOW + 500 * MS),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    decode_ns=st.integers(1, 20 * MS),
+    largest_prefill_ns=st.integers(0, 300 * MS),
+    layer_ns=st.integers(0, 5 * MS),
+)
 
-@given(_facts)
+
+@given(_facts | _permissive)
 def test_a_credit_never_delays_a_step_by_more_than_its_slack_or_a_request_by_more_than_its_stretch(facts):
     credit = grant(facts)
     assert (credit.work_ns == 0) == (credit.until_ns == 0)
     if not credit.work_ns:
         return
     delay_ns = facts.interference.factor * credit.work_ns
-    assert facts.now_ns + facts.decode_ns + delay_ns <= facts.oldest_token_ns + facts.budgets.tpot_ns
-    assert facts.decode_ns + delay_ns + facts.largest_prefill_ns <= facts.budgets.ttft_ns
+    assert facts.decode_ns + delay_ns + facts.largest_prefill_ns <= facts.ttft_budget_ns
     for one in facts.live:
+        assert facts.now_ns + facts.decode_ns + delay_ns <= one.due_ns
         delayed_ns = facts.interference.factor * one.work_ns
         alone_ns = max(0, one.elapsed_ns - one.lent_ns - delayed_ns) + facts.decode_ns
         assert delayed_ns + delay_ns <= (facts.lease.stretch - 1) * alone_ns + 1
@@ -87,6 +106,13 @@ def test_more_of_either_knob_never_gives_less(facts, stretch, share):
         facts.lease, stretch=max(stretch, facts.lease.stretch), slack_share=max(share, facts.lease.slack_share)
     )
     assert grant(replace(facts, lease=more)).work_ns >= grant(facts).work_ns
+
+
+@given(_permissive, st.integers(0, 3), st.integers(0, 500 * MS))
+def test_tightening_one_live_request_s_budget_never_gives_more(facts, index, by_ns):
+    live = [replace(one, due_ns=one.due_ns - by_ns * (place == index)) for place, one in enumerate(facts.live)]
+    for tight in (replace(facts, live=live), replace(facts, ttft_budget_ns=facts.ttft_budget_ns - by_ns)):
+        assert grant(tight).work_ns <= grant(facts).work_ns
 
 
 @given(_facts)
@@ -102,16 +128,16 @@ def test_no_stretch_or_no_share_is_the_rule_without_credit(facts):
         ({"lease": replace(LEASE, expires_ns=NOW)}, Hold.NO_LEASE),
         ({"live": []}, Hold.SERVING_STEP),
         ({"waiting": True}, Hold.SERVING_STEP),
-        ({"budgets": None}, Hold.UNKNOWN_TIMES),
         ({"decode_ns": None}, Hold.UNKNOWN_TIMES),
         ({"largest_prefill_ns": None}, Hold.UNKNOWN_TIMES),
         ({"room_in_memory": False}, Hold.SERVING_MEMORY),
         ({"others": True}, Hold.INTERFERENCE),
         ({"interference": Interference(paused_until_ns=NOW + 1)}, Hold.INTERFERENCE),
         ({"control": True}, Hold.CONTROL),
-        ({"oldest_token_ns": NOW - 45 * MS}, Hold.DECODE_SLACK),
+        ({"live": [*FACTS.live, replace(FACTS.live[0], due_ns=NOW + 5 * MS)]}, Hold.DECODE_SLACK),
+        ({"ttft_budget_ns": 0}, Hold.NEXT_REQUEST),
         ({"largest_prefill_ns": 500 * MS}, Hold.NEXT_REQUEST),
-        ({"live": [LiveRequest(1_000 * MS, 0, 200 * MS), *FACTS.live]}, Hold.STRETCH),
+        ({"live": [replace(FACTS.live[0], work_ns=200 * MS), *FACTS.live]}, Hold.STRETCH),
     ],
 )
 def test_a_credit_is_refused_where_it_could_harm_and_says_why(changes, limit):
@@ -122,7 +148,7 @@ def test_a_credit_is_refused_where_it_could_harm_and_says_why(changes, limit):
 def test_a_credit_is_what_the_tightest_limit_pays_for():
     assert grant(FACTS).work_ns == int(42 * MS / FACTOR_GUESSED)
     assert grant(replace(FACTS, interference=Interference(halved=True))).work_ns == int(21 * MS / FACTOR_GUESSED)
-    young = [*FACTS.live, LiveRequest(40 * MS, 0, 0)]
+    young = [*FACTS.live, YOUNG]
     assert grant(replace(FACTS, live=young)).work_ns == int(0.25 * 48 * MS / FACTOR_GUESSED)
     assert grant(replace(FACTS, live=young)).limit is Hold.STRETCH
     assert grant(replace(FACTS, layer_ns=2 * MS, spread_ns=1 * MS)).work_ns == int(35 * MS / FACTOR_GUESSED)
@@ -132,7 +158,7 @@ def test_a_credit_is_what_the_tightest_limit_pays_for():
 def test_where_more_requests_make_longer_steps_less_is_given(fewer_ms, part):
     """With 10% of a step's length from its batch, half of what a stretch of 1.25 allows goes to the longer steps."""
     fewer_ns = None if fewer_ms is None else round(fewer_ms * MS)
-    young = replace(FACTS, live=[LiveRequest(40 * MS, 0, 0)], fewer_decode_ns=fewer_ns)
+    young = replace(FACTS, live=[YOUNG], fewer_decode_ns=fewer_ns)
     assert grant(young).work_ns == pytest.approx(max(0.0, part) * 48 * MS / FACTOR_GUESSED, abs=1)
 
 

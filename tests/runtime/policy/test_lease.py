@@ -103,8 +103,8 @@ def test_what_serving_misses_by_itself_lets_nothing_new_be_granted():
     history = ServingHistory().observe(IDLE, 0).observe(replace(IDLE, finished=100, late_alone=37), 1)
     assert next_change(facts(history=history), 1000) is None
     assert refusal(facts(history=history), 1000) == (
-        "serving alone misses its latency budgets for 37% of requests: `serving.ttft_budget_ms` and "
-        "`serving.tpot_budget_ms` of the fleet file set them"
+        "serving alone misses its latency budgets for 37% of requests: `ttft_budget_ms` and "
+        "`tpot_budget_ms` of the fleet file set them"
     )
     assert next_change(facts(granted(), history=history), 1000) is None, "and takes nothing back"
     few = ServingHistory().observe(IDLE, 0).observe(replace(IDLE, finished=100, late_alone=5), 1)

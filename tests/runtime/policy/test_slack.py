@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rose.runtime.policy.slack import (
@@ -16,24 +16,24 @@ from rose.runtime.policy.slack import (
     admit_none,
     admit_share,
     attainable,
-    decode_slack_ns,
     late_by,
-    prefill_slack_ns,
     room_ns,
 )
 from tests.runtime import loads
 
 MS = 1_000_000
 NOW = 5_000 * MS
-BUDGETS = Budgets(ttft_ns=1000 * MS, tpot_ns=200 * MS)
+TTFT_NS, TPOT_NS = 1000 * MS, 200 * MS
 IDLE = replace(loads.IDLE, decode_ns=None, largest_prefill_ns=400 * MS, usual_prefill_ns=200 * MS)
 #: One request runs, and rollouts may take ten seconds of it: slack alone decides.
-RUNNING = replace(IDLE, running=1, oldest_token_ns=NOW, decode_ns=20 * MS, regret_room_ns=10_000 * MS)
-WAITING = replace(IDLE, waiting=1, earliest_arrival_ns=NOW, waiting_prefill_ns=20 * MS, regret_room_ns=10_000 * MS)
+RUNNING = replace(IDLE, running=1, next_token_due_ns=NOW + TPOT_NS, decode_ns=20 * MS, regret_room_ns=10_000 * MS)
+WAITING = replace(
+    IDLE, waiting=1, first_token_due_ns=NOW + TTFT_NS, waiting_prefill_ns=20 * MS, regret_room_ns=10_000 * MS
+)
+NO_TERMS = replace(IDLE, ttft_budget_ns=0, largest_prefill_ns=None)
 LEASE = LeaseTerms(number=1, expires_ns=10_000 * MS, compute_share=1.0, kv_budget_tokens=1000, regret_share=0.05)
 FACTS = StepFacts(
     load=IDLE,
-    budgets=BUDGETS,
     lease=LEASE,
     preempt_ns=10 * MS,
     step_ns=10 * MS,
@@ -43,6 +43,11 @@ FACTS = StepFacts(
     held_ns=0,
     now_ns=NOW,
 )
+
+
+def requests():
+    """Lists of (when a request came or got its last token, its budget for the next)."""
+    return st.lists(st.tuples(st.integers(NOW - 50 * MS, NOW), st.integers(50 * MS, 500 * MS)), max_size=2)
 
 
 def decide(**changes):
@@ -57,7 +62,8 @@ def decide(**changes):
         ({"now_ns": LEASE.expires_ns - 1}, Hold.NONE),
         ({"now_ns": LEASE.expires_ns}, Hold.NO_LEASE),
         ({"load": None}, Hold.NO_SERVING),
-        ({"budgets": None}, Hold.NO_SERVING),
+        ({"load": NO_TERMS}, Hold.NEXT_REQUEST),
+        ({"load": NO_TERMS, "preempt_ns": None}, Hold.NEXT_REQUEST),
         ({"load": replace(IDLE, wanted=True)}, Hold.SERVING_STEP),
         ({"load": replace(RUNNING, largest_prefill_ns=None)}, Hold.UNKNOWN_TIMES),
         ({"load": replace(RUNNING, decode_ns=None)}, Hold.UNKNOWN_TIMES),
@@ -82,25 +88,23 @@ def test_why_a_step_is_held(changes, hold):
 
 def test_an_engine_that_has_served_nobody_yet_is_lent_within_what_its_budget_allows():
     fresh = replace(IDLE, largest_prefill_ns=None, usual_prefill_ns=None)
-    share_ns = int(LEASE.regret_share * BUDGETS.ttft_ns)
+    share_ns = int(LEASE.regret_share * TTFT_NS)
     assert decide(load=fresh, preempt_ns=2 * share_ns).admitted
     assert decide(load=fresh, preempt_ns=2 * share_ns + 2).hold is Hold.REGRET
-    assert decide(load=fresh, preempt_ns=BUDGETS.ttft_ns).hold is Hold.NEXT_REQUEST
+    assert decide(load=fresh, preempt_ns=TTFT_NS).hold is Hold.NEXT_REQUEST
 
 
 def test_decode_slack_is_what_the_tpot_budget_leaves_after_prefills_that_go_first():
-    load = replace(RUNNING, oldest_token_ns=NOW - 50 * MS, decode_ns=60 * MS)
-    assert decode_slack_ns(load, BUDGETS, NOW) == 90 * MS
-    assert decide(load=load, preempt_ns=89 * MS).admitted
+    load = replace(RUNNING, next_token_due_ns=NOW + 150 * MS, decode_ns=60 * MS)
+    assert decide(load=load, preempt_ns=89 * MS).slack_ns == MS
     assert decide(load=load, preempt_ns=90 * MS).hold is Hold.DECODE_SLACK
-    behind = replace(load, waiting=1, earliest_arrival_ns=NOW, waiting_prefill_ns=30 * MS)
-    assert decode_slack_ns(behind, BUDGETS, NOW) == 60 * MS
+    behind = replace(load, waiting=1, first_token_due_ns=NOW + TTFT_NS, waiting_prefill_ns=30 * MS)
+    assert decide(load=behind, preempt_ns=50 * MS).slack_ns == 10 * MS
 
 
 def test_prefill_slack_is_what_the_ttft_budget_leaves():
-    load = replace(WAITING, earliest_arrival_ns=NOW - 300 * MS, waiting_prefill_ns=500 * MS, largest_prefill_ns=0)
-    assert prefill_slack_ns(load, BUDGETS, NOW) == 200 * MS
-    assert decide(load=load, preempt_ns=199 * MS).admitted
+    load = replace(WAITING, first_token_due_ns=NOW + 700 * MS, waiting_prefill_ns=500 * MS, largest_prefill_ns=0)
+    assert decide(load=load, preempt_ns=199 * MS).slack_ns == MS
     assert decide(load=load, preempt_ns=200 * MS).hold is Hold.PREFILL_SLACK
 
 
@@ -149,9 +153,18 @@ def test_over_all_next_requests_lending_costs_no_more_than_the_share(preempt_ns,
 
 def test_a_budget_that_serving_alone_cannot_meet_is_not_probed():
     load = replace(IDLE, largest_prefill_ns=1000 * MS)
-    assert not attainable(load, BUDGETS)
+    assert not attainable(load)
     assert decide(load=load, held_ns=10 * PROBE_AFTER_NS).hold is Hold.NEXT_REQUEST
     assert decide(load=load, preempt_ns=None).hold is Hold.NEXT_REQUEST
+
+
+def test_a_request_has_the_budgets_of_its_priority_else_the_default_ones():
+    urgent = Budgets(ttft_ns=100, tpot_ns=500)
+    budgets = Budgets(ttft_ns=200, tpot_ns=20, classes={1: urgent})
+    assert budgets.of(1) is urgent
+    assert budgets.of(0) is budgets.of(None) is budgets
+    assert budgets.ttft_min_ns == 100
+    assert replace(budgets, ttft_ns=50).ttft_min_ns == 50
 
 
 @pytest.mark.parametrize(
@@ -193,8 +206,8 @@ def test_an_admitted_step_breaks_no_limit(
         running=running,
         waiting=waiting,
         waiting_prefill_ns=prefill_ns,
-        earliest_arrival_ns=NOW - age_ns,
-        oldest_token_ns=NOW - age_ns,
+        first_token_due_ns=NOW - age_ns + TTFT_NS,
+        next_token_due_ns=NOW - age_ns + TPOT_NS,
         decode_ns=decode_ns,
         largest_prefill_ns=largest_ns,
         regret_room_ns=room,
@@ -207,18 +220,54 @@ def test_an_admitted_step_breaks_no_limit(
         assert largest_ns is not None
         assert preempt_ns is not None
         assert preempt_ns + worked_ns <= room
-        assert BUDGETS.ttft_ns - largest_ns - (prefill_ns or 0) - preempt_ns > 0
+        assert TTFT_NS - largest_ns - (prefill_ns or 0) - preempt_ns > 0
     if waiting:
-        assert prefill_slack_ns(load, BUDGETS, NOW) > preempt_ns
+        assert load.first_token_due_ns - NOW - prefill_ns > preempt_ns
     if running:
-        assert decode_slack_ns(load, BUDGETS, NOW) > preempt_ns
+        assert load.next_token_due_ns - NOW - (prefill_ns or 0) - decode_ns > preempt_ns
 
 
 @given(shorter_ns=st.integers(0, 500 * MS), more_ns=st.integers(0, 500 * MS), age_ns=st.integers(0, 400 * MS))
 def test_a_step_that_keeps_the_device_longer_is_never_admitted_where_a_shorter_is_not(shorter_ns, more_ns, age_ns):
-    load = replace(RUNNING, oldest_token_ns=NOW - age_ns, regret_room_ns=300 * MS)
+    load = replace(RUNNING, next_token_due_ns=NOW - age_ns + TPOT_NS, regret_room_ns=300 * MS)
     if decide(load=load, preempt_ns=shorter_ns + more_ns).admitted:
         assert decide(load=load, preempt_ns=shorter_ns).admitted
+
+
+@settings(max_examples=500)  # Few of them lie where a budget decides.
+@given(
+    waiting=requests(),
+    running=requests(),
+    tightened=st.integers(0, 3),
+    by_ns=st.integers(0, 500 * MS),
+    largest_ns=st.integers(0, 50 * MS),
+    preempt_ns=st.integers(0, 200 * MS),
+)
+def test_tightening_one_live_request_s_budget_never_admits_a_step_that_was_refused(
+    waiting, running, tightened, by_ns, largest_ns, preempt_ns
+):
+    def admitted():
+        load = replace(
+            IDLE,
+            waiting=len(waiting),
+            waiting_prefill_ns=20 * MS,
+            running=len(running),
+            decode_ns=20 * MS,
+            largest_prefill_ns=largest_ns,
+            regret_room_ns=1_000 * MS,
+            first_token_due_ns=min((at_ns + budget_ns for at_ns, budget_ns in waiting), default=0),
+            next_token_due_ns=min((at_ns + budget_ns for at_ns, budget_ns in running), default=0),
+            ttft_budget_ns=min([TTFT_NS, *(budget_ns for _, budget_ns in waiting)]),
+        )
+        return decide(load=load, preempt_ns=preempt_ns).admitted
+
+    live = [(group, index) for group in (waiting, running) for index in range(len(group))]
+    assume(live)
+    before = admitted()
+    group, index = live[tightened % len(live)]
+    at_ns, budget_ns = group[index]
+    group[index] = at_ns, max(1, budget_ns - by_ns)
+    assert before or not admitted()
 
 
 @given(st.lists(st.tuples(st.integers(1, 500 * MS), st.integers(0, 60 * MS)), max_size=60), st.floats(0.01, 0.5))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rose.runtime.policy.steptime import CHANGED_STEPS, FITTED_STEPS, WARM_UP_STEPS, StepTimes
+from rose.runtime.policy.steptime import CHANGED_STEPS, FITTED_STEPS, WARM_UP_STEPS, StepTimes, attended
 
 
 def trained(observe, count=80, seed=0):
@@ -23,39 +23,83 @@ def test_nothing_is_predicted_before_a_step_was_seen():
 def test_the_first_step_pays_for_set_up_and_is_not_learned_from():
     times = StepTimes.unknown()
     for _ in range(WARM_UP_STEPS):
-        times = times.observe_prefill(16, 10_000_000_000)
+        times = times.observe_prefill(16, 0, 10_000_000_000)
     assert times.prefill_ns(16) is None
 
 
 @given(
     base=st.integers(0, 50_000_000),
     per_token=st.integers(0, 500_000),
+    per_pair=st.integers(0, 2_000),
     sizes=st.lists(st.integers(1, 600), min_size=WARM_UP_STEPS + 1, max_size=WARM_UP_STEPS + FITTED_STEPS - 1),
     wanted=st.integers(1, 4000),
 )
-def test_until_it_is_fitted_a_prediction_is_never_too_short(base, per_token, sizes, wanted):
+def test_until_it_is_fitted_a_prediction_is_never_too_short(base, per_token, per_pair, sizes, wanted):
+    def takes(tokens):
+        return base + per_token * tokens + per_pair * tokens * tokens // 2
+
     times = StepTimes.unknown()
     for tokens in sizes:
-        times = times.observe_prefill(tokens, base + per_token * tokens + 1)
-    assert times.prefill_ns(wanted) >= base + per_token * wanted - 1
+        times = times.observe_prefill(tokens, attended(tokens), takes(tokens) + 1)
+    assert times.prefill_ns(wanted) >= takes(wanted) - 1
 
 
 @settings(max_examples=25, deadline=None)
-@given(base=st.integers(100_000, 20_000_000), per_token=st.integers(1_000, 500_000), seed=st.integers(0, 2**16))
-@example(base=15_361_524, per_token=1_000, seed=13)
-def test_prefill_time_is_recovered_from_noisy_steps(base, per_token, seed):
+@given(
+    base=st.integers(100_000, 20_000_000),
+    per_token=st.integers(1_000, 500_000),
+    per_pair=st.sampled_from([0, 100, 2_000]),
+    seed=st.integers(0, 2**16),
+)
+@example(base=15_361_524, per_token=1_000, per_pair=0, seed=13)
+def test_prefill_time_is_recovered_from_noisy_steps(base, per_token, per_pair, seed):
+    def takes(tokens, prefix=0):
+        return base + per_token * tokens + per_pair * attended(tokens, prefix)
+
     def observe(times, draw):
-        tokens = int(draw.integers(1, 512))
-        return times.observe_prefill(tokens, int((base + per_token * tokens) * draw.uniform(0.95, 1.05)))
+        tokens, prefix = int(draw.integers(1, 512)), int(draw.integers(0, 2048))
+        took = int(takes(tokens, prefix) * draw.uniform(0.95, 1.05))
+        return times.observe_prefill(tokens, attended(tokens, prefix), took)
 
     times = trained(observe, seed=seed)
-    for tokens in (16, 256, 512):
-        assert times.prefill_ns(tokens) == pytest.approx(base + per_token * tokens, rel=0.25)
+    for tokens, prefix in ((16, 0), (256, 0), (512, 0), (512, 2048)):
+        predicted, noise_ns = times.prefill_ns(tokens, attended(tokens, prefix)), 0.05 * takes(512, 2048)
+        assert predicted == pytest.approx(takes(tokens, prefix), rel=0.25, abs=noise_ns)
     assert times.prefill.error_share < 0.2
-    limit_ns = base + 100 * per_token
-    fits = times.prefill_tokens_within(limit_ns)
-    # Where what is fitted to noise is above the limit, not even one token fits.
-    assert times.prefill_ns(fits) <= limit_ns if fits else times.prefill_ns(1) >= limit_ns
+    for prefix in (0, 1024):
+        limit_ns = takes(100, prefix)
+        fits = times.prefill_tokens_within(limit_ns, prefix)
+        # Where what is fitted to noise is above the limit, not even one token fits.
+        assert times.prefill_ns(fits or 1, attended(fits or 1, prefix)) <= limit_ns or not fits
+        assert times.prefill_ns(fits + 1, attended(fits + 1, prefix)) >= limit_ns - 1
+
+
+def test_a_long_prompt_is_known_to_take_more_than_in_proportion():
+    def observe(times, draw):
+        tokens = int(draw.integers(64, 2048))
+        return times.observe_prefill(tokens, attended(tokens), int(6_000_000 + 80_000 * tokens + 40 * tokens**2 / 2))
+
+    assert trained(observe).prefill_ns(8192) == pytest.approx(6_000_000 + 80_000 * 8192 + 20 * 8192**2, rel=0.02)
+
+
+@given(seed=st.integers(0, 2**16))
+def test_prompts_of_nearly_one_length_let_no_long_prompt_seem_longer_than_in_proportion(seed):
+    def observe(times, draw):
+        tokens = int(draw.integers(40, 57))
+        return times.observe_prefill(tokens, attended(tokens), int(110_000_000 * draw.uniform(0.8, 1.25)))
+
+    times = trained(observe, seed=seed)
+    assert times.prefill_ns(349) <= 1.1 * times.prefill_ns(48) * 349 / 48
+
+
+def test_a_step_far_beyond_what_was_learned_is_not_known():
+    times = StepTimes.unknown()
+    for context in range(100, 1100, 100):
+        assert not times.knows_decode(4, 100) or context > 100 * (WARM_UP_STEPS + FITTED_STEPS)
+        times = times.observe_decode(4, context, 5_000_000 + 100 * context)
+    assert [times.knows_decode(*step) for step in ((4, 1000), (5, 1200), (1, 1))] == [True] * 3
+    assert [times.knows_decode(*step) for step in ((8, 1000), (4, 2000))] == [False] * 2
+    assert times.observe_decode(8, 1000, 6_000_000).knows_decode(8, 1000)
 
 
 def test_one_stalled_step_moves_little():
@@ -85,9 +129,9 @@ def test_a_changed_device_is_learned_anew_within_a_few_steps(factor):
 def test_outliers_on_both_sides_are_no_change():
     times = StepTimes.unknown()
     for _ in range(50):
-        times = times.observe_prefill(100, 10_000_000)
+        times = times.observe_prefill(100, attended(100), 10_000_000)
     for factor in (5, 0.1) * 20:
-        times = times.observe_prefill(100, int(factor * 10_000_000))
+        times = times.observe_prefill(100, attended(100), int(factor * 10_000_000))
         assert times.prefill.fitted
 
 

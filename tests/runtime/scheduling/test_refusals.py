@@ -15,6 +15,8 @@ from tests.runtime.scheduling.stand_ins import beat, call, gateway, open_run, po
 SECRET = {"fence": 1, "version": 0, "url": "http://x", "token": ["hidden"]}
 OPENING = {"name": "n", "model": "m"}
 #: Path, body, and how the refusal begins. None repeats a prompt or a secret.
+NO_URLS = ["nope", "http://", "http:///v1", "s3://", "://x", "http://x:port", "http://[::1", "file:///disk"]
+NO_URLS += ["dbfs://x/y", "reference://::http://x/r.json", "s3://bucket/x::http://x"]
 REFUSED = [
     ("/runs", {"name": "n"}, "model: Field required"),
     ("/runs", {"name": "", "model": "m"}, "name is '': "),
@@ -43,22 +45,7 @@ REFUSED = [
     ("/heartbeat", {"device_id": "d"}, "engines: Field required"),
     ("/heartbeat", {"device_id": "d", "engines": [], "hold_s": 11}, "hold_s is 11: "),
     ("/preempt", {"engine_id": "e0", "kv_tokens": -1, "reason": "x"}, "kv_tokens is -1: "),
-    *(
-        ("/runs/ID/versions", {"fence": 1, "version": 0, "url": url}, f"url is {url!r}: ")
-        for url in (
-            "nope",
-            "http://",
-            "http:///v1",
-            "s3://",
-            "://x",
-            "http://x:port",
-            "http://[::1",
-            "file:///disk",
-            "dbfs://x/y",
-            "reference://::http://x/r.json",
-            "s3://bucket/x::http://x",
-        )
-    ),
+    *(("/runs/ID/versions", {"fence": 1, "version": 0, "url": url}, f"url is {url!r}: ") for url in NO_URLS),
 ]
 FOLDERS = (rose.runtime.scheduling, rose.runtime.transfer, rose.pricing.api)
 

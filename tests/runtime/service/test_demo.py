@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from rose.config_example import demo
+from rose.config.example import demo
 from rose.events import BUCKETS
 from rose.ledger.verify import verify
 from rose.pricing.run import report
@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 STEPS_SEEN = 2
 #: `rose demo` with steps of 32 trajectories, where it has 224.
 PROGRAM = """
-from rose import cli, config_example
+from rose import cli
+from rose.config import example as config_example
 
 whole = config_example.demo
 

@@ -62,7 +62,8 @@ def of_next_fleet(plan: HostPlan, device=None, more=(), **serving) -> HostPlan:
     first, *others = plan.config.device
     devices = [first.model_copy(update=device or {}), *more, *others]
     section = plan.config.serving.model_copy(update=serving)
-    config = plan.config.model_copy(update={"device": devices, "serving": section})
+    chat = {"chat": section.model_copy(update={"model": "of chat"})}
+    config = plan.config.model_copy(update={"device": devices, "serving": section, "serving_models": chat})
     return replace(plan, config=config, run_id="fleet-2")
 
 
@@ -81,6 +82,7 @@ def test_it_is_one_however_often_it_is_asked_for_and_goes_on_while_serving_is_th
         of_next_fleet(made, model="another"),
         of_next_fleet(made, port=29_999),
         of_next_fleet(made, extra_args=["--another"]),
+        of_next_fleet(made, device={"serving_model": "chat"}),
     ):
         assert not owner._serves(changed)
     plan = made.state / "serving.plan.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rose.config_example import demo
+from rose.config.example import demo
 from rose.errors import UserError
 from rose.runtime import preflight
 from rose.runtime.errors import DeploymentError

@@ -9,17 +9,8 @@ A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
 def piece(name: str, start: tuple[int, ...], stop: tuple[int, ...], **fields: Any) -> PieceEntry:
-    values: dict[str, Any] = {
-        "dtype": "bfloat16",
-        "shape": (4, 8),
-        "chunk": 0,
-        "offset": 0,
-        "length": 50,
-        "encoding": "dense",
-        "changed": 5,
-        "base_xxh3": "0" * 32,
-        "result_xxh3": "1" * 32,
-    }
+    values: Any = {"dtype": "bfloat16", "shape": (4, 8), "chunk": 0, "offset": 0, "length": 50, "encoding": "dense"}
+    values |= {"changed": 5, "base_xxh3": "0" * 32, "result_xxh3": "1" * 32}
     return PieceEntry(name=name, start=start, stop=stop, **(values | fields))
 
 

@@ -1,4 +1,4 @@
-"""Turns what the parties of a device wrote to its page into ledger events: device slices, and what was waited for."""
+"""Turns the spans that a device's parties wrote to its page into ledger events: device slices, and waits."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +14,7 @@ from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, S
 from rose.runtime.policy.slack import Hold
 
 LAG_NS = 50_000_000  # slices lag by this: a span that began just before their end must have been announced
-#: No span is longer: a rollout engine looks up at least once a second.
-_HISTORY_NS = 60_000_000_000
+_HISTORY_NS = 60_000_000_000  #: No span is longer: a rollout engine looks up at least once a second.
 _WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
 _SECOND_NS = 1_000_000_000
 
@@ -31,9 +30,8 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Collects the waits of one rollout engine, and records those of a second once it is over.
-    `lease_at` gives the (lease, step) of a moment, monotonic ns: the last one if none was in force then, since a step
-    may still end what its lease began. `run_at` gives the RL run."""
+    """Collects the waits of one rollout engine, and records those of a second once it is over. `run_at` gives the RL
+    run, `lease_at` a moment's (lease, step), monotonic ns; without a lease the last one."""
 
     def __init__(
         self,
@@ -97,10 +95,9 @@ def _hold_name(number: int) -> str:
 
 
 class Accountant:
-    """Accounts for [joined, left) of one device in slices, without gap or overlap, from `began_ns`, monotonic.
-    A slice belongs to one lease and one run: it ends where either changes. `leases` is the lease history, which the
-    accountant trims. `moved` is called with each move of the rollout engine's memory and the lease in force.
-    `takes_over`: a former agent accounted for the device until `began_ns`, and for nothing since."""
+    """Accounts for [joined, left) of one device in slices without gap or overlap, from `began_ns`, monotonic. A slice
+    ends where its lease or run changes. The accountant trims `leases`. `moved` gets each move of the rollout engine's
+    memory and the lease in force. `takes_over`: a former agent accounted until `began_ns`."""
 
     def __init__(
         self,
@@ -127,12 +124,11 @@ class Accountant:
         self._rollout_runs, self._train_runs = rollout_runs or Assignments(), train_runs or Assignments()
         lease_at = partial(self._lease_at, last=True)
         self._waits = Waits(device_id, engine_id, anchor, record, lease_at, self._rollout_runs.at)
-        # The rings still hold what a former agent accounted for, and what it did not.
+        # The rings still hold spans from before and after the former agent's end.
         back = RING_SPANS if takes_over else 0
         self._tails = {party: max(0, page.get(party, Field.HEAD) - back) for party in _WORKERS}
         self._began_ns = began_ns
-        #: Since when an engine of the agent's is being started, 0: none. It cannot write to the page yet.
-        self._starting_since_ns = 0
+        self._starting_since_ns = 0  #: When the start of an engine began; 0: no start. It cannot write to the page yet.
         self._delayed_seen = page.get(Party.SERVING, Field.PID), page.get(Party.SERVING, Field.DELAYED_NS)
         self._delayed_untold_ns = 0
         self._lock = threading.Lock()
@@ -146,7 +142,7 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Note that the engine answers, or its start was given up: the start is charged to that engine alone."""
+        """Note that the engine answers, or its start was given up: that engine alone is charged for the start."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
@@ -176,7 +172,7 @@ class Accountant:
             for span in spans:
                 if span.kind is Span.ACTIVATION:
                     self._moved(span, self._lease_at(span.start_ns)[0])
-        # A span read as open that has closed since is in the ring as well: count it once.
+        # A span that was open and has closed since is also in the ring: count it once.
         closed = {(span.kind, span.start_ns) for span in self._pending}
         counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
         self._seen_open = {(span.kind, span.start_ns) for span in open_spans}
@@ -231,8 +227,7 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return by how much more serving was delayed since the last slice. A step that was faster than predicted makes
-        up for another; what is below 0 waits for the next slice."""
+        """Return serving's delay since the last slice. A faster step offsets a slower one; a negative sum waits."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -242,7 +237,7 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the (lease, step) in force at a time; `last`: or else the last one before it."""
+        """Return the (lease, step) in force at a time; `last`: without a lease, the last one before it."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

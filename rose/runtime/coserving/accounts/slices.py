@@ -1,8 +1,8 @@
-"""Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets.
-The published rule: of time in which rollouts ran beside serving's steps on credit, they have their work, spread evenly
-over it, and serving the rest. Any other instant in which k parties work is split equally among them (half each for two
-engines); an instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer
-nanoseconds that do not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact."""
+"""Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets. The published rule:
+while rollouts run beside serving's steps on credit, rollouts get their work, spread evenly over that time, and serving
+the rest. Any other instant in which k parties work is split equally among them; an instant without work is `headroom`
+if a rollout had work and was held, else `idle`. Integer nanoseconds that do not divide evenly go to the buckets in the
+order of `rose.events.BUCKETS`, so the sum is exact."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 
 class Assignments:
-    """Which run was assigned when, monotonic nanoseconds, in order. One thread reads, others change."""
+    """Which run was assigned when, monotonic nanoseconds, in order. One thread reads, other threads change."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]
@@ -49,8 +49,8 @@ _ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Nanoseconds of [t0_ns, t1_ns) by bucket; in `overlap_ns` of them two parties worked and had half each; in
-    `beside_ns` rollouts ran on credit, of which `beside_work_ns` are in their bucket."""
+    """Nanoseconds of [t0_ns, t1_ns) by bucket. In `overlap_ns` two parties worked and had half each. In `beside_ns`
+    rollouts ran on credit: `beside_work_ns` of it are in their bucket."""
 
     t0_ns: int
     t1_ns: int
@@ -95,7 +95,6 @@ def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
 
 
 def _credit(totals: dict[str, int], active: dict[Span, int], length_ns: int) -> int:
-    """Share `length_ns` among the active parties; return the part of it in which more than one worked."""
     working = sorted(
         (_BUCKET_OF[kind] for kind, count in active.items() if kind in _BUCKET_OF for _ in range(count)),
         key=_ORDER.__getitem__,

@@ -1,7 +1,6 @@
-"""The agent of one device: its rollout engine, its leases, its accounts, its talk with the gateway.
-The serving engine is its owner's: it comes to the device's page and leaves as its owner likes, and no failure of the
-agent or of the rollout engine touches it. One thread talks with the gateway and acts on each answer at once; another
-watches the page and keeps the accounts; a third keeps the engine."""
+"""The agent of one device: its rollout engine, its leases, its accounts, its talk with the gateway. The owner attaches
+and detaches the serving engine; no failure of the agent or the rollout engine affects it. One thread talks with the
+gateway and acts on each answer; another watches the page and keeps the accounts; a third keeps the engine."""
 
 import dataclasses
 import json
@@ -45,7 +44,7 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """Settings of an agent. `serving_*` name the serving engine that its owner runs on the device."""
+    """Settings of an agent. `serving_*` name the owner's serving engine on the device."""
 
     device: DeviceConfig
     coserving: CoservingConfig
@@ -124,14 +123,11 @@ def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: in
 
 
 class ServingWatch:
-    """Records when the owner's serving engine comes to the page and leaves it."""
-
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
         self._spec, self._page, self._record = spec, page, record
         self._attached: Attachment | None = None  # the attached engine, as recorded
         self._refused: Attachment | None = None  # the last refusal, as recorded
-        #: Looks at an engine that has not described itself yet, and its pid.
-        self._looks, self._looked_at = 0, 0
+        self._looks, self._looked_at = 0, 0  #: Looks at an engine that has not described itself yet, and its pid.
         self._busy = False
 
     @property
@@ -170,7 +166,7 @@ class ServingWatch:
 
     def _meet(self, pid: int) -> None:
         description = described(self._spec.page, "serving")
-        # The description may be a former engine's; the engine's own comes a moment after it.
+        # The description may be a former engine's; the new engine writes its own a moment later.
         own = description if description is not None and description.pid == pid else None
         self._looks = self._looks + 1 if pid == self._looked_at else 1
         self._looked_at = pid
@@ -217,8 +213,6 @@ class ServingWatch:
 
 
 class StepTimeWatch:
-    """Records how well the engines of a device predict their steps."""
-
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
         self._page, self._record, self._device_id, self._anchor = page, record, spec.device.id, spec.anchor
         self._engine_ids: dict[Role, str | None] = {
@@ -253,15 +247,13 @@ class StepTimeWatch:
 WATCH_S = 0.05
 SLICE_NS = 1_000_000_000
 STEP_TIME_NS = 60_000_000_000
-#: An engine that is held and worked for less of the last second gets on with nothing, but for a serving step's time.
-WORKED_SHARE_MIN = 0.02
+WORKED_SHARE_MIN = 0.02  # a held engine that worked less of the last second makes no progress
 HELD_NS_MAX = 250_000_000
-ENGINES = 2  # That compute on a lent device.
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. The controller decides about demand and what the engine holds. `before`:
-    what former agents left; None: the device joins. `last_lease`: the ledger's. `via` gives the way to a target."""
+    """Start with `start()`, end with `stop()`. The controller decides on demand and weights. `before`: the state that
+    former agents left; None: the device joins. `last_lease`: the ledger's. `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -284,7 +276,7 @@ class DeviceAgent:
         self._stopping = threading.Event()
         self._failure: str | None = None
         self._history = ServingHistory()
-        #: Of the last second: shares of the device, and how many times their time alone serving's steps took.
+        #: Of the last second: shares of the device, and serving's step times over their times alone.
         self._serving_share = self._worked_share = self._beside_share = 0.0
         self._stretch = 1.0
         coserving = spec.coserving
@@ -364,7 +356,7 @@ class DeviceAgent:
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     def start(self) -> None:
-        """Return once the device has joined; its engine is started or taken up meanwhile."""
+        """Return once the device has joined; its engine is started or taken over meanwhile."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
         private_files.make(self._spec.staging)
         self._watch_thread.start()
@@ -375,8 +367,8 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice.
-        `leave` the engine, if it can outlive this agent, to the next agent, which continues the accounts."""
+        """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice. `leave` an
+        engine that can outlive this agent to the next agent, which continues the accounts."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -391,13 +383,14 @@ class DeviceAgent:
             pid = None if self._engine.engine is None else self._engine.engine.pid
             if self._engine.stop(leave=leave) and not leave:
                 self._note(rollout_event(self._spec, "stopped", pid))
+        self._weights.join()
         self._meter.stop()
         self._serving.close("the agent stopped")
         self._step_times.tell()
         self._tell_withheld()
         left_ns = monotonic_ns()
         self._accountant.close(left_ns, final=True)
-        # How far slices can be off: spans that came late, and spans that a full ring lost.
+        # By how much slices can be off: late spans, and spans that a full ring lost.
         spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
         self._note(Ledger(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
         if not leave:
@@ -405,7 +398,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return why nothing is lent on demand, or why a dedicated engine is idle, after the device's name; else None.
+        """Return the device's name and why nothing is lent on demand or a dedicated engine is idle; None if neither.
         Raises EngineError if the agent itself failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
@@ -450,7 +443,7 @@ class DeviceAgent:
             idle_share=max(
                 1.0 - self._serving_share, share_of_busy(self._spec.coserving.stretch, self._spec.coserving.slack_share)
             ),
-            # Weights come before the engine is wanted, beside serving: no part of a lease's cost.
+            # Weights come before a lease, beside serving: they are no cost of the lease.
             switch_ns=self._activation_ns,
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
@@ -506,7 +499,7 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Return whether a rollout engine gets on: not held, or not for long, or it worked within the last second."""
+        """Return whether a rollout engine progresses: not held, or not for long, or it worked in the last second."""
         now_ns = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, now_ns)
         if held is None or held.kind is not Span.HELD or self._worked_share >= WORKED_SHARE_MIN:
@@ -547,7 +540,7 @@ class DeviceAgent:
                         self._failure = f"its page {self._page.path} was removed or replaced"
                         return
                     self._close_slices(now_ns)
-                    self._page.set(Party.AGENT, Field.OTHERS, max(0, (self._meter.processes or 0) - ENGINES))
+                    self._page.set(Party.AGENT, Field.OTHERS, self._meter.others)
                     self._tell_withheld()
                 if now_ns - told_ns >= STEP_TIME_NS:
                     told_ns = now_ns
@@ -577,7 +570,7 @@ class DeviceAgent:
         engine = None if self._engine is None else self._engine.engine
         pid, move = None if engine is None else engine.pid, Move.from_aux(span.aux)
         if move.away:
-            # The lease that it came for; none for memory that the engine started with.
+            # Memory of the engine's start belongs to no lease.
             lease_id = self._activated_for[1] if self._activated_for[0] == pid else None
             self._activated_for = (None, None)
         else:
@@ -585,8 +578,7 @@ class DeviceAgent:
         event = moved_event(self._spec, span, lease_id, pid)
         if event.action == "activated" and event.lease_id is not None:
             self._activation_ns = span.end_ns - span.start_ns
-        # Not durable: the lease is in the ledger already.
-        self._note(event, durable=False)
+        self._note(event, durable=False)  # Not durable: the lease is in the ledger already.
 
     def _take_back(self, reason: str) -> int:
         assert self._spec.rollout is not None
@@ -598,10 +590,9 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync by the device's clock, as leases are: a sync is charged to the lease that follows."""
+        """Record a sync by the device's clock: the following lease is charged for it."""
         self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record what has happened; if the ledger cannot be written it waits in the writer's queue."""
         with suppress(LedgerError):
             self._record(event, durable=durable)

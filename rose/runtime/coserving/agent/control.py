@@ -1,4 +1,4 @@
-"""The agent's talk with the gateway: heartbeats that wait for news, so that demand is heard within milliseconds."""
+"""The agent's talk with the gateway: heartbeats wait for news, so demand arrives within milliseconds."""
 
 import http.client
 import logging
@@ -13,15 +13,14 @@ from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HeartbeatR
 
 logger = logging.getLogger(__name__)
 
-_SPACING_S = 0.01  # heartbeats begin at least this far apart, however often the gateway changes its mind
-#: A gateway holds no heartbeat longer.
-_HOLD_S_MAX = 10.0
+_SPACING_S = 0.01  # heartbeats begin at least this far apart
+_HOLD_S_MAX = 10.0  # the gateway holds a heartbeat for at most this long
 _REFUSAL_BYTES_MAX = 1024
 
 
 class Control:
-    """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
-    `report` describes the device. `anchor`: the clock of its time. A gateway that is away is asked every `hold_s`."""
+    """Sends heartbeats in a thread, and calls `answered` after each answer. `report` describes the device; `anchor` is
+    the clock of its time. An unavailable gateway is asked every `hold_s`."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when the last answer has come, or was given up."""
+        """Return after the last answer came or was given up."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -70,13 +69,12 @@ class Control:
             return False
         except (OSError, http.client.HTTPException, ValueError):
             return False
-        # In this order, so that an answer is never taken for a newer one.
-        self.answer, self._refusal = reply, None
+        self.answer, self._refusal = reply, None  # In this order, so that an old answer is never taken for a newer one.
         self.answered_ns = monotonic_ns()
         return True
 
     def take_back(self, engine_id: str, reason: str) -> int:
-        """Have the gateway take all turns off an engine; return how many, 0 if the gateway is away."""
+        """Have the gateway take all turns off an engine; return their number, 0 if the gateway is unavailable."""
         try:
             return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
         except (OSError, http.client.HTTPException, ValueError):

@@ -1,6 +1,5 @@
-"""The agent of one host: the agents of its devices in one process, with one writer to the ledger.
-It can be killed at any time: started again over the same folders it takes up running engines and continues each
-device's accounts. A device that fails is tried again without harm to the others."""
+"""The agent of one host: its devices' agents in one process, with one writer to the ledger. You can kill it at any
+time: the next one over the same folders continues. A device that fails is retried without harm to the others."""
 
 import secrets
 import threading
@@ -19,16 +18,15 @@ from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
-#: The first wait before a device is tried again, doubled each time up to the last.
-BACK_OFF_FIRST_S = 1.0
+BACK_OFF_FIRST_S = 1.0  #: The first wait before a device is tried again, doubled up to BACK_OFF_MAX_S.
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.5
 _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """`start` returns at once; `faults` says how each device is. The fleet run is the writer's. Engines whose spec has
-    `orphan_s` outlive this process. `relays` fetch what other hosts publish; else each engine does."""
+    """`start` returns at once; `faults` gives each device's state. The fleet run is the writer's. Engines with
+    `orphan_s` outlive this process. `relays` fetch publications of other hosts; without relays each engine does."""
 
     def __init__(
         self,
@@ -45,8 +43,8 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all devices' agents at once; `leave` their engines to the next agents. Safe to call twice.
-        Returns the devices whose agents existed and ended in order."""
+        """End all devices' agents, or `leave` their engines to the next agents. Returns the devices whose agents ended
+        in order. Safe to call twice."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
@@ -62,7 +60,7 @@ class HostAgent:
 
 
 class _Device:
-    """One device: a thread keeps its agent, and makes it again where it failed."""
+    """One device: a thread keeps its agent, and replaces a failed agent."""
 
     def __init__(
         self,
@@ -109,7 +107,7 @@ class _Device:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _live(self) -> None:
-        """Live one life of the device's agent. Raises what ended it, if that was not `stop`."""
+        """Run the device's agent until `stop`. Raises the error that ended it."""
         writer = self._writer
         writer.flush()
         page, device_id = self._spec.page, self._spec.device.id
@@ -138,8 +136,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the device's last lease in the ledger, or a random lease number to count on from. A spool without
-        leases may be on a new disk while the fleet's ledger has some: no two leases may share a name."""
+        """Return the device's last lease in the ledger, or a random lease number to count from: a new disk's spool may
+        lack leases that the fleet's ledger has, and lease names are unique."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

@@ -1,4 +1,4 @@
-"""Keeps a device's rollout engine running: takes up or starts one, and starts it again after ever longer waits."""
+"""Keeps a device's rollout engine running: takes over or starts an engine, and restarts it after growing waits."""
 
 from __future__ import annotations
 
@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 
 EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
 
-#: The first wait before an engine that died is started again, doubled up to the last.
-BACK_OFF_FIRST_S = 1.0
+BACK_OFF_FIRST_S = 1.0  #: The first wait before a dead engine is restarted, doubled up to BACK_OFF_MAX_S.
 BACK_OFF_MAX_S = 60.0
-#: An engine that lived this long was sound: the next wait is the first again.
-SOUND_NS = 120_000_000_000
+SOUND_NS = 120_000_000_000  #: An engine that lived this long was sound: the next wait is the first again.
 _LOOK_S = 0.1
-AWAY_NS = 5_000_000_000  # a serving engine away for this long finds its GPU's memory free when it starts
+AWAY_NS = 5_000_000_000  # after this absence, a serving engine finds its GPU's memory free when it starts
 _ANSWER_S = 5.0  # an engine to take up answers within this time
 #: Errors of an engine that dies as it starts, or of a host that lacks something for it.
 _NOT_STARTED = (UserError, OSError, psutil.Error, http.client.HTTPException, ValueError)
@@ -67,12 +65,11 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread.
-    If its spec has it outlive its agent, a running engine of that spec that answers is taken up instead. An engine
-    whose scheduler left the page has died, though SGLang's server runs on for seconds. A serving engine sizes its pool
-    by the memory free as it starts: on a lent GPU this engine starts once a serving engine is on the page, and ends
-    when none was for a while. `changed` is called when it becomes usable or unusable, `assigned` learns whose it is,
-    `via` gives the way to a target."""
+    """One engine at a time, in a thread that lives as long: the kernel ties a process to that thread. A running engine
+    of an equal spec that can outlive its agent is taken over if it answers. An engine whose scheduler left the page is
+    dead, though SGLang's server runs on for seconds. A serving engine sizes its pool by the memory free at its start:
+    on a lent GPU this engine starts after it, and ends after a while without it. `changed` is called when the engine
+    becomes usable or unusable, `assigned` learns its run, `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -94,10 +91,9 @@ class RolloutEngine:
         self.sync: EngineSync | None = None
         self.failure: str | None = None
         self._away: str | None = "the rollout engine is being started"
-        self._newest: EngineSync | None = None  # the newest sync, also of an engine that is being taken up
+        self._newest: EngineSync | None = None  # the newest sync, also of an engine under takeover
         self._up = False  # whether the engine answers: then it can be left
-        #: Whether it got another port since it last answered.
-        self._moved = False
+        self._moved = False  #: Whether it got another port since it last answered.
         self._leaving = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"engine-{spec.rollout.engine_id}", daemon=True)
@@ -115,8 +111,8 @@ class RolloutEngine:
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None]) -> None:
-        """Note which run the controller assigned the engine to; an engine it does not name stays with its run.
-        The engine comes to another run with that run's weights: turns of the former run leave it first."""
+        """Note the run that the controller assigned; an unnamed engine stays with its run. A new run comes with its
+        weights: turns of the former run leave the engine first."""
         if self._engine_spec.engine_id not in run_ids:
             return
         run_id, held = run_ids[self._engine_spec.engine_id], self.held
@@ -127,7 +123,7 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, or `leave` it to the next agent; returns whether it was alive. Safe to call twice."""
+        """End the engine, or `leave` it to the next agent; return whether it was alive. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:
@@ -169,8 +165,7 @@ class RolloutEngine:
         engine = self._make(replace(spec, port=record.port))
         reason = "it ended while it had no agent"
         if engine.adopt(record):
-            # It ran without an agent: one that ends before it knows more leaves it, too.
-            self._up = True
+            self._up = True  # It ran without an agent: an early end leaves it, too.
             self.engine = engine
             if (unfit := self._unfit(engine, record) or self._take_over(engine)) is None:
                 return engine
@@ -194,18 +189,17 @@ class RolloutEngine:
         try:
             # This ends nothing, and every working scheduler answers it at once.
             engine.post("/generate", question("end", "none"), timeout_s=_ANSWER_S)
-            # An agent killed as it started the engine had not settled it.
-            engine.settle()
+            engine.settle()  # An agent killed as it started the engine had not settled it.
         except (OSError, http.client.HTTPException, ValueError, psutil.Error) as error:
             return f"it does not answer ({error})"
         return None
 
     def _take_over(self, engine: EngineProcess) -> str | None:
-        """Return why it is unknown what a running engine holds; None if it is known, and the engine is used now."""
+        """Return why a running engine's weights are unknown; None if they are known, and the engine is used now."""
         sync = self._new_sync(engine)
         if (reason := sync.take_over(self._page.get(Party.ROLLOUT, Field.SWAPS))) is None:
             if sync.standing.held:
-                # A former agent that ended in a change of runs did not say whose the engine is now.
+                # A former agent that ended during a change of runs did not record the engine's new run.
                 self._assigned.change(monotonic_ns(), sync.run_id)
             self._begin(sync)
         return reason
@@ -295,8 +289,8 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that the device's last agent left open, if any; `page`: where the device's page lies, or lay.
-    Raises LedgerError, and UserError if the device is still in the fleet: nobody accounts for its time."""
+    """End the lease that the device's last agent left open, if any; `page` is the path of the device's page. Raises
+    LedgerError, and UserError for a device in the fleet, whose time would be unaccounted."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

@@ -1,5 +1,5 @@
-"""State that an agent takes over from the device's former agents: clock, accounts and leases.
-Only the ledger says how far time is accounted for. What the engines did since lies in the page's rings."""
+"""State that an agent takes over from the device's former agents: clock, accounts and leases. Only the ledger says how
+far time is accounted for. The page's rings have the engines' later spans."""
 
 import json
 import os
@@ -21,13 +21,13 @@ from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest
 
-_LATELY_US = 86_400_000_000  # a day: the only part of a long ledger that is read, unless the host was away for longer
+_LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, unless the host was away for longer
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
     """State of former agents: the monotonic time to which they accounted for the device; leases that ended since; the
-    run that trained on it last, "" for none."""
+    run that trained on it last, "" if none."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -42,7 +42,7 @@ def recorded_run(staging: Path) -> str:
 
 
 def kept_anchor(page: Path, run_id: str) -> Anchor | None:
-    """Return the clock of this device's agents since the host's boot; None: no agent had one."""
+    """Return the clock of this device's agents since the host's boot; None without a former agent's."""
     try:
         kept = json.loads(_anchor_file(page).read_text())
         if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
@@ -53,9 +53,9 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the anchor of this device's agents since the host's boot, whatever the wall clock did meanwhile.
-    The first agent takes `anchor`, or a later one if the ledger's time of the device is later: device time never goes
-    back. Raises OSError, and LedgerError if the ledger cannot be read."""
+    """Return the anchor of this device's agents since the host's boot; later changes of the wall clock do not matter.
+    The first agent takes `anchor`, or the ledger's time of the device if later: device time never goes back. Raises
+    OSError, and LedgerError for an unreadable ledger."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
@@ -73,8 +73,8 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    """Return what former agents left by the ledger; None if the device was never in this fleet, or has left it.
-    Raises LedgerError if the ledger cannot be read: time would be counted twice."""
+    """Return the state that former agents left in the ledger; None if the device never joined this fleet, or left it.
+    Raises LedgerError for an unreadable ledger: time would be counted twice."""
     with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
         known = _known(connection, run_id, device_id)
         if known is None:
@@ -94,8 +94,8 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
 
 
 def last_lease(ledger: Path, run_id: str, device_id: str) -> LastLease:
-    """Return the device's last lease in the ledger: a host that lost its memory has no other record of it.
-    Raises LedgerError if the ledger cannot be read: two leases would have one name."""
+    """Return the device's last lease in the ledger, the only record after a host lost its memory. Raises LedgerError
+    for an unreadable ledger: two leases would have one name."""
     of_device = {"run_id": run_id, "device_id": device_id}
     with _reading(ledger, f"the last lease of device {device_id}") as connection:
         for since_us in (utc_us() - _LATELY_US, 0):
@@ -119,7 +119,7 @@ def _anchor_file(page: Path) -> Path:
 
 @contextmanager
 def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection. Raises LedgerError, which names what is `wanted`, whatever fails."""
+    """Yield a connection. Raises LedgerError, which names the `wanted` data, after any error."""
     try:
         with catalog.connect(ledger) as connection:
             yield connection
@@ -135,7 +135,7 @@ def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -
     changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
     if changed_ns is None:
         return None
-    # All after the last change; the last day of it will do, if it has anything.
+    # Everything after the last change; its last day is enough if that has anything.
     changed_us, until_ns, newest_ns, train_run_id = changed_ns // 1000, None, None, None
     for since_us in dict.fromkeys((max(changed_us, utc_us() - _LATELY_US), changed_us)):
         text = sql.read("device/accounted.sql")

@@ -1,6 +1,5 @@
-"""Joins a running serving engine to a device's page, and lets go of it: for its owner, and for a fleet.
-It uses SGLang's own `/set_internal_state` and `/server_info`, so the engine has to be on this host, but may be another
-user's. The engine serves on whatever the answer is."""
+"""Joins a running serving engine to a device's page, or releases it: for its owner, and for a fleet. It uses SGLang's
+`/set_internal_state` and `/server_info` on this host; another user may own the engine. The engine always serves."""
 
 import http.client
 import json
@@ -22,8 +21,7 @@ from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, page_users
 
-#: A scheduler answers between two steps, and a step can be a long prefill.
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  #: A scheduler answers between two steps, and a step can be a long prefill.
 ANSWER_TIMEOUT_S = 15.0
 _POLL_S = 0.1
 _NUMBER_BITS = 52  # a 64-bit float holds such a number exactly
@@ -31,14 +29,14 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine could not be attached or let go; the message says why and what to do. It serves as before."""
+    """The engine could not be attached or released; the message says why and what to do. It serves as before."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
-    """A page on this host and who has its sections. `refused`: why an engine did not take it."""
+    """A page on this host and the holders of its sections. `refused`: why an engine did not take it."""
 
     page: str
     agent: bool
@@ -48,14 +46,14 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started. All methods raise AttachError.
-    `token`: its `--admin-api-key`, or its `--api-key`."""
+    """A serving engine at `url` that somebody else started; `token`: its admin or API key. Methods raise
+    AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
-        """Return the engine's state; None if it tells nothing with this key: a server may have two."""
+        """Return the engine's state; None if this key may not read it: a server may have two."""
         try:
             answer = self._call("/server_info")
         except _KeyRefusedError:
@@ -76,8 +74,8 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Return once the engine has the serving section of `page`; None if this key may not read its state.
-        `waiting` is called meanwhile; what it raises ends the wait. On an error the engine is left without a page."""
+        """Return once the engine has the serving section of `page`; None if this key may not read its state. `waiting`
+        is called meanwhile; its error ends the wait. After an error the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
@@ -97,7 +95,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Have the engine let go; return its former state. Running deployments leave it alone if `by_owner`."""
+        """Have the engine release the page; return its former state. With `by_owner`, deployments leave it alone."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
@@ -171,8 +169,7 @@ class OwnedEngine:
                 why = error.read().decode(errors="replace").strip()[:200]
             raise AttachError(f"{self.url}{path} answers {error.code} ({why}): is it an SGLang server?") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            # HTTPException: the answer is no HTTP, or was cut off.
-            reason = getattr(error, "reason", error)
+            reason = getattr(error, "reason", error)  # HTTPException: the answer is not HTTP, or was cut off.
             reason = getattr(reason, "strerror", None) or reason
             raise AttachError(
                 f"no SGLang server answers at {self.url} ({reason}): start it, or correct the URL"
@@ -200,7 +197,7 @@ def _link(page: Path) -> Iterator[int]:
 
 
 def pages_in_use() -> list[PageUse]:
-    """Return the pages on this host that are this user's, or of the user that `ROSE_PAGE_USER` names."""
+    """Return the pages on this host of this user, or of the user that `ROSE_PAGE_USER` names."""
     users = page_users()
     fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
     return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]

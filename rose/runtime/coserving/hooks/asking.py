@@ -21,8 +21,8 @@ _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """Return the body of the `/generate` request that asks for `verb` of a policy version.
-    "end" ends the request of that id with the tokens it has: SGLang's own abort may answer without them."""
+    """Return the body of the `/generate` request that asks for `verb` of a policy version. "end" ends the request of
+    that id with the tokens it has: SGLang's own abort may answer without them."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],
@@ -31,7 +31,7 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
 
 
 def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
-    """Return (verb, what it is about) of a question; None for any other request."""
+    """Return (verb, its subject) of a question; None for any other request."""
     name = client_id(request_id)
     if match := _END.fullmatch(name):
         return "end", match[1]
@@ -45,7 +45,7 @@ def client_id(request_id: str) -> str:
 
 
 def refusal(answer: Any) -> str | None:
-    """Return why the engine refused a question, by its answer; None if it took the question."""
+    """Return the reason of a refused question, from its answer; None if the engine took it."""
     try:
         message = str(answer["meta_info"]["finish_reason"]["message"])
     except (LookupError, TypeError):

@@ -1,6 +1,6 @@
-"""Rollout layers that run beside serving's steps, within the credit that serving gives, and the count of their work.
-On cores a thread's own clock tells its work. There the kernel's idle class leaves nothing beside a serving that
-computes, so a thread on the host's cores takes the engine out of that class while it has credit."""
+"""Rollout layers beside serving's steps, within serving's credit, and the count of their work. On cores a thread's own
+clock measures its work. The kernel's idle class gets no time beside a serving that computes, so a thread on the host's
+cores takes the engine out of that class while it has credit."""
 
 import os
 import threading
@@ -18,18 +18,16 @@ _WAIT_S = 0.02
 
 class BesideServing:
     """One rollout engine's layers beside serving; made in the thread that computes them. `on_cores`: not on a GPU.
-    `host_cores`: where to look for credit from; without any on its own."""
+    `host_cores`: where to watch for credit, by default on its own."""
 
     def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
         self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
-        #: What a layer of the next step takes alone; 0: unknown.
-        self._layer_ns = 0
+        self._layer_ns = 0  #: The next step's time of a layer alone; 0: unknown.
         self._layers = 1  # for how many the computing thread needs credit
         self._counted_ns = 0  # of the layer that runs, before it began
         self._seen_ns = 0  # the computing thread's clock on cores, else the wall's, at the last count
         self._computing = time.pthread_getcpuclockid(threading.get_ident())
-        #: Threads that left the kernel's idle class; None: none had to.
-        self._raised: list[int] | None = None
+        self._raised: list[int] | None = None  #: Threads taken out of the kernel's idle class; None: unnecessary.
         self._raised_at_ns = 0
         self._lock = threading.Lock()
         self._watching, self._woken = threading.Event(), threading.Event()
@@ -41,7 +39,6 @@ class BesideServing:
 
     @property
     def running(self) -> bool:
-        """Return whether the open span is of work beside serving."""
         page = self._page
         opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         return bool(opened) and page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.BESIDE
@@ -55,19 +52,17 @@ class BesideServing:
         self._page.set(Party.ROLLOUT, Field.LAYER_NS, layer_ns)
 
     def fits(self, layers: int = 1) -> bool:
-        """Return whether serving's credit has room for so many layers."""
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self._layer_ns)
 
     def begin_layer(self) -> None:
-        """Count a layer before it begins, so that what serving reads is never less than what runs."""
+        """Count a layer before it begins, so that serving never reads less than the running work."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self._layer_ns
         self._add(self._layer_ns)
 
     def count(self) -> None:
-        """Correct what was counted by what was computed since. On a GPU only the wall's clock tells, and is used for
-        layers whose time alone is not known yet."""
+        """Correct the count by later work. On a GPU the wall's clock counts, for layers of unknown time alone."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
@@ -75,11 +70,11 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when this engine was taken out of the idle class in the middle of a layer that runs since then."""
+        """Return when this engine left the idle class in the middle of a layer that runs since `since_ns`."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:
-        """Have the engine taken out of the kernel's idle class, or not, whenever serving works and gives it credit."""
+        """Start or stop taking the engine out of the kernel's idle class while serving works and gives it credit."""
         if not wanted or not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
             self._watching.clear()
             return
@@ -93,8 +88,8 @@ class BesideServing:
         return self._watching.is_set()
 
     def wait(self, layers: int = 1) -> None:
-        """Return soon, and at once when serving rests or gives credit for so many layers. A caller that waits with
-        credit waits for something else, and each look takes serving's core."""
+        """Return soon, and at once when serving rests or gives credit for so many layers. A caller with credit waits
+        for another cause, and each look takes serving's core."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return

@@ -1,5 +1,5 @@
-"""Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
-A step is abandoned between two layers if its lease ended while serving had the device, or serving needs its memory."""
+"""Holds a rollout engine's steps until the policy admits them, and makes a running step yield between layers. A step is
+abandoned between two layers if its lease ended while serving had the device, or serving needs its memory."""
 
 import os
 import time
@@ -20,8 +20,8 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keeps at most `layers` of a step queued on the GPU, by events at the layers' ends. Raises ValueError below 1.
-    Without it Python queues a whole step before its first layer ran."""
+    """Keeps at most `layers` of a step queued on the GPU, by events at the layers' ends: otherwise Python queues a
+    whole step before its first layer ran. Raises ValueError below 1."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
@@ -51,8 +51,6 @@ class RunAhead:
 
 
 class _CapturingDevice:
-    """SGLang's device module with a `graph` that captures in segments."""
-
     def __init__(self, module: Any) -> None:
         from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import BreakableCUDAGraph
 
@@ -69,7 +67,7 @@ class _CapturingDevice:
 
 
 def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> None:
-    """Do what SGLang's `FullCudaGraphBackend.capture_one` does, in segments."""
+    """Do as SGLang's `FullCudaGraphBackend.capture_one`, in segments."""
     module = backend._device_module
     backend._device_module = device = _CapturingDevice(module)
     try:
@@ -80,7 +78,7 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return `between_layers`, made to end a segment while a graph is captured and to run in each replay."""
+    """Return `between_layers` so that it ends a segment while a graph is captured and runs in each replay."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -90,19 +88,17 @@ def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], 
 #: How long to sleep between looks at the page: far less than a layer takes.
 POLL_CPU_S = 0.0005
 POLL_GPU_S = 0.00005
-#: Without a lease or serving, nothing changes within a step's time.
-POLL_UNLENT_S = 0.002
+POLL_UNLENT_S = 0.002  #: Without a lease or serving, nothing changes within a step's time.
 _SHARE_WINDOW_NS = 1_000_000_000
 STALL_NS = 5_000_000_000  # requests held for this long continue elsewhere, if possible
-#: Shorter absences are noise, not a core that was taken away.
-_TAKEN_MIN_NS = 500_000
+_TAKEN_MIN_NS = 500_000  #: Shorter absences are noise, not a core that was taken away.
 CHUNK_TOKENS_MIN = 32
 CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
-    """The gate of a rollout engine that shares its device.
-    A step gives way before each of its `layers`. `run_ahead` is for a GPU, None on CPU cores."""
+    """The gate of a rollout engine on a shared device, between its `layers`. `run_ahead`: for a GPU, None on CPU
+    cores."""
 
     def __init__(
         self,
@@ -131,12 +127,10 @@ class RolloutGate:
         self._mark_ns = self._mark_cpu_ns = 0
         self._beside = BesideServing(page, on_cores=run_ahead is None, host_cores=host_cores)
         self._begins_beside = False
-        #: When the GPU's queue was first full in the running step; None if it was not, or was emptied since.
-        self._full_ns: int | None = None
+        self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Return when the next step may run, or there is none to run.
-        `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step."""
+        """Wait until a step may run, or no step is left. `serve_control` serves aborts and updates in the wait."""
         held_since_ns = 0
         self._begins_beside = False
         try:
@@ -182,7 +176,6 @@ class RolloutGate:
         return self._policy.admit(
             StepFacts(
                 load=load,
-                budgets=self._page.budgets(),
                 lease=self._lease,
                 preempt_ns=preempt_ns,
                 step_ns=step_ns,
@@ -210,8 +203,8 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill whose layer is short beside what serving may be made to wait, or, beside serving's
-        step, of which several layers fit its credit."""
+        """Return the largest prefill with a short layer beside serving's allowed wait, or, beside serving's step, of
+        which several layers fit its credit."""
         chunk = self._chunk_tokens
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
@@ -248,20 +241,19 @@ class RolloutGate:
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
-        """Account for a core that was taken away during the last layer; the step's span is still open."""
+        """Account for a core taken away during the last layer; the step's span is still open."""
         self._telemetry.after_wish_ns = self._note_taken(0) or 0
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Give way while serving wants the device; called before each layer of a running step.
-        Raises StepAbandonedError if the step is not to be finished."""
+        """Yield while serving wants the device, before each layer. Raises StepAbandonedError to end the step."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
             self._time_layers(layers_left)
         wanted = self._page.serving_wants()
         if not self._policy.yields:
-            # On a GPU a whole step is queued at once, and what comes beside it later is not seen here.
+            # A GPU's whole step is queued at once, and later work beside it is not visible here.
             self._telemetry.disturbed |= bool(wanted) or self._run_ahead is not None
             return
         if not wanted:
@@ -270,7 +262,6 @@ class RolloutGate:
             self._give_way(wanted, after_wish_ns, layers_left)
 
     def _go_on(self, after_wish_ns: int | None) -> None:
-        """Let the step run on while serving rests."""
         now = monotonic_ns()
         if self._beside.running:
             self._switch(Span.ROLLOUT, now)
@@ -280,21 +271,20 @@ class RolloutGate:
         self._beside.enter_idle_class()
 
     def _give_way(self, wanted_ns: int, after_wish_ns: int | None, layers_left: int) -> None:
-        """Return once serving rests, or gives credit for a layer."""
         page = self._page
         if self._run_ahead is not None:
             self._run_ahead.drain()
             self._full_ns = None
-        else:  # The core may have been taken since the clocks were read, and with it the time for the wish.
+        else:  # The core may have been taken since the clocks were read, and the wish's time with it.
             again_ns = self._note_taken(layers_left)
             after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
         began, opened, latency_ns = monotonic_ns(), page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), 0
         if self._beside.running:
             self._switch(Span.YIELD, began)
         else:
-            # A step whose core was taken and given back since the wish was off the device in between.
+            # The kernel took and returned the step's core since the wish: the step was off the device in between.
             latency_ns = max(0, began - wanted_ns) if opened < wanted_ns else 0
-            # A GPU's kernels run on while this thread waits: there it is all of the time.
+            # A GPU's kernels continue while this thread waits: rollouts compute for all of that time.
             computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
             self._telemetry.worked(opened, began, latency_ns=computed_ns)
             page.open_span(Party.ROLLOUT, Span.YIELD, began)
@@ -315,7 +305,6 @@ class RolloutGate:
             self._beside.enter_idle_class()
 
     def _on_credit(self, after_wish_ns: int | None) -> bool:
-        """Return whether the next layer runs beside serving's step; its work is then counted."""
         if not self._beside.fits():
             return False
         if not self._beside.running:
@@ -326,7 +315,7 @@ class RolloutGate:
         return True
 
     def _begin_beside(self) -> None:
-        # On cores the step's own clock tells what it takes alone; on a GPU a first guess is better than none.
+        # On cores the step's own clock gives its time alone; on a GPU a first guess is better than none.
         self._telemetry.disturbed |= self._run_ahead is not None and self._beside.layer_known
         self._full_ns = None
         self._beside.begin_layer()
@@ -336,15 +325,14 @@ class RolloutGate:
         self._page.open_span(Party.ROLLOUT, kind, now_ns)
 
     def _wait(self, seconds: float, layers: int = 1) -> None:
-        """Sleep, between looks at the page, or until serving gives credit for so many layers."""
         if self._beside.watched and self._page.serving_wants():
             self._beside.wait(layers)
         else:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Time the layers alone: once the queue of a GPU is full, each look comes one layer after the previous look.
-        The host's other work keeps nobody from the device, and takes most of a small model's step."""
+        """Time the layers alone: with a GPU's full queue, looks are one layer apart. The host's other work does not
+        occupy the device, and takes most of a small model's step."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -367,9 +355,9 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record time for which the operating system took the core as a yield, from serving's first wish on.
-        A step does not see that happen: the thread's clock stands still meanwhile. Returns how long the step still
-        computed after a wish that came since the last look; None if none came."""
+        """Record time for which the operating system took the core as a yield, from serving's first wish on: the
+        thread's clock stands still meanwhile, so the step does not notice. Returns how long the step computed after a
+        wish since the last look; None without a wish."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -397,7 +385,7 @@ class RolloutGate:
         return after_wish_ns
 
     def _begins_in_layer(self, opened_ns: int, wanted_ns: int, out_ns: int, layers_left: int) -> None:
-        """Note that serving took the core in the middle of a layer, which went on beside it from `out_ns` on."""
+        """Note that serving took the core in the middle of a layer, which continued beside it from `out_ns` on."""
         began = min(wanted_ns, out_ns)
         self._telemetry.worked(opened_ns, began)
         self._page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
@@ -413,8 +401,8 @@ def layers_of(model: Any) -> Any:
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` before every decoder layer, with how many are left. Raises what `layers_of` does.
-    `after_last`: and once they are done; logits and sampling may take longer than a layer."""
+    """Call `between_layers` with the number of layers left before every decoder layer; `after_last`: and after them,
+    since logits and sampling may take longer than a layer. Raises as `layers_of`."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

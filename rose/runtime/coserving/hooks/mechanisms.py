@@ -1,4 +1,4 @@
-"""The ledger's names of how an engine really shares its device, never of what was asked for."""
+"""The ledger's names of how an engine really shares its device, whatever the configuration asks."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
         "native_kernels": sgl_kernel_absent.in_use(),
     }
     if gated:
-        # Only ROSE's own engines have an SGLang version that tells.
+        # Only ROSE's own engines have an SGLang version with this module.
         from sglang.srt.runtime_context import get_exec
 
         graphs = get_exec().graph.cuda_graph_config
@@ -37,9 +37,9 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the name. `decode_graphs` and `prefill_graphs` are SGLang's resolved backends of the phases.
-    `mps`: a client of NVIDIA's service. `native_kernels`: stand-ins for compiled kernels. `preemptible`: the operating
-    system takes the engine's cores as soon as serving wakes."""
+    """Return the name. `decode_graphs` and `prefill_graphs` are SGLang's resolved backends of the phases. `mps`: a
+    client of NVIDIA's service. `native_kernels`: stand-ins for compiled kernels. `preemptible`: the operating system
+    takes the engine's cores as soon as serving wakes."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:
@@ -52,6 +52,6 @@ def compute_mechanism(
 
 
 def memory_mechanism(*, pool: str | None, leased: bool) -> str:
-    """Return the name. `leased`: all of the engine's memory leaves the device. `pool`: how free slots give memory back
+    """Return the name. `leased`: all of the engine's memory leaves the device. `pool`: how free slots return memory
     ("page-return" to the system, "remap" to the device); None if they keep it."""
     return pool or ("leased+budget" if leased else "budget")

@@ -1,5 +1,5 @@
-"""One engine's SGLang scheduler as ROSE sees it. The only module that knows the scheduler's attribute names.
-Requests are ended with the tokens they have, so that turns continue elsewhere; that frees their memory at once."""
+"""One engine's SGLang scheduler for ROSE. Only this module knows the scheduler's attribute names. Ended requests keep
+their tokens, so that turns continue elsewhere; their memory is free at once."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -7,9 +7,9 @@ from typing import Any, Literal
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import client_id
 from rose.runtime.policy.kv import HeldKv
+from rose.runtime.policy.steptime import attended
 
-#: The attribute that keeps when a request came.
-_ARRIVED = "_rose_arrived_ns"
+_ARRIVED = "_rose_arrived_ns"  #: The attribute that keeps when a request came.
 _STAMP_AGE_MAX_NS = 600_000_000_000
 
 
@@ -35,8 +35,19 @@ class SchedulerView:
         """Return whether the server sent something that is not taken in yet; False where that is unknown."""
         import zmq
 
-        option = getattr(getattr(self._scheduler, "recv_from_tokenizer", None), "getsockopt", None)
-        return option is not None and bool(option(zmq.EVENTS) & zmq.POLLIN)
+        return self._socket is not None and bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+    @property
+    def arrivals_file(self) -> int | None:
+        """Return the file that is readable, for any thread, while something that the server sent is not taken in."""
+        import zmq
+
+        return None if self._socket is None else int(self._socket.getsockopt(zmq.FD))
+
+    @property
+    def _socket(self) -> Any:
+        socket = getattr(self._scheduler, "recv_from_tokenizer", None)
+        return socket if hasattr(socket, "getsockopt") else None
 
     @property
     def running(self) -> list[Any]:
@@ -56,12 +67,12 @@ class SchedulerView:
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
-        """Return the KV slots that requests hold, without those that only the prefix cache holds."""
+        """Return the KV slots that requests hold, without slots that only the prefix cache holds."""
         free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
         return self.kv_tokens_total - free - self.kv_tokens_cached()
 
     def kv_tokens_to_come(self) -> int:
-        """Return the KV slots that prompts still have to take, at most what the pool has left."""
+        """Return the KV slots that prompts still have to take, at most the pool's remaining slots."""
         chunked = self._scheduler.chunked_req
         rest = 0 if chunked is None else max(0, context_tokens(chunked) - int(chunked.kv.kv_allocated_len))
         tokens = rest + sum(context_tokens(request) for request in self.waiting)
@@ -70,14 +81,22 @@ class SchedulerView:
     def kv_tokens_cached(self) -> int:
         return int(self._scheduler.tree_cache.evictable_size())
 
-    def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, int]:
-        """Return what the next step will be: ("prefill", new tokens, 0) or ("decode", batch, context tokens)."""
+    @property
+    def chunked_prefix(self) -> int:
+        """Computed tokens of the prompt that is prefilled in chunks; 0 without such a prompt."""
+        chunked = self._scheduler.chunked_req
+        return 0 if chunked is None else int(chunked.extend_end)
+
+    def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
+        """Return the next step: ("prefill", new tokens, pairs that attend) or ("decode", batch, context tokens)."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
-            return "prefill", chunk_tokens, 0
+            return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)
         if scheduler.waiting_queue and not scheduler.running_batch.batch_is_full:
-            tokens = sum(context_tokens(request) for request in scheduler.waiting_queue)
-            return "prefill", max(1, min(int(tokens * self.computed_share), chunk_tokens)), 0
+            prompts = [context_tokens(request) for request in scheduler.waiting_queue]
+            tokens = max(1, min(int(sum(prompts) * self.computed_share), chunk_tokens))
+            cached = sum(prompts) * (1 - self.computed_share)
+            return "prefill", tokens, attended(tokens, cached) / len(prompts)
         requests = self.running
         return "decode", len(requests), sum(context_tokens(request) for request in requests)
 
@@ -90,7 +109,7 @@ class SchedulerView:
         return [HeldKv(client_id(str(request.rid)), arrived_ns(request)) for request in [*self.waiting, *self.running]]
 
     def end_aborted(self) -> int:
-        """End the requests that clients gave up, which SGLang would keep for one more step. Returns how many."""
+        """End requests that clients gave up, which SGLang would keep for one more step; return their number."""
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
@@ -98,8 +117,8 @@ class SchedulerView:
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
-        """End requests now, each answered with the tokens it has: (requests, tokens they keep).
-        What they held stays in the prefix cache, from where it can be evicted."""
+        """End requests now, each answered with its tokens: (requests, kept tokens). Their slots stay in the prefix
+        cache, from which they can be evicted."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -139,15 +158,15 @@ class SchedulerView:
             batch.batch_is_full = False
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that stopped between two layers; its requests are ended, or go back to the queue.
-        Returns (requests ended, tokens they keep). Only for a scheduler that does not run ahead of its results."""
+        """Undo a step that stopped between two layers; its requests end, or go back to the queue. Returns (ended
+        requests, their tokens). Only for a scheduler that does not run ahead of its results."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
         requests = [request for request in batch.reqs if not request.finished()]
         keeps = batch.forward_mode.is_decode() and scheduler.page_size == 1 and batch.out_cache_loc is not None
         if keeps:
-            # The slot of the token that was not computed goes; the slots before it stay cached.
+            # Free the slot of the token that was not computed; the slots before it stay cached.
             scheduler.token_to_kv_pool_allocator.free(batch.out_cache_loc)
             for request in requests:
                 request.kv.kv_committed_len -= 1
@@ -186,7 +205,7 @@ def context_tokens(request: Any) -> int:
 
 
 def arrived_ns(request: Any) -> int:
-    """Return when a request reached the server, monotonic, or was first seen here if that is unknown."""
+    """Return when a request reached the server, monotonic; if unknown, when it was first seen here."""
     stamp: int | None = getattr(request, _ARRIVED, None)
     if stamp is None:
         stamp = _stamp_ns(request, "created_time") or monotonic_ns()

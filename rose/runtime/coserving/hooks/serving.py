@@ -1,9 +1,11 @@
-"""The plugin inside a serving engine, which belongs to somebody else.
-It only watches. The one exception: on CPU cores the scheduler waits a moment, once in a lease, for memory that it needs
-(`rose.runtime.coserving.kv.memory.KvClaim`). A failure here ends the lending, not the serving."""
+"""The plugin inside a serving engine, which belongs to somebody else. It only watches, with one exception: on CPU cores
+the scheduler waits a moment, once in a lease, for memory that it needs (`rose.runtime.coserving.kv.memory.KvClaim`). A
+failure here ends the lending, not the serving."""
 
 import logging
 import os
+import select
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -19,12 +21,35 @@ from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
 logger = logging.getLogger(__name__)
 
-#: How often to look for a missing page and whether the page was replaced.
-_LOOK_NS = 1_000_000_000
+_LOOK_NS = 1_000_000_000  #: How often to look for a missing page and whether the page was replaced.
+_WATCH_S = 1.0
 ATTACH = "rose_attach"
-#: These numbers let go; after DETACH running agents do not attach the engine again.
-DETACH = -1
+DETACH = -1  # these numbers release the page; after DETACH agents do not attach the engine again
 RELEASE = -2
+
+
+class ArrivalWatch(threading.Thread):
+    """Withdraws credit when a request arrives while the scheduler computes."""
+
+    def __init__(self, file: int, withdraw: Callable[[], None]) -> None:
+        super().__init__(name="rose-arrivals", daemon=True)
+        self._file, self._withdraw = file, withdraw
+        self._taken_in = threading.Event()
+        self.ended = False
+        self.start()
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        while not self.ended:
+            if poll.poll(_WATCH_S * 1000) and not self.ended:
+                self._taken_in.clear()
+                self._withdraw()
+                self._taken_in.wait(_WATCH_S)
+
+    def taken_in(self) -> None:
+        """Say that the scheduler has all that arrived."""
+        self._taken_in.set()
 
 
 class ServingPlugin:
@@ -36,6 +61,7 @@ class ServingPlugin:
         self._refused = refused
         self._page: ArbiterPage | None = None
         self._telemetry: ServingTelemetry | None = None
+        self._watch: ArrivalWatch | None = None
         self._looked_ns = 0
         self._detached = False
         self._reason: str | None = None
@@ -64,6 +90,8 @@ class ServingPlugin:
             self._guarded(telemetry.arriving)
 
     def received(self) -> None:
+        if self._watch is not None:
+            self._watch.taken_in()
         self._guarded(self._received)
 
     def begin(self, batch: Any) -> None:
@@ -82,8 +110,7 @@ class ServingPlugin:
 
     def _attach(self, number: int) -> None:
         if number == DETACH and self._page is not None:
-            # Before the section is free: who finds it free reads this note.
-            with suppress(OSError):
+            with suppress(OSError):  # Before the section is free: finders of a free section read this note.
                 detached_note(self._page.path).touch()
         self._let_go()
         self._looked_ns = 0
@@ -128,6 +155,8 @@ class ServingPlugin:
         self._page = ArbiterPage.attach(path, Party.SERVING)
         view = SchedulerView(self._scheduler)
         self._telemetry = ServingTelemetry(view, self._page)
+        if (file := view.arrivals_file) is not None:
+            self._watch = ArrivalWatch(file, self._telemetry.withdraw)
         describe(
             path,
             Attachment(
@@ -145,8 +174,13 @@ class ServingPlugin:
 
     def _let_go(self) -> None:
         page, self._page, self._telemetry = self._page, None, None
+        self._end_watch()
         if page is not None:
             _leave(page)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.ended, self._watch = True, None
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -158,13 +192,13 @@ class ServingPlugin:
 
     def _give_up(self) -> None:
         page, self._page, self._telemetry, self._path = self._page, None, None, None
+        self._end_watch()
         if page is None:
             return
         try:
             page.set(Party.SERVING, Field.BROKEN, 1)
             try:
-                # Before the section is free: whoever sees that wants to know why.
-                self._describe_refusal(page.path)
+                self._describe_refusal(page.path)  # Before the section is free: its finders need the reason.
             finally:
                 _leave(page)
         except Exception:
@@ -182,15 +216,13 @@ class ServingPlugin:
 def linked_page(number: int) -> Path:
     """Return the page that a number's link names, or the link itself if it is missing."""
     link = Path(f"{PAGE_LINK}{number}")
-    # Read, not followed: the kernel may forbid following another user's link.
-    with suppress(OSError):
+    with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()
     return link
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Give the section up.
-    A running rollout step gives way before its next layer, and is given up as nobody gives the device back."""
+    """Release the section. A running rollout step yields before its next layer, and is abandoned."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 _PREFIX = "ROSE_PLUGIN_"
-#: SGLang hands a running engine numbers alone: while it does, a link of this name and a number leads to the page.
+#: SGLang passes only numbers to a running engine: this name plus a number links to the page.
 PAGE_LINK = "/dev/shm/rose-page-"
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
     """`gated` engines run a step only under a lease and only when the policy admits it. `page` None: not attached yet.
-    `host_cores`: where a rollout engine on CPU cores does work that need not run on its device."""
+    `host_cores`: where a rollout engine on CPU cores does work outside its device."""
 
     role: Literal["serving", "rollout"]
     page: Path | None
@@ -36,7 +36,7 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """Return the settings; unset: serving, not attached. None if `ROSE_PLUGIN_ROLE` is `off`: no plugin."""
+        """Return the settings; unset: serving, not attached. None (no plugin) if `ROSE_PLUGIN_ROLE` is `off`."""
         role = environment.get(f"{_PREFIX}ROLE") or "serving"
         if role == "off":
             return None

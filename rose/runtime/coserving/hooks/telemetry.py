@@ -19,28 +19,27 @@ from rose.runtime.policy.credit import (
     room_in_memory,
 )
 from rose.runtime.policy.kv import under_pressure
-from rose.runtime.policy.slack import Hold, LeaseTerms, ServingLoad, late_by, room_ns
-from rose.runtime.policy.steptime import StepTimes
+from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
+from rose.runtime.policy.steptime import StepTimes, attended
 
 _LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
-_QUIET_NS = 100_000_000  # while nothing is lent nobody needs the load at once, so it is written this often
-_USUAL_PROMPTS = 64  # how many prompts the usual request is the median of
+_QUIET_NS = 100_000_000  # while nothing is lent the load is not urgent, so it is written this often
+_USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Steps paired by their number, and their times without what others took, for both engines.
-    SGLang that schedules ahead begins a step before the previous one ends, and then hands over a copy of its batch."""
+    """Steps paired by number, and their times without interruptions, for both engines. An SGLang that schedules ahead
+    begins a step before the previous one ends, and then passes a copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
-        #: By a step's number: when it began, and what others had taken by then (rollouts' time, or waits), ns.
+        #: By step number: its begin, and the interruptions by then (rollouts' time, or waits), ns.
         self._begun: dict[int, tuple[int, int]] = {}
         self._previous_end_ns = self._previous_excluded_ns = 0
         self._steps = 0
-        #: Whether the running step shared the device, so that its length teaches nothing.
-        self.disturbed = False
+        self.disturbed = False  #: Whether the running step shared the device, so that its length teaches nothing.
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
@@ -110,13 +109,14 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
         context = sum(context_tokens(request) for request in batch.reqs)
         return times.observe_decode(len(batch.reqs), context, duration_ns)
     if batch.forward_mode.is_extend() and batch.extend_num_tokens:
-        return times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
+        pairs = sum(map(attended, batch.extend_lens, batch.prefix_lens))
+        return times.observe_prefill(int(batch.extend_num_tokens), pairs, duration_ns)
     return times
 
 
 class _FirstToken(NamedTuple):
-    """When a request's first token came, and what rollouts had taken by then: while serving rested, beside its steps,
-    and by how much they had delayed those."""
+    """A first token's time, and rollouts' time by then: while serving rested, beside its steps, and the steps'
+    delay."""
 
     at_ns: int
     worked_ns: int
@@ -124,9 +124,15 @@ class _FirstToken(NamedTuple):
     delayed_ns: int
 
 
-def _live(request: Any, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
+def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
     first: _FirstToken = getattr(request, _FIRST_TOKEN)
-    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns)
+    due_ns = _next_token_due_ns(request, budgets, now_ns)
+    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
+
+
+def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
+    last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
+    return last_ns + budgets.of(request.priority).tpot_ns
 
 
 class ServingTelemetry(EngineTelemetry):
@@ -145,9 +151,9 @@ class ServingTelemetry(EngineTelemetry):
         self._interference = Interference()
         self._decodes = 0
         self._delayed_ns = 0
-        self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # when the last step ended
-        self._clean = True  # whether no work ran beside it
-        self._next: Any = None  # the batch launched last
+        self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
+        self._clean = True  # no work ran beside it
+        self._next: Any = None  # the last launched batch
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self._page.rollout_worked_ns(now_ns)
@@ -157,7 +163,7 @@ class ServingTelemetry(EngineTelemetry):
         work = page.get(Party.ROLLOUT, Field.WORK_NS)
         beside, self._work_ns = max(0, work - self._work_ns), work
         clean, self._clean = beside == 0 and (self._clean or not batch.forward_mode.is_decode()), beside == 0
-        # Rollouts that give way are soon gone. Others, or a kernel's compilation, run beside the step.
+        # Rollouts that yield are soon gone. Others, or a kernel's compilation, run beside the step.
         if 2 * excluded_ns >= length_ns:
             return
         if clean:
@@ -172,28 +178,29 @@ class ServingTelemetry(EngineTelemetry):
             page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
 
     def _decode_ns(self, requests: Sequence[Any], fewer: float = 1.0) -> int | None:
-        """Return T_decode of so many times fewer requests."""
         return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
 
+    def _knows_decode(self, requests: Sequence[Any]) -> bool:
+        return self.times.knows_decode(len(requests), sum(map(context_tokens, requests)))
+
     def _grant(self, batch: Any) -> None:
-        """Say how much work rollouts may do beside a step that begins on the device now."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         if lease.expires_ns <= now or not lease.gives_credit:
-            self._withdraw()
+            self.withdraw()
             return
         live = [request for request in batch.reqs if not request.finished()]
         ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
+        budgets = page.budgets()
         self._decodes += 1
         credit = grant(
             CreditFacts(
                 lease=lease,
-                budgets=page.budgets(),
-                live=[_live(request, now, worked, work) for request in live] if ready else [],
+                ttft_budget_ns=budgets.ttft_min_ns,
+                live=[_live(request, budgets, now, worked, work) for request in live] if ready else [],
                 waiting=bool(self._view.waiting),
-                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in live), default=now),
-                decode_ns=self._decode_ns(batch.reqs) if self.times.decode.fitted else None,
+                decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
                 fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
@@ -219,21 +226,22 @@ class ServingTelemetry(EngineTelemetry):
         page.set(Party.SERVING, Field.CREDIT_NS, credit_ns)
         page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
 
-    def _withdraw(self) -> None:
+    def withdraw(self) -> None:
+        """Take back what is left of the credit. Any thread may."""
         if self._page.get(Party.SERVING, Field.CREDIT_NS):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Want the device for requests that are about to be taken in, before they are unpacked."""
+        """Want the device for arriving requests, before they are unpacked."""
         if self._lent and self._view.knocked:
-            self._withdraw()
+            self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
         """Want the device from the arrival of requests on, not only from their first step."""
         now = monotonic_ns()
         if self._view.waiting:
-            self._withdraw()
+            self.withdraw()
             self._want(now)
             new = [request for request in self._view.waiting if not hasattr(request, _WORKED)]
             for request in new:
@@ -247,7 +255,7 @@ class ServingTelemetry(EngineTelemetry):
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:
-        """Note a step that is launched. Where SGLang schedules ahead the device begins it when the one before ends."""
+        """Note a launched step. Where SGLang schedules ahead, the device begins it after the previous step."""
         self._want(monotonic_ns())
         if not self._begun:
             self._grant(batch)
@@ -277,7 +285,7 @@ class ServingTelemetry(EngineTelemetry):
                 page.set(Party.SERVING, Field.FIRST_WANTED_NS, now_ns)
 
     def _say_memory(self) -> None:
-        # Written before what is held, so that memory that moves between the two is never counted twice.
+        # Written before the held memory, so that memory that moves between the two is never counted twice.
         self._page.set(self._party, Field.KV_TOKENS_TO_COME, self._view.kv_tokens_to_come())
         super()._say_memory()
 
@@ -301,10 +309,8 @@ class ServingTelemetry(EngineTelemetry):
             self._count(request, now_ns, worked)
 
     def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
-        budgets = self._page.budgets()
+        budgets = self._page.budgets().of(request.priority)
         self._counts["finished"] += 1
-        if budgets is None:
-            return
         first: _FirstToken = getattr(request, _FIRST_TOKEN)
         lent_ns = first.worked_ns - getattr(request, _WORKED, first.worked_ns)
         late = late_by(took_ns=first.at_ns - arrived_ns(request), lent_ns=lent_ns, budget_ns=budgets.ttft_ns)
@@ -316,8 +322,8 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load that admission and leases depend on.
-        `just_stepped`: requests of a step that the scheduler has not put back among the running ones yet."""
+        """Write the load for admission and leases. `just_stepped`: requests of a step that the scheduler has not yet
+        returned to the running ones."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -341,20 +347,25 @@ class ServingTelemetry(EngineTelemetry):
         self._claim.look(lease, now)
         self._busy = bool(waiting or running)
         self._said_ns = now
-        tokens = sum(context_tokens(request) for request in waiting)
+        budgets = page.budgets()
+        prompts = [context_tokens(request) for request in waiting]
+        prefill_ns = self.times.prefill_ns(sum(prompts), sum(map(attended, prompts))) if waiting else 0
         page.set(Party.SERVING, Field.WAITING, len(waiting))
         page.set(Party.SERVING, Field.RUNNING, len(running))
         page.set_load(
             ServingLoad(
                 wanted=wanted,
                 waiting=len(waiting),
-                waiting_prefill_ns=self.times.prefill_ns(tokens) if waiting else 0,
-                earliest_arrival_ns=min((arrived_ns(request) for request in waiting), default=0),
+                waiting_prefill_ns=prefill_ns,
+                first_token_due_ns=min(
+                    (arrived_ns(request) + budgets.of(request.priority).ttft_ns for request in waiting), default=0
+                ),
                 running=len(running),
-                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in running), default=0),
+                next_token_due_ns=min((_next_token_due_ns(request, budgets, now) for request in running), default=0),
                 decode_ns=decode_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 usual_prefill_ns=self.times.prefill_ns(self._usual_tokens) if self._usual_tokens else None,
+                ttft_budget_ns=budgets.ttft_min_ns,
                 regret_room_ns=room,
                 worked_ns=worked,
                 finished=self._counts["finished"],
@@ -376,7 +387,6 @@ class ServingTelemetry(EngineTelemetry):
             self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
 
     def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
-        """Return what rollouts may still take before they delay any running request by more than its share."""
         rooms = []
         for request in running:
             lent = worked_ns - getattr(request, _WORKED, worked_ns)
@@ -386,20 +396,18 @@ class ServingTelemetry(EngineTelemetry):
 
 
 class RolloutTelemetry(EngineTelemetry):
-    """Measures the device time that rollouts took, and how long serving would wait for it."""
-
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
-        self.waited_ns = 0  # time its steps ever waited: in yields, and for a core that serving had
-        self.after_wish_ns = 0  # what the ending step computed after a wish that came during its last layer
-        #: What the layers of the running step take on a GPU, once measured, and the fits of such times.
+        self.waited_ns = 0  # all waits of its steps: in yields, and for a core that serving had
+        self.after_wish_ns = 0  # the ending step's computing time after a wish during its last layer
+        #: The running step's layer times on a GPU, once measured, and the fits of such times.
         self.layers_ns = 0
         self.layer_times = StepTimes.unknown()
         #: Spans of other threads' work on weights; only the scheduler's thread writes the ring.
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Note that another thread worked on a new version on the device in [began_ns, ended_ns)."""
+        """Note another thread's work on a new version on the device in [began_ns, ended_ns)."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -411,19 +419,19 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return (predicted time of the next step, None until enough of its sort ran; whether it is a prefill).
-        `layers`: the time of its layers alone, where that is known."""
+        """Return (predicted time of the next step, None until enough of its kind ran; whether it is a prefill).
+        `layers`: the time of its layers alone, where known."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
-            return (times.prefill_ns(first) if times.prefill.fitted else None), True
+            return (times.prefill_ns(first, second) if times.prefill.fitted else None), True
         times = self.layer_times if layers and self.layer_times.decode.fitted else self.times
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None while unknown."""
-        within = self.layer_times.prefill_tokens_within(limit_ns)
-        return self.times.prefill_tokens_within(limit_ns) if within is None else within
+        """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None if unknown."""
+        times = self.layer_times if self.layer_times.prefill.fitted else self.times
+        return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 
     def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
         page = self._page

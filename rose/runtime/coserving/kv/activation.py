@@ -1,7 +1,7 @@
-"""A rollout engine's memory on the device: brought in when a lease begins or is first used, released after it ended.
-With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps weights and KV pool of an engine without a
-lease; the host keeps the weights. A sync brings the weights alone back, if there is room, as versions are written on
-the device. Elsewhere weights stay, and memory of the pool comes and goes (`memory.PoolMemory`)."""
+"""A rollout engine's memory on the device: brought in at a lease's start or first use, released after its end. With
+`coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps weights and KV pool of an engine without a lease;
+the host keeps the weights. A sync brings only the weights back, if there is room, since versions are written on the
+device. Elsewhere weights stay, and memory of the pool comes and goes (`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rose.runtime.policy.lease import ACTIVATION_NS_MAX
 if TYPE_CHECKING:
     from rose.runtime.coserving.kv.memory import PoolMemory
 
-#: Arguments with which weights and KV pool can leave the GPU, the weights to the host's memory.
+#: Arguments with which weights and KV pool can leave the GPU.
 LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
 _WEIGHTS = "weights"
 _KV = "kv_cache"
 
 
 class NoRoomError(Exception):
-    """The device has no room for what is to be brought in; the message says how much it takes."""
+    """The device has no room for the memory; the message says how much it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Move:
 
 
 class SavedMemory:
-    """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs do too."""
+    """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs stay valid."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -51,7 +51,7 @@ class SavedMemory:
 
     @classmethod
     def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
-        """Return None for an engine that was not started to release its memory and get its weights back."""
+        """Return None for an engine started without releasable memory or a host copy of its weights."""
         arguments = scheduler.server_args
         leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
         return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
@@ -61,21 +61,20 @@ class SavedMemory:
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Return the bytes that came. Raises NoRoomError, and then nothing came."""
+        """Return the bytes brought in. Raises NoRoomError, and then nothing is brought in."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
         needed, free = sum(self._away_bytes[tag] for tag in tags), _free_bytes()
         if free < needed:
             raise NoRoomError(f"{needed} bytes of the device are needed, and {free} are free")
-        # Checked first: the saver ends the process where it finds no room.
+        # Checked first: without room the saver ends the process.
         self._scheduler.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
         for tag in tags:
             del self._away_bytes[tag]
         return free - _free_bytes()
 
     def give_back(self) -> int:
-        """Return the bytes that the device has back."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
         released = 0
@@ -90,22 +89,21 @@ class SavedMemory:
 
 
 class Activation:
-    """Decides when memory moves, and says so on the page; used by the scheduler's thread between two steps.
-    Saved memory comes at once with a lease; a pool's comes as it is used. `weights_needed`: a sync or an audit runs."""
+    """Decides when memory moves, and publishes moves on the page; used by the scheduler's thread between two steps.
+    Saved memory comes with a lease, a pool's with its use. `weights_needed`: a sync or an audit runs."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
         self._saved = memory if isinstance(memory, SavedMemory) else None
-        # As when an engine has started. All is in only where the weights are.
-        self._weights_in = self._all_in = True
+        self._weights_in = self._all_in = True  # As after an engine's start. All is in only where the weights are.
 
     @property
     def weights_in(self) -> bool:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring memory for the lease in force; return whether some had to come at once, which takes a while.
-        Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it."""
+        """Bring memory for the lease in force; return whether some had to come at once, which takes a while. Raises
+        NoRoomError, and RuntimeError if it took longer than a lease waits for it."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -119,7 +117,7 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
-        """Release memory: no lease is in force, and the engine has nothing to do."""
+        """Release memory: no lease is in force, and the engine is idle."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())
@@ -131,7 +129,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Have the weights on the device until a sync is done. Returns why that is impossible, else None."""
+        """Keep the weights on the device until a sync is done. Returns why that is impossible, else None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)
@@ -146,7 +144,6 @@ class Activation:
         return self._memory.bring(self._page.lease().kv_budget_tokens)
 
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
-        """Return how long the move took, nanoseconds."""
         page, began = self._page, monotonic_ns()
         page.close_span(Party.ROLLOUT, began)
         page.open_span(Party.ROLLOUT, Span.ACTIVATION, began)

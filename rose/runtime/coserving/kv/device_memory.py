@@ -1,7 +1,6 @@
-"""Device memory behind fixed addresses: mapped and unmapped in pieces, so that others can have it meanwhile.
-Captured graphs and tensors keep their addresses. Unmapped memory goes back to the driver, for any process of the
-device. The calls are those of "Virtual Memory Management" in CUDA's driver API
-(https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` does the same on the host."""
+"""Device memory behind fixed addresses, mapped and unmapped in pieces. Captured graphs and tensors keep their
+addresses; the driver may give unmapped memory to any process of the device. See "Virtual Memory Management" in CUDA's
+driver API (https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` does the same on the host."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ class DriverError(RuntimeError):
 
 
 class CudaMemory:
-    """Physical memory of a CUDA device in pieces, through cuda-bindings, and addresses to map them at.
-    Sizes and addresses are multiples of `granularity`. `exportable`: other processes may adopt pieces. All methods
-    raise DriverError where the device or its driver cannot do it."""
+    """Pieces of a CUDA device's physical memory, through cuda-bindings, and addresses to map them at. Sizes and
+    addresses are multiples of `granularity`. `exportable`: other processes may adopt pieces. All methods raise
+    DriverError if the device or its driver fails."""
 
     def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
         try:
@@ -37,8 +36,7 @@ class CudaMemory:
         except ImportError as error:
             raise DriverError(f"the package cuda-bindings cannot be loaded: {error}")
         self._driver = driver
-        # This makes torch's context the current one of this thread.
-        self.device = torch.empty(1, device=device).device
+        self.device = torch.empty(1, device=device).device  # Makes torch's context the current context of this thread.
         self._call("cuInit", 0)
         self._ordinal = self._call("cuDeviceGet", self.device.index)
         if not self.attribute("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"):
@@ -66,7 +64,6 @@ class CudaMemory:
         return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
 
     def free_bytes(self) -> int:
-        """Return what the device has left, for any process."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserve(self, size_bytes: int) -> int:
@@ -76,11 +73,11 @@ class CudaMemory:
         self._call("cuMemAddressFree", address, size_bytes)
 
     def create(self, size_bytes: int) -> Handle:
-        """Return a piece, held while it is mapped or has a handle. Raises NoRoomError."""
+        """Return a piece, which exists while it is mapped or has a handle. Raises NoRoomError."""
         return self._call("cuMemCreate", size_bytes, self._properties, 0)
 
     def release(self, handle: Handle) -> None:
-        """Let go of a handle; what is mapped stays."""
+        """Release a handle; mappings stay."""
         self._call("cuMemRelease", handle)
 
     def map(self, address: int, size_bytes: int, handle: Handle) -> None:
@@ -107,7 +104,7 @@ class CudaMemory:
         return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return what a call of the driver returns beside its result, or None. Raises NoRoomError and DriverError."""
+        """Return the result of a driver call, or None. Raises NoRoomError and DriverError."""
         result, *values = getattr(self._driver, name)(*arguments)
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")
@@ -132,8 +129,8 @@ class Reservation:
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Put memory behind pieces [begin, end), new or that of `handles`, which stay the caller's. All or nothing.
-        Raises ValueError for a mapped piece, NoRoomError and DriverError."""
+        """Map memory behind pieces [begin, end): new, or of `handles`, which stay the caller's. All or nothing. Raises
+        ValueError for a mapped piece, NoRoomError and DriverError."""
         self._check(begin, end)
         if handles and len(handles) != end - begin:
             raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
@@ -147,7 +144,7 @@ class Reservation:
                     memory.map(self._at(piece), self.piece_bytes, handle)
                     done = piece + 1
                 finally:
-                    if not handles:  # What is mapped lives until it is unmapped.
+                    if not handles:  # Mappings keep their memory.
                         memory.release(handle)
             if end > begin:
                 memory.allow(self._at(begin), (end - begin) * self.piece_bytes)
@@ -158,8 +155,8 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Take the memory of pieces [begin, end) away, once the device's queued work is done.
-        Nothing may touch them until they are mapped again. Raises ValueError for an unmapped piece, DriverError."""
+        """Unmap pieces [begin, end) once the device's queued work is done; do not access them until they are mapped
+        again. Raises ValueError for an unmapped piece, DriverError."""
         self._check(begin, end)
         if not self._mapped.issuperset(range(begin, end)):
             raise ValueError(f"pieces {begin} to {end} are not all mapped")
@@ -176,7 +173,7 @@ class Reservation:
         return whole[: prod(shape)].view(tuple(shape))
 
     def close(self) -> None:
-        """Unmap all and give the addresses back; no tensor over them may be used again. Raises DriverError."""
+        """Unmap all and give the addresses back; do not use tensors over them again. Raises DriverError."""
         for begin, end in runs(self._mapped):
             self.unmap(begin, end)
         self._memory.unreserve(self.address, self.size_bytes)

@@ -17,7 +17,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class HostMemory:
-    """Anonymous files of the host. `limit_bytes`: what this process may take; None: no limit."""
+    """Anonymous files of the host. `limit_bytes`: limit of this process; None: no limit."""
 
     device = torch.device("cpu")
     granularity = mmap.PAGESIZE
@@ -37,7 +37,6 @@ class HostMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of pieces that this process has mapped or has a handle to."""
         return sum(self._sizes.values())
 
     def free_bytes(self) -> int:

@@ -1,6 +1,6 @@
-"""Which parts of a KV pool to give back or bring in: arithmetic on slots, blocks and bytes.
-A block is the fewest token slots that are whole pieces of memory in each buffer, so no piece holds slots of two blocks.
-Slot 0 takes the writes of padding: it is never free, and its block always stays."""
+"""Which parts of a KV pool to give back or bring in: arithmetic on slots, blocks and bytes. A block is the fewest token
+slots that are whole pieces of memory in each buffer, so no piece holds slots of two blocks. Slot 0 takes the writes of
+padding: it is never free, and its block always stays."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,11 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-#: Fewest blocks of a pool, if its size allows: larger pieces move faster, smaller blocks are free more often.
-BLOCKS_MIN = 32
+BLOCKS_MIN = 32  #: Fewest blocks of a pool; larger pieces move faster, smaller blocks are free more often.
 
 
 def block_slots(row_bytes: Iterable[int], granularity_bytes: int, slots: int) -> int:
-    """Return the slots of a block, as large as `BLOCKS_MIN` allows, in a pool with buffers of rows of these sizes."""
+    """Return a block's slots, as large as `BLOCKS_MIN` allows, in a pool with buffers of these row sizes."""
     smallest = lcm(*(granularity_bytes // gcd(granularity_bytes, row) for row in row_bytes))
     doublings = max(1, slots // (smallest * BLOCKS_MIN)).bit_length() - 1
     return smallest << doublings
@@ -56,7 +55,7 @@ class Blocks:
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest blocks to map so that as many `slots` can be used, or all there are."""
+        """Return the lowest blocks to map so that `slots` are usable, or all blocks."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):
@@ -68,7 +67,7 @@ class Blocks:
         return chosen
 
     def to_unmap(self, free: NDArray[np.int64], keep_slots: int = 0) -> list[int]:
-        """Return mapped blocks all of whose slots are `free`, the highest first, that leave `keep_slots` usable."""
+        """Return mapped blocks with only `free` slots, the highest first, that leave `keep_slots` usable."""
         per_block = np.bincount(free // self.block, minlength=self.count)
         left = self.mapped_slots
         chosen: list[int] = []

@@ -1,6 +1,6 @@
-"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut given back.
-Each engine's pool is sized for the most it may hold; together they hold the device's budget at most. After a cut and at
-a lease's end, a rollout engine's pool gives back pages of free slots on CPU cores, or blocks (`remap`)."""
+"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and the cut memory returned. Each
+engine's pool is sized for its maximum; together they hold the device's budget at most. After a cut and at a lease's
+end, a rollout engine's pool returns pages of free slots on CPU cores, or blocks (`remap`)."""
 
 from __future__ import annotations
 
@@ -23,28 +23,24 @@ from rose.runtime.policy.slack import LeaseTerms
 if TYPE_CHECKING:
     from rose.runtime.coserving.kv.remap import RemappedPages
 
-#: The memory behind a pool, part of which can go back; used by the scheduler's thread between two steps.
+#: A pool's returnable memory, used by the scheduler's thread between two steps.
 PoolMemory: TypeAlias = "KvPages | RemappedPages"
 _MADV_DONTNEED = 4
-#: Serving's longest wait for a cut, once in a lease: some of a rollout's layers, and its cut.
-CUT_WAIT_NS = 30_000_000
+CUT_WAIT_NS = 30_000_000  #: Serving's longest wait for a cut, once in a lease: some rollout layers, and the cut.
 _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its KV budget; budgets are in slots of a token.
-    `pages` gives the memory of free slots back; None where the pool's memory stays, as on a GPU without remapping.
-    `activation` moves the engine's memory as leases begin and end; None where it stays."""
+    """Keeps a rollout engine within its KV budget, in slots of a token. `pages` returns the memory of free slots,
+    `activation` moves the engine's memory as leases begin and end; None where memory stays."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
     ) -> None:
         self._page, self._view, self._pages, self._activation = page, view, pages, activation
-        #: What rollouts may hold, 0 without a lease.
-        self.budget_tokens = 0
+        self.budget_tokens = 0  #: Rollouts' limit, 0 without a lease.
         self._lease_number = 0
-        #: The lease that was cut, and to what.
-        self._cut_lease = 0
+        self._cut_lease = 0  # the lease that was cut, and its budget then
         self._cut_tokens = 0
         self._cuts = 0
         self._pressed_since_ns = 0
@@ -64,8 +60,9 @@ class KvGuard:
         return self._pressed_since_ns != 0
 
     def pressed(self, policy: Policy) -> bool:
-        """Return whether serving grew past the watermark and this lease can still be cut for it."""
-        if not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
+        """Return whether serving grew past the watermark and this lease can still be cut. A cut of a pool whose memory
+        stays would free nothing."""
+        if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
         if memory is None or not under_pressure(memory):
@@ -76,8 +73,8 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Bring the engine within what its lease and serving's memory allow, between two steps.
-        False if its memory had to come to the device first: that takes a while, so the lease has to be read again."""
+        """Keep the engine within its lease and serving's memory, between two steps. Return False if memory had to come
+        to the device first: that takes a while, so the lease has to be read again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -96,8 +93,7 @@ class KvGuard:
                 if self._pages is not None and self._pages.surplus(self.budget_tokens):
                     self._give_back(self.budget_tokens)  # the budget shrank without a cut
         elif not self._view.has_work:
-            # Nothing is lent: serving has the memory, the prefix cache's included.
-            if not self._emptied:
+            if not self._emptied:  # Nothing is lent: serving has the memory, the prefix cache's included.
                 self._view.evict(self._view.kv_tokens_cached())
                 self._emptied = True
             if self._activation is not None:
@@ -132,8 +128,8 @@ class KvGuard:
         self._pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep). Also
-        ends a waiting request that its budget can never hold. `lasting_tokens`: the budget once the device has room."""
+        """End requests, the youngest first, until the rest and its next step fit: (requests, kept tokens). Also ends a
+        waiting request above its budget. `lasting_tokens`: the budget once the device has room."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -157,9 +153,9 @@ class KvGuard:
 
 
 class KvClaim:
-    """Serving's side: says that it holds or will take memory past the watermark, and waits a moment for a cut.
-    An engine that Linux runs only on idle cores could not cut while serving's next step takes the core. Any other
-    engine cuts by itself, and serving does not wait."""
+    """Serving's side: publishes that it holds or will take memory past the watermark, and waits a moment for a cut. A
+    rollout engine that Linux runs only on idle cores could not cut while serving's next step takes the core. Serving
+    does not wait for other engines."""
 
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
@@ -168,7 +164,7 @@ class KvClaim:
         self._waited_lease = 0
 
     def look(self, lease: LeaseTerms, now_ns: int) -> None:
-        """Write to the page whether memory is pressed; nobody has to know while nothing is lent."""
+        """Write to the page whether memory is pressed; needless while nothing is lent."""
         self._lease = lease
         memory = self._page.memory() if lease.expires_ns > now_ns and numbered(lease.policy).guards else None
         pressed = memory is not None and under_pressure(memory)
@@ -204,8 +200,8 @@ class KvClaim:
 
 
 class KvPages:
-    """The memory behind a KV pool on CPU cores: pages that hold only free slots go back to the system.
-    Such a slot reads as zeros until it is written again, which SGLang does before it reads."""
+    """The memory behind a KV pool on CPU cores: pages with only free slots go back to the system. Such a slot reads as
+    zeros until it is written again, which SGLang does before it reads."""
 
     mechanism = "page-return"
 
@@ -219,18 +215,18 @@ class KvPages:
 
     @classmethod
     def of_cpu(cls, scheduler: Any) -> KvPages | None:
-        """Return None where the pool is not plain memory of the host, a row a slot."""
+        """Return None unless the pool is plain memory of the host, a row a slot."""
         pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
         buffers = getattr(pool, "k_buffer", None) or []
         plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
     def bring(self, tokens: int) -> int:
-        """Have memory for so many slots; return the bytes that came: 0, as a page comes when it is written."""
+        """Return 0, the bytes brought in at once: a page comes when it is written."""
         return 0
 
     def grow(self, tokens: int) -> int:
-        """Have memory for so many slots; return how many can be used now."""
+        """Return how many of the slots can be used now."""
         return tokens
 
     def surplus(self, tokens: int) -> bool:
@@ -238,7 +234,7 @@ class KvPages:
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Return to the system the pages that hold no slot in use; the bytes no longer resident."""
+        """Return to the system the pages without a slot in use; returns their resident bytes."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
         for begin, end in runs(free):

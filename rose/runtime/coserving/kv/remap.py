@@ -1,6 +1,6 @@
-"""A rollout engine's KV pool in pieces of memory that come and go: what a cut takes goes back to the device.
-The pool's buffers lie in reserved addresses, so tensors and captured graphs stay. The slots of a block (`kv_blocks`)
-are withheld from SGLang's allocator before its memory goes and handed out after memory came."""
+"""A rollout engine's KV pool in pieces of memory that come and go: a cut returns memory to the device. The pool's
+buffers lie in reserved addresses, so tensors and captured graphs stay. SGLang's allocator loses the slots of a block
+(`kv_blocks`) before its memory goes and gets them after memory came."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 logger = logging.getLogger(__name__)
 
-ASKED = "ROSE_KV_REMAP"  # `1` in an engine's environment: put its KV pool into memory that can go to another process
+ASKED = "ROSE_KV_REMAP"  # `1` in an engine's environment: put its KV pool into memory that other processes can get
 SPARE_BYTES = 512 << 20  # left free on a GPU: torch and the other engine's driver may need it at any moment
-#: Wait before a device that had too little memory is asked again.
-_AGAIN_NS = 20_000_000
+_AGAIN_NS = 20_000_000  #: Wait before a device that had too little memory is asked again.
 _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The buffers of a pool of slots 0 to `slots`, all mapped: a key and a value tensor for each layer.
-    `shape` and `value_shape` are those of a slot. As in SGLang, a layer's two are halves of one tensor if they are
-    alike. Raises NoRoomError and DriverError, and then nothing is held."""
+    """The buffers of a pool of slots 0 to `slots`, all mapped: a key and a value tensor for each layer. `shape` and
+    `value_shape` are those of a slot. As in SGLang, a layer's two buffers are halves of one tensor if their shapes are
+    equal. Raises NoRoomError and DriverError, and then nothing is held."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Give the memory of these blocks to the device; return the bytes. Raises DriverError."""
+        """Return the memory of these blocks to the device; return the bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -127,7 +126,7 @@ class RemappedPages:
 
     @classmethod
     def of(cls, scheduler: Any) -> RemappedPages | None:
-        """Return None for an engine whose pool was not made for it (`create_buffers`)."""
+        """Return None for an engine without a pool of `create_buffers`."""
         allocator = scheduler.token_to_kv_pool_allocator
         buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
         return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
@@ -172,7 +171,7 @@ class RemappedPages:
         numbers = blocks.to_unmap(free, keep_tokens)
         if not numbers:
             return 0
-        # The allocator forgets them first. It hands out the lowest slots first, so high blocks come free.
+        # The allocator loses them first. It hands out the lowest slots first, so high blocks become free.
         self._set_free(free[~np.isin(free // blocks.block, numbers)])
         return self._buffers.unmap(numbers)
 
@@ -223,7 +222,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Replace SGLang's buffers of a pool of a row a slot; where impossible SGLang makes them, and logs why."""
+    """Replace SGLang's buffers of a pool of a row a slot; if impossible SGLang makes them, and logs why."""
     refused = _refusal(pool)
     if refused is None:
         try:

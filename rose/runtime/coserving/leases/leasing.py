@@ -1,4 +1,4 @@
-"""Carries out what the lease machine decides: every change of a lease on the page, at the gateway and in the ledger."""
+"""Carries out the decisions of the lease machine: every lease change on the page, at the gateway and in the ledger."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +29,6 @@ def lease_id_of(run_id: str, device_id: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """From `at_ns` on this lease was in force (None: no lease)."""
-
     at_ns: int
     lease_id: str | None
     step: int | None
@@ -38,16 +36,15 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """A device's last lease in the ledger: its number, and its grant if it has not ended.
-    `expires_at_us`: when it ended by itself without another renewal."""
+    """A device's last lease in the ledger: its number, its grant if it is open, and its expiry without renewal."""
 
     number: int = 0
     granted: Lease | None = None
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return the ledger's end of a lease left open, now or when it expired; None if none was open.
-        `anchor`: the device's; None: the wall clock."""
+        """Return the ledger's end of a lease left open, now or at its expiry; None without an open lease. `anchor`: the
+        device's; None: the wall clock."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -61,10 +58,10 @@ class LastLease:
 
 
 class Leasing:
-    """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
-    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. `last`:
-    the device's last lease; one left open by a former agent is ended here at once. `ended_before`: leases that had
-    ended by then, if this agent accounts for their time. `run` gives the RL run that the engine works for."""
+    """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe. `take_back` has the
+    gateway take all turns off the engine, for a reason, and returns their number. `last`: the device's last lease,
+    ended here at once if open. `ended_before`: ended leases that this agent accounts for. `run` gives the engine's RL
+    run."""
 
     def __init__(
         self,
@@ -90,9 +87,8 @@ class Leasing:
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
         self._stretch, self._slack_share = stretch, slack_share
         self._ledger_failure, self._run = ledger_failure, run
-        #: Why the last change could not be recorded; what cannot be recorded is not lent.
-        self.failure: str | None = None
-        #: Grants and ends not yet accounted for, oldest first; the accountant trims them.
+        self.failure: str | None = None  #: Why the last change could not be recorded; without a record nothing is lent.
+        #: Grants and ends, oldest first, which the accountant trims.
         self.history: list[LeaseChange] = list(ended_before or ())
         cut = page.cut()
         self._cut_told_ns = 0 if cut is None else cut.at_ns  # when the last recorded cut was
@@ -111,7 +107,7 @@ class Leasing:
         return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token)
 
     def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
-        """Carry out what is due now. `facts` adds to the state it is given what is known."""
+        """Carry out the changes due now. `facts` completes the facts of a state."""
         for _ in range(_CHANGES_MAX):
             known = facts(self.state)
             now_ns = monotonic_ns()
@@ -138,26 +134,24 @@ class Leasing:
         return True
 
     def _grant(self, state: LeaseState) -> bool:
-        # Checked first: a ledger that is away for hours is not told of a lease at each heartbeat.
+        # Checked first: otherwise an unavailable ledger would get a lease at each heartbeat.
         if (failure := self._ledger_failure()) is not None:
             self.failure = failure
             return False
         event = replace(self._event(state, "granted", None), event_id=f"{self._lease_id(state.number)}/granted")
-        # In the ledger first: a lease that was in force is never missing there.
-        if not self._tell(event):
+        if not self._tell(event):  # In the ledger first: a lease in force is never missing there.
             # The grant waits in the writer's queue, so its end must follow it there.
             self.state = replace(state, ended="released")
             self._tell(self._closing(self.state, "never in force: the ledger could not be written"), durable=False)
             return False
         self.state = state
-        # A lease may be granted at the very look that ended another.
+        # A lease may be granted at the same look that ended another.
         at_ns = max(monotonic_ns(), self.history[-1].at_ns) if self.history else monotonic_ns()
         self.history.append(LeaseChange(at_ns, self.lease_id, state.step))
         self._publish()
         return True
 
     def _end(self, change: Change) -> None:
-        """Withdraw the lease from the page, then have its turns taken off, then tell the ledger."""
         self._page.set_lease(LeaseTerms())
         self.history.append(LeaseChange(monotonic_ns(), None, None))
         reason = change.reason or ""
@@ -209,7 +203,6 @@ class Leasing:
         )
 
     def _end_left(self, last: LastLease, *, accounted: bool) -> None:
-        """End what a former agent left open; `accounted`: its time is accounted for here."""
         end = last.end(self._anchor)
         if end is None or last.granted is None:
             return
@@ -260,7 +253,7 @@ class Leasing:
         )
 
     def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:
-        """Record an event; False if it now waits in the writer's queue for the ledger to recover."""
+        """Record an event; return False if it waits in the writer's queue for an unavailable ledger."""
         try:
             self._record(event, durable=durable)
         except LedgerError as error:

@@ -1,4 +1,4 @@
-"""Says when a device's leases are withheld, by the windows drawn for it, and records the windows."""
+"""Withholds a device's leases in randomly drawn windows, and records the windows."""
 
 from rose.clock import Anchor
 from rose.config import CoservingConfig
@@ -18,8 +18,8 @@ def rules(coserving: CoservingConfig) -> HoldoutRules:
 
 
 class Withholding:
-    """The windows of one device. Times are monotonic nanoseconds. Not thread-safe.
-    Nothing is recorded if leases are never withheld. `look` raises what `record` raises."""
+    """The windows of one device, monotonic nanoseconds, recorded if leases are ever withheld. Not thread-safe. `look`
+    raises as `record`."""
 
     def __init__(
         self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int
@@ -28,11 +28,11 @@ class Withholding:
         self._anchor, self._record, self._began_ns = anchor, record, began_ns
         self._window: HoldoutWindow | None = None
         self._looked_ns = began_ns
-        #: When rollouts first wanted the device in vain since the last recorded hold, and for how long in all.
+        #: since the last recorded hold: rollouts' first wish in vain, and its time
         self._wanted_since_ns, self._wanted_ns = 0, 0
 
     def look(self, now_ns: int, *, wanted: bool) -> bool:
-        """Return whether leases are withheld now. A window is in the ledger before anything is decided by it."""
+        """Return whether leases are withheld now. A window is in the ledger before it decides anything."""
         if not self._rules.share:
             return False
         utc_ns = self._anchor.utc_ns(now_ns)

@@ -1,6 +1,6 @@
-"""Which hardware a device is, whatever a fleet file calls it: its time is counted once, however many runs use it.
-A GPU or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host.
-Also whether a process is on the device, as far as that shows from outside."""
+"""The hardware of a device, whatever a fleet file calls it: its time is counted once, however many runs use it. A GPU
+or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host. Also
+whether a process is on the device, as far as that is visible from outside."""
 
 import os
 import socket
@@ -14,11 +14,11 @@ from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableErro
 from rose.runtime.engines.gpu import mps
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-_DRIVER_S = 5.0  # the longest wait for a driver: one that hangs never returns
+_DRIVER_S = 5.0  # the longest wait for a driver, which may hang
 
 
 def hardware_id(device: DeviceConfig) -> str:
-    """Return what tells the device from every other, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
+    """Return an id unlike that of any other device, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
     host = socket.gethostname()
     if device.gpu is None:
         return f"{host}/cores-{_ranges(device.cores)}"
@@ -32,7 +32,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why process `pid`, which has the device's page, is not on the device; None if it is, or nothing tells."""
+    """Return why process `pid`, which has the device's page, is not on the device; None if it is, or if unknown."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -52,7 +52,7 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return which other GPUs a process of this environment sees alone. MPS numbers its daemon's GPUs anew."""
+    """Return the other GPUs that a process of this environment sees alone. MPS renumbers its daemon's GPUs."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):
@@ -61,7 +61,6 @@ def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _number(gpu: int) -> str:
-    """Return the number among all of the host's GPUs of the GPU with this CUDA index here."""
     visible = (os.environ.get(_VISIBLE) or "").split(",")
     return visible[gpu].strip() if gpu < len(visible) and any(visible) else str(gpu)
 

@@ -1,6 +1,6 @@
-"""Reads what one device draws and does, and records it as `power` events.
-Readings have no gap or overlap, so their energy can be summed. An unreadable device is recorded as not measured, with
-the reason, when that begins and ends; in between it is tried ever more rarely. A fault never stops the agent."""
+"""Reads one device's power and use, and records them as `power` events. Readings have no gap or overlap, so their
+energy can be summed. An unreadable device is recorded as not measured, with the reason, at the start and end of that
+time; it is retried ever more rarely. A fault never stops the agent."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableErro
 
 RETRY_S_MAX = 60.0  # the longest pause before an unreadable device is tried again
 SHORTEST_S = 0.2  # a shorter last reading is left out: energy counters move in steps of up to 100 ms
-_JOIN_S = 5.0  # the longest wait for a driver: one that hangs never returns
+_JOIN_S = 5.0  # the longest wait for a driver, which may hang
 _LOOK_EVERY = 10  # bound processes are looked up once in so many readings
 
 
@@ -38,7 +38,7 @@ class CoresInstrument:
         return self._t0_ns
 
     def read(self) -> Power:
-        """Return what the cores did since the former reading; its times are monotonic. Raises UnreadableError."""
+        """Return the cores' use since the last reading; its times are monotonic. Raises UnreadableError."""
         if self._readings % _LOOK_EVERY == 0:
             self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
         self._readings += 1
@@ -87,8 +87,8 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 class DeviceMeter:
-    """Reads `device` every `period_s` seconds, in a thread of its own; 0 reads nothing.
-    It runs while the device is in the fleet: other power cannot be priced."""
+    """Reads `device` every `period_s` seconds in its own thread; 0 reads nothing. It runs while the device is in the
+    fleet: other power cannot be priced."""
 
     def __init__(
         self,
@@ -106,8 +106,7 @@ class DeviceMeter:
             gpu, visible = device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES")
             instrument = CoresInstrument(device.cores) if gpu is None else GpuInstrument(gpu, visible)
         self._instrument = instrument
-        #: Until when the device's time is accounted for, monotonic.
-        self._until_ns = 0
+        self._until_ns = 0  #: The device's time is accounted for until then, monotonic.
         self._unreadable: str | None = None
         self._stopping = threading.Event()
         self._closed = False
@@ -120,9 +119,9 @@ class DeviceMeter:
             self._thread.start()
 
     @property
-    def processes(self) -> int | None:
-        """Return how many processes computed on a GPU at the last reading; None: unknown, or cores."""
-        return self._instrument.processes if isinstance(self._instrument, GpuInstrument) else None
+    def others(self) -> int:
+        """Return how many processes beside two engines computed on a GPU at the last reading; 0: unknown, or cores."""
+        return self._instrument.others if isinstance(self._instrument, GpuInstrument) else 0
 
     def stop(self) -> None:
         """Take a last reading and end, within seconds even if the driver hangs. Safe to call twice."""
@@ -148,7 +147,7 @@ class DeviceMeter:
                     pause_s = self._period_s
                     if last:
                         break
-            except Exception as error:  # the agent goes on without its meter, whatever a driver does
+            except Exception as error:  # the agent continues without its meter, whatever a driver does
                 reason = str(error) or type(error).__name__
                 if self._unreadable is None:
                     self._gap(monotonic_ns(), reason)
@@ -170,6 +169,5 @@ class DeviceMeter:
             return
         t0_ns, t1_ns = self._anchor.utc_ns(reading.t0_ns), self._anchor.utc_ns(reading.t1_ns)
         event = dataclasses.replace(reading, at_us=t1_ns // 1000, device_id=self._device_id, t0_ns=t0_ns, t1_ns=t1_ns)
-        # The agent notices a ledger that cannot be written, and lends nothing.
-        with suppress(LedgerError):
+        with suppress(LedgerError):  # The agent notices an unavailable ledger, and lends nothing.
             self._record(event)

@@ -1,5 +1,5 @@
-"""Reads a GPU, or one MIG instance of it, through NVML.
-Energy is the difference of the card's counter. A card has one meter: MIG instances that share it are not measured."""
+"""Reads a GPU, or one MIG instance of it, through NVML. Energy is the difference of the card's counter. A card has one
+meter: MIG instances that share it are not measured."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,11 +10,12 @@ import pynvml
 from rose.clock import monotonic_ns
 from rose.events import NOT_MEASURED, Power
 
-POWER_MW_MAX = 2_500_000  # no device draws more; such a counter was reset or is broken
+ENGINES = 2  # engines that compute on a lent device
+POWER_MW_MAX = 2_500_000  # no device draws more; a higher value means a reset or broken counter
 
 
 class UnreadableError(Exception):
-    """The device cannot be read now; the message says why. It may be readable later."""
+    """The device cannot be read now, but may be later; the message says why."""
 
 
 #: NVML's answers for a figure that this GPU, driver or user does not get; other errors are the card's.
@@ -51,27 +52,30 @@ def clock_reasons(bits: int) -> str:
 
 
 class GpuInstrument:
-    """The CUDA device `gpu`, among those that `visible` (CUDA_VISIBLE_DEVICES) leaves.
-    CUDA and NVML number alike on a host whose GPUs are of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """The CUDA device `gpu`, among the ones that `visible` (CUDA_VISIBLE_DEVICES) leaves. CUDA and NVML number alike on
+    a host with GPUs of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu
         self._visible = [token.strip() for token in visible.split(",")] if visible else None
-        #: Finds the card again: when a card is lost, others change their index.
-        self._uuid: str | None = None
+        self._uuid: str | None = None  #: Finds the card again: when a card is lost, others change their index.
         self._initialised = False
         self._card: Any = None
         self._instance: Any = None
         self._mig_instances = 0
         self._t0_ns = 0
         self._energy_mj: int | None = None
-        #: Processes that computed on it at the last reading; None: unknown.
-        self.processes: int | None = None
+        self.processes: int | None = None  #: Processes that computed on it at the last reading; None: unknown.
 
     @property
     def uuid(self) -> str:
         assert self._uuid is not None
         return self._uuid
+
+    @property
+    def others(self) -> int:
+        """Return how many more processes than two engines computed on it at the last reading; 0: unknown."""
+        return max(0, (self.processes or 0) - ENGINES)
 
     def open(self) -> int:
         try:
@@ -115,7 +119,7 @@ class GpuInstrument:
         computing = _offered(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, holder)
         self.processes = None if computing is None else len(computing)
         bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
-        if bits is None:  # drivers before 535 know it by its older name
+        if bits is None:  # drivers before 535 use its older name
             bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
         return Power(
             t0_ns=t0_ns,
@@ -154,7 +158,7 @@ class GpuInstrument:
             wanted = int(token) if token.isdecimal() else token
         if isinstance(wanted, int):
             card = pynvml.nvmlDeviceGetHandleByIndex(wanted)
-            # CUDA gives a process that asks for a card by number its first instance.
+            # CUDA gives its first instance to a process that asks for a card by number.
             return card, next(iter(_mig_instances(card)), None)
         for card, instance in _handles():
             if str(pynvml.nvmlDeviceGetUUID(card if instance is None else instance)).startswith(wanted):
@@ -163,7 +167,6 @@ class GpuInstrument:
 
 
 def _handles() -> Iterator[tuple[Any, Any]]:
-    """Yield each card that answers, and each MIG instance, as (card, instance or None)."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             card = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -191,13 +194,23 @@ def _mig_instances(card: Any) -> list[Any]:
 
 
 def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `read` returns, or None if this GPU, driver or user does not get it. Raises NVMLError."""
+    """Return the result of `read`, or None if this GPU, driver or user does not get it. Raises NVMLError."""
     try:
         return read(*arguments)
     except pynvml.NVMLError as error:
         if error.value in _NOT_OFFERED:
             return None
         raise
+
+
+def names() -> tuple[list[str], str]:
+    """Return the names of this host's GPUs, and the reason if there are none."""
+    try:
+        pynvml.nvmlInit()
+        cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(card)) for card in cards], "the driver lists none"
+    except pynvml.NVMLError as error:
+        return [], str(error)
 
 
 def survey() -> list[str]:

@@ -19,10 +19,10 @@ class GivenUpError(Exception):
 
 
 class Background:
-    """Runs jobs, each of which is given up for the next. Only the scheduler's thread calls `start` and `busy`.
-    A job on the device calls `wait_for_device` before each portion, in any of its threads. `record_span` learns when
-    portions ran: spans do not overlap and calls do not, but come from several threads. With `host_cores`, a job that
-    calls `settle` runs there instead, at a niceness of its own."""
+    """Runs jobs, each of which is given up for the next. Only the scheduler's thread calls `start` and `busy`. A job on
+    the device calls `wait_for_device` before each portion, in any of its threads. `record_span` learns the times of
+    portions: neither spans nor calls overlap, but calls come from several threads. With `host_cores`, a job that calls
+    `settle` runs there instead, at its own niceness."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -43,15 +43,15 @@ class Background:
         return self._busy
 
     def give_up(self) -> None:
-        """Have the job under way end with its portion, without its last call. Does not wait for it."""
+        """End the running job after its portion, without its last call. Does not wait for it."""
         with self._ending:
             self._given_up.set()
             self._busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Have a thread run `job` once the former job, which is given up, has ended. Waits for neither.
-        `job` gets a context manager for each portion, which raises GivenUpError once the job is given up; the job lets
-        it pass. What it returns is called unless it was given up, and it cannot be given up meanwhile."""
+        """Have a thread run `job` once the former job, which is given up, has ended. Waits for neither. `job` gets a
+        context manager for each portion, which raises GivenUpError once the job is given up; the job must not catch it.
+        A job's result is called unless it was given up, and the job cannot be given up during the call."""
         self.give_up()
         self._given_up, self._busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)
@@ -59,7 +59,7 @@ class Background:
         self._thread.start()
 
     def settle(self) -> None:
-        """Move the calling thread, and those it starts, to the host's cores. Raises TransferError if forbidden."""
+        """Move the calling thread, and its later children, to the host's cores. Raises TransferError if forbidden."""
         if not self._host_cores:
             return
         try:
@@ -115,6 +115,6 @@ class Background:
 
 
 def be_nice(nice: int) -> None:
-    """Give the calling thread, and those it starts, this niceness if the system allows it."""
+    """Set the niceness of the calling thread and its later children, if the system allows it."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

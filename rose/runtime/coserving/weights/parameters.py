@@ -1,7 +1,9 @@
-"""The engine's parameters under the published names. Versions are written in place: captured graphs read there."""
+"""The engine's parameters under the published names. An accelerator's are written in place: captured graphs read
+there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,21 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters under the published names, and their boxes in the whole tensors.
-    An engine may compute in a wider type than the policy is published in (float32 on cores without bfloat16 units). Its
-    parameters then hold the published values exactly."""
+    """This rank's parameters under the published names, and their boxes in the whole tensors. The engine may compute in
+    a wider type (float32 on cores without bfloat16 units), which holds published values exactly."""
 
     views: dict[str, torch.Tensor]
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
 
     @classmethod
-    def of(cls, model_runner: Any, manifest: Manifest, ranks: Ranks) -> EngineWeights:
-        """Return what the engine computes with. Raises TransferError if parameters do not fit the head counts."""
+    def of(
+        cls,
+        model_runner: Any,
+        manifest: Manifest,
+        ranks: Ranks,
+        parameters: Mapping[str, torch.Tensor] | None = None,
+    ) -> EngineWeights:
+        """Return the engine's weights, or those in other `parameters` of its names. Raises TransferError if they do not
+        fit the head counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
         views = hf_views(
-            model_runner.model.named_parameters(),
+            model_runner.model.named_parameters() if parameters is None else parameters.items(),
             num_heads=config.num_attention_heads // ranks.size,
             num_kv_heads=max(1, config.num_key_value_heads // ranks.size),
             head_dim=config.head_dim,
@@ -42,25 +50,26 @@ class EngineWeights:
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
-        """Return the parameters in the published types: views where the types agree, else copies, made in turns."""
+        """Return the parameters in the published types: views if the types agree, else copies, made in turns."""
         from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
-        return {name: _in_type(view, types.get(name, view.dtype), turn) for name, view in self.views.items()}
+        return {
+            name: view if view.dtype == types.get(name, view.dtype) else copied(view, types[name], turn)
+            for name, view in self.views.items()
+        }
 
 
-def _in_type(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
+def copied(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
     import torch
 
     from rose.runtime.transfer.turns import portions
 
-    if tensor.dtype == dtype:
-        return tensor
-    copied = torch.empty_like(tensor, dtype=dtype)
-    for target, source in portions(copied, tensor):
+    copy = torch.empty_like(tensor, dtype=dtype)
+    for target, source in portions(copy, tensor):
         with turn():
             target.copy_(source)
-    return copied
+    return copy
 
 
 def _regions(config: Any, manifest: Manifest, ranks: Ranks) -> dict[str, Region]:

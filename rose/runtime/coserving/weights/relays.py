@@ -1,4 +1,4 @@
-"""A host's relays: what an origin on another host publishes crosses the network once for all engines of this host."""
+"""A host's relays: another host's publications cross the network once for all engines of this host."""
 
 import fcntl
 import hashlib
@@ -20,18 +20,15 @@ from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 from rose.runtime.transfer.wire.relay import RelayServer
 
-#: At most so many relays, for the latest origins, and so many folders: runs come and go, and a new client has another
-#: port.
-RELAYS_MAX = 8
-#: A relay quotes no origin, so its own answers may be quoted.
-_OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)
+RELAYS_MAX = 8  #: Relays of the latest origins, and folders: runs come and go, and a new client has another port.
+_OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: It quotes no origin, so its own answers may be quoted.
 
 
 class Relays:
-    """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads. Versions
-    published on this host are fetched directly over `loopback`, all others by a relay. `rules`: the fleet's, on what
-    may be fetched. `route` names what lies between an origin's URL and this host. A relay keeps at most `budget_bytes`
-    in `folder`, on loopback, behind a token. Folders that a killed process left count as unused relays."""
+    """Gives each target its URL on this host; thread-safe. Versions published on this host are fetched directly over
+    `loopback`, all others by a relay. `rules` are the fleet's limits on fetching. `route` names the way from an
+    origin's URL to this host. A relay keeps at most `budget_bytes` in `folder`, on loopback, behind a token. Folders of
+    a killed process count as unused relays."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules
@@ -41,7 +38,7 @@ class Relays:
         self._relays: OrderedDict[tuple[str, str | None, OriginRules], tuple[RelayServer, Path]] = OrderedDict()
 
     def via(self, target: Target) -> Target:
-        """Return the target as it is fetched from here. Raises OSError or TransferError if no relay can be started."""
+        """Return the target with its way from here. Raises OSError or TransferError if no relay can be started."""
         target = replace(target, rules=replace(self._rules, client=target.rules.client))
         if is_here(target.url):
             return target
@@ -78,7 +75,6 @@ class Relays:
         return relay.start(), self._folder / name
 
     def _sweep(self, spared: int) -> None:
-        """Remove the folders without a relay, except the `spared` ones written last."""
         running = {folder for _, folder in self._relays.values()}
         left = [folder for folder in self._folder.glob("*") if folder not in running]
         for folder in sorted(left, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)[spared:]:

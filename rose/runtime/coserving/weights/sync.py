@@ -29,8 +29,8 @@ from rose.runtime.weight_version import weights_name
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version of an RL run's weights, and the origin that it is fetched from. `run_id` "": of no run.
-    `source` and `route`: what the ledger says of the way. `rules`: what may be fetched."""
+    """A version of an RL run's weights, and its origin. `run_id` "": of no run. `source` and `route`: the way as the
+    ledger names it. `rules`: limits on fetching."""
 
     run_id: str
     version: int
@@ -45,7 +45,7 @@ class Target:
         return f"version {self.version} of run {self.run_id!r}" if self.run_id else f"version {self.version}"
 
 
-Via = Callable[[Target], Target]  # gives the target as it is fetched from a host
+Via = Callable[[Target], Target]  # gives the target as a host fetches it
 
 
 def straight(target: Target) -> Target:
@@ -62,8 +62,6 @@ def longest(reports: list[dict[str, Any]], field: str) -> int:
 
 
 class HeldRecord:
-    """The version that one engine holds, recorded in its staging folder."""
-
     def __init__(self, staging: Path) -> None:
         self._staging = staging
         self._next = staging / "next.json"
@@ -86,7 +84,7 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Yield what an engine without an agent may hold; taking one records it. Raises OSError, TransferError."""
+        """Yield what an engine without an agent may hold; taking it records it. Raises OSError, TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -98,16 +96,15 @@ class HeldRecord:
         return self._staging / f"held-{version}.json"
 
 
-#: An engine may take this long over one phase, and a second more for so many bytes of weights.
-_PHASE_TIMEOUT_S = 60.0
+_PHASE_TIMEOUT_S = 60.0  # of one phase; plus a second per _PHASE_BYTES_PER_S of weights
 _PHASE_BYTES_PER_S = 50e6
 _POLL_S = 0.002
 _AUDIT_POLL_S = 0.05
-_GIVE_UP_S = 10.0  # the longest wait for an engine that does not say that it takes a question
+_GIVE_UP_S = 10.0  # the longest wait for an engine to confirm a question
 
 
 class Phases:
-    """Asks one engine for phases of a sync. `ask` may be called from several threads, and waits for its turn."""
+    """Asks one engine for phases of a sync. `ask` is thread-safe, and waits for its turn."""
 
     def __init__(self, engine: EngineProcess, staging: Path) -> None:
         self._engine, self._staging = engine, staging
@@ -116,13 +113,13 @@ class Phases:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep the engine from being given up while the block runs. Raises TransferError if it was."""
+        """Keep the engine while the block runs. Raises TransferError if it was given up."""
         with self._turn:
             self._check()
             yield
 
     def give_up(self) -> None:
-        """Ask for nothing from now on. Returns when no phase is being asked for."""
+        """Ask for nothing from now on; return when no phase is in progress."""
         self._given_up.set()
         if self._turn.acquire(timeout=_GIVE_UP_S):
             self._turn.release()
@@ -179,10 +176,10 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync. One thread at a time calls its methods, except `give_up`.
-    `version` is what the engine holds as far as the agent knows; 0: its checkpoint. It is a base for deltas only once
-    it was acknowledged (found in the engine bit for bit on every rank, and told to the origin), and only for the same
-    run. Packages of another run are refused. `via` gives the way to a target each time: unused relays end."""
+    """The agent's side of a sync. One thread at a time calls its methods, except `give_up`. `version` is the engine's
+    version as far as the agent knows; 0: its checkpoint. It is a base for deltas of the same run once it was
+    acknowledged: every rank found it bit for bit, and the origin knows. Packages of another run are refused. `via`
+    gives the way to a target each time: unused relays end."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -190,11 +187,9 @@ class EngineSync:
         self._record = HeldRecord(staging)
         self._device_id = device_id
         self._via = via
-        #: (run, version) in one piece: another thread reports it.
-        self.held: tuple[str, int] = ("", 0)
+        self.held: tuple[str, int] = ("", 0)  #: (run, version) as one value: another thread reports it.
         self.standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
-        #: The last target, and the last target of the run whose weights the engine holds.
-        self._asked: Target | None = None
+        self._asked: Target | None = None  #: The last target, and the last target of the engine's run.
         self._held_from: Target | None = None
         self._told = False
         self._moved_bytes = 0
@@ -209,14 +204,14 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to a version; the event's `ok` is false, with the reason, if it is not there.
-        If the engine refuses a delta (its weights are not the base), an anchor is tried once. If the origin refuses the
-        acknowledgement, the engine holds unpublished weights: it is not trusted until an anchor succeeds."""
+        """Bring the engine to a version; after a failure the event has `ok` false and the reason. If the engine refuses
+        a delta (its weights are not the base), an anchor is tried once. If the origin refuses the acknowledgement, the
+        engine holds unpublished weights: it is untrusted until an anchor succeeds."""
         self._asked = target
         return self._bring_to(target)
 
     def locate(self, target: Target) -> None:
-        """Fetch what the engine holds from there from now on; if it is untrusted, bringing it back is due at once."""
+        """Fetch the engine's version from there from now on; if it is untrusted, bringing it back is due at once."""
         self._learn(target)
         self._note(failures=0)
 
@@ -228,11 +223,11 @@ class EngineSync:
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out what an engine holds that ran before this agent; return why that is impossible, else None.
-        A version on record is believed once the engine has hashed its weights and names them so. `swaps`: how often
+        """Find out the weights of an engine that ran before this agent; return why that is impossible, else None. A
+        recorded version counts once the engine has hashed its weights and names that version. `swaps`: how often
         weights were brought into the engine, by its own count."""
         if swaps == 0:
-            return None  # It is at its checkpoint, as one that was just started.
+            return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "nothing is on record of the weights that it holds"
         try:
             with self._phases.turn():
@@ -244,9 +239,9 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
-        Returns the event of a drift: the engine is untrusted from then on. None if all is well or nothing could be
-        found out: `gives_way` was set, or the engine had no time."""
+        """Have the engine hash its weights against the acknowledged ones, and compare these with the published ones.
+        Returns the event of a drift: the engine is untrusted from then on. None if all is well, or without a result:
+        `gives_way` was set, or the engine had no time."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -256,7 +251,7 @@ class EngineSync:
         try:
             drift = self._drift(held, way, gives_way=gives_way)
             if drift is None and way is not None:
-                self._tell(held, way)  # An origin keeps what leads on from here for so long only.
+                self._tell(held, way)  # An origin keeps the next versions for a limited time.
         except RefusedError as error:
             drift = str(error)
         except TransferError:
@@ -270,8 +265,8 @@ class EngineSync:
         return replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def give_up(self) -> None:
-        """Leave the engine to another agent: return once nothing is asked of it any more.
-        A version that is being fetched stays staged; the record tells of one that is being swapped in."""
+        """Leave the engine to another agent: return once no question is open. A fetched version stays staged; the
+        record has the version that is being swapped in."""
         self._phases.give_up()
 
     def _bring_to(self, target: Target) -> Sync:
@@ -321,8 +316,8 @@ class EngineSync:
             return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit, acknowledge. Raises TransferError if the engine is not at the version.
-        Raises RefusedError if what the engine holds now is not what the origin published."""
+        """Fetch, prepare, commit, acknowledge. Raises TransferError if the engine is not at the version, RefusedError
+        if its weights now differ from the published ones."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -377,7 +372,7 @@ class EngineSync:
                         f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
                     )
             except TransferError:
-                self._note(trusted=False)  # On some rank the version may be in, or something else.
+                self._note(trusted=False)  # Some rank may have the version, or other weights.
                 raise
         finally:
             link.unlink(missing_ok=True)
@@ -404,7 +399,7 @@ class EngineSync:
 
     def _base(self, target: Target) -> int | None:
         """Return the base to offer: the held version if it is of the target's run and acknowledged, or can be now.
-        Raises RefusedError if the engine does not hold what the origin published."""
+        Raises RefusedError if the engine's weights differ from the published ones."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
@@ -435,7 +430,7 @@ class EngineSync:
         return Receiver(target.url, target.token, self._staging, run_id=target.run_id, rules=target.rules, retries=1)
 
     def _forget_all_but(self, wanted: Path) -> None:
-        """Free what an ended agent's sync left: up to a whole version, in the host's memory."""
+        """Free an ended agent's staged files: up to a whole version, in the host's memory."""
         for path in self._staging.iterdir():
             if path.is_symlink() or _REPORT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
@@ -454,13 +449,13 @@ class EngineSync:
         try:
             published = None if source is None else self._published(held.version, source)
         except TransferError:
-            return None  # The origin is away; the engine holds what it acknowledged.
+            return None  # The origin is unavailable; the engine holds its acknowledged version.
         if published is not None and published.weights_sha256 != held.weights_sha256:
             return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
         return None
 
     def _published(self, version: int, source: Target) -> Manifest | None:
-        """Return the origin's manifest of a version of the run, None if it has none. Raises TransferError."""
+        """Return the origin's manifest of a version of the run; None if unknown. Raises TransferError."""
         with closing(open_origin(source.url, source.token, rules=source.rules)) as origin:
             package = next((package for package in origin.packages() if package.version == version), None)
             manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))

@@ -1,5 +1,5 @@
-"""Keeps a device's engine at the controller's target weights, in a thread of its own. It brings the engine to its
-target, audits it, and brings a drifted engine back. Audits take long, and give way to a new target."""
+"""Keeps a device's engine at the controller's target weights, in its own thread: brings it to the target, audits it,
+and brings a drifted engine back. Audits take long, and yield to a new target."""
 
 import threading
 from collections.abc import Callable
@@ -11,17 +11,16 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.policy.drift import next_action
 
-#: The first wait before a missed target is tried again, doubled each time up to the last.
-BACK_OFF_FIRST_S = 1.0
+BACK_OFF_FIRST_S = 1.0  #: The first wait before a missed target is retried, doubled up to BACK_OFF_MAX_S.
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.25
+_LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once its engine ended
 
 
 class WeightKeeper:
-    """The newest target wins; a replaced target is tried no more.
-    `engine` gives the sync of the engine that answers, None without one. `coming` learns the run before its weights are
-    brought in. `take_out` is called with the reason once the engine is untrusted. Each sync, drift and attempt to bring
-    the engine back is recorded; a clean audit is not."""
+    """The newest target wins; a replaced target is not retried. `engine` gives the sync of the engine that answers,
+    None without one. `coming` learns the run before its weights come. `take_out` gets the reason once the engine is
+    untrusted. Each sync, drift and attempt to bring the engine back is recorded; a clean audit is not."""
 
     def __init__(
         self,
@@ -41,21 +40,24 @@ class WeightKeeper:
         self._sync: EngineSync | None = None
         self._located: Target | None = None
         self._taken_out = False
-        #: The last missed target, when to try it again, and the wait after that.
-        self._missed: Target | None = None
+        self._missed: Target | None = None  #: last missed target, its retry time, and the next wait
         self._retry_ns, self._back_off_s = 0, BACK_OFF_FIRST_S
         self._stopping = False
-        #: Set by a new target and by the end: an audit gives way.
-        self._wake = threading.Event()
+        self._wake = threading.Event()  #: Set by a new target and by the end: an audit yields.
         self._thread = threading.Thread(target=self._loop, name=f"weights-{device_id}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing else. Does not wait for a sync under way, which ends when the engine is given up."""
+        """Begin nothing else. Does not wait for a sync in progress, which ends when the engine is given up."""
         self._stopping = True
         self._wake.set()
+
+    def join(self) -> None:
+        """Wait for the last sync to be recorded: turns may have used its version."""
+        if self._thread.is_alive():
+            self._thread.join(_LAST_S)
 
     def aim(self, target: Target | None) -> None:
         if target != self._newest:
@@ -73,7 +75,7 @@ class WeightKeeper:
             raise
 
     def look(self, now_ns: int) -> bool:
-        """Do what is due first at `now_ns`; return whether anything was."""
+        """Do the first action due at `now_ns`; return whether there was one."""
         sync, target = self._engine(), self._newest
         if sync is not self._sync:
             self._sync, self._located, self._missed, self._taken_out = sync, None, None, False
@@ -126,6 +128,5 @@ class WeightKeeper:
         self._take_out(reason)
 
     def _tell(self, event: Sync) -> None:
-        # What happened stands; an event that cannot be written waits in the writer's queue.
-        with suppress(LedgerError):
+        with suppress(LedgerError):  # An unrecordable event waits in the writer's queue.
             self._record(event)

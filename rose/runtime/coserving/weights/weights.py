@@ -1,8 +1,8 @@
-"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
-The agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it in a
-thread while requests run, `commit` swaps it in between two steps. `audit` hashes what the engine holds against the
-manifest `held-<version>.json`; `confirm` does so for a new agent, and drops what was prepared. Each tensor-parallel
-rank does so for its shard, and leaves a report `<version>.<verb>.<rank>.json`."""
+"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in. The
+agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it in a thread
+while requests run, `commit` swaps it in between two steps. `audit` hashes the engine's weights against the manifest
+`held-<version>.json`; `confirm` does so for a new agent, and drops a prepared version. Each tensor-parallel rank
+handles its shard, and leaves a report `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
-from rose.runtime.coserving.weights.parameters import EngineWeights
+from rose.runtime.coserving.weights.parameters import EngineWeights, copied
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.weight_version import weights_name
 
@@ -38,20 +38,18 @@ _AUDIT_NICE = 19
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A version that only waits to be swapped in."""
-
     manifest: Manifest
     swap: Callable[[], None]
-    times: dict[str, object]  # durations in ns and the bytes to write, as reported
-    fingerprints: dict[str, int]  # fingerprints of the tensors as verified on the host; none on the CPU
+    times: dict[str, object]  # reported durations in ns, and the bytes to write
+    fingerprints: dict[str, int]  # of the tensors as verified on the host; none on the CPU
 
 
 class WeightUpdater:
-    """Prepares in a thread and commits at a step boundary. The scheduler's thread calls it.
-    On a shared device the updater's threads call `wait_for_device` before each portion of work (a decoded block, a few
-    megabytes copied or hashed), never for the swap. It must not ask for a lease: versions come without one.
-    `record_span` learns when portions ran, monotonic ns: never two at once, not always from one thread. On the CPU the
-    work is done on `host_cores` instead, if there are any."""
+    """Prepares in a thread and commits at a step boundary. The scheduler's thread calls it. On a shared device the
+    updater's threads call `wait_for_device` before each portion of work (a decoded block, a few megabytes copied or
+    hashed), never for the swap. It must not ask for a lease: versions come without one. `record_span` learns the times
+    of portions, monotonic ns: never two at once, not always from one thread. On the CPU `host_cores` do the work
+    instead, if there are any."""
 
     def __init__(
         self,
@@ -65,11 +63,10 @@ class WeightUpdater:
         host_cores: Sequence[int] = (),
         record_span: RecordSpan | None = None,
     ) -> None:
-        #: The version the engine computes with, None before the first swap, and the number of swaps. The same number
-        #: may be swapped in twice, with other weights in between: drifted ones, or another trainer's.
+        #: The engine's version, None before the first swap, and the number of swaps. A version may be swapped in twice,
+        #: with other weights in between: drifted weights, or another trainer's.
         self.version: int | None = None
-        #: SGLang's name for these weights: the same number of another run has another name.
-        self.name: str | None = None
+        self.name: str | None = None  #: SGLang's name for these weights, unique across runs.
         self.swaps = 0
         self._scheduler = scheduler
         self._model_runner = model_runner
@@ -79,7 +76,7 @@ class WeightUpdater:
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
         self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
-        #: Decodes on a stream of its own on an accelerator, so that neither it nor a step waits for the other.
+        #: Decodes on its own stream on an accelerator, so that neither it nor a step waits for the other.
         self._beside: Aside | None = None
         self._verified: tuple[str, Mapping[str, int]] | None = None
 
@@ -88,21 +85,21 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin; the outcome is left as a file. Returns why the question is refused, else None.
-        All ranks are asked at the same point of their loops."""
+        """Begin; the outcome is a file. Returns a refusal's reason, or None. Ask all ranks at one point of their
+        loops."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
             if not self._ranks.all_say(ready == version):
                 return f"version {version} is not prepared on every rank (on this one: {ready})"
             assert self._ready is not None, "every rank says so"
-            # Without `_ready`: what it holds is freed before all is hashed, not after.
+            # Without `_ready`: its memory is freed before all is hashed, not after.
             manifest, fingerprints = self._ready.manifest, self._ready.fingerprints
             work = partial(self._acknowledge, manifest, fingerprints, self._commit(self._ready))
         elif verb == "prepare":
             work = partial(self._prepare, version)
         else:
-            # A version under way comes first, and the scheduler must never wait for a thread.
+            # A version in progress comes first, and the scheduler must never wait for a thread.
             if verb == "audit" and not self._ranks.all_say(ready is None and not self._background.busy):
                 return "no audit now: a version is being brought in, or another audit goes on"
             work = partial(self._audit, version)
@@ -165,7 +162,7 @@ class WeightUpdater:
         from rose.runtime.transfer.package.staged import Staged
 
         began = monotonic_ns()
-        # The host reads and hashes chunks; that is the device only on the CPU.
+        # The host reads and hashes chunks, which occupies the device only on the CPU.
         beside = turn if self._device.type == "cpu" else nullcontext
         folder = self._staging / f"v{version}"
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
@@ -173,9 +170,24 @@ class WeightUpdater:
         staged = Staged.open(folder, weights.regions, beside)
         published = weights.published(first, turn)
         prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
+        on_host = self._device.type == "cpu"
+        swap = self._second(first, prepared, turn) if on_host else partial(_write, prepared, weights)
         times: dict[str, object] = {"verify_ns": staged.verify_ns, "write_bytes": prepared.write_bytes}
         times["stage_ns"] = monotonic_ns() - began - staged.verify_ns
-        return _Ready(staged.manifests[-1], partial(_write, prepared, weights), times, prepared.fingerprints)
+        return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
+
+    def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
+        """Write the version into a copy of the parameters; return the swap to it. On the host writing takes as long as
+        the memory does, and no captured graph holds an address."""
+        parameters = dict(self._model_runner.model.named_parameters())
+        copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
+        prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
+
+        def swap() -> None:
+            for name, parameter in parameters.items():
+                parameter.data = copies[name]
+
+        return swap
 
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
@@ -197,13 +209,13 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return what differs from `manifest`, in words. An accelerator is not read if its fingerprints are those
-        `expected`. Otherwise all is hashed; fingerprints of sound weights are known from then on."""
+        """Return the differences from `manifest`, in words. An accelerator is not read if its fingerprints are the
+        `expected` ones. Otherwise all is hashed; fingerprints of sound weights are known from then on."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        # Before all is hashed, which finds what changes meanwhile.
+        # Before all is hashed, which finds later changes.
         actual = fingerprints(weights.views, manifest, turn) if self._aside().fingerprinted else {}
         drift = None
         if not expected or actual != expected:
@@ -217,8 +229,7 @@ class WeightUpdater:
     def _commit(self, ready: _Ready) -> dict[str, int]:
         """Swap the version in; return how long the engine stood still, and after which of its steps."""
         began = monotonic_ns()
-        # A step that is held back stays held afterwards.
-        held = self._page.open(Party.ROLLOUT, began)
+        held = self._page.open(Party.ROLLOUT, began)  # A held step stays held afterwards.
         self._page.close_span(Party.ROLLOUT, began)
         self._page.open_span(Party.ROLLOUT, Span.SYNC, began)
         ready.swap()

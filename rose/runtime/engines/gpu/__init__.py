@@ -3,11 +3,11 @@
 import importlib.util
 import os
 
-#: With 1 an engine starts without `sglang-kernel`, on plain torch and Triton: mechanisms work, speed is not SGLang's.
+#: With 1 an engine starts without `sglang-kernel`, on plain torch and Triton: same mechanisms, less speed.
 NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
 
-#: A step launched ahead could not be held, and an idle spinning scheduler takes a core. Decode keeps its graphs, one a
-#: layer: see `rose.runtime.coserving.hooks.gate`.
+#: A step launched ahead could not be held, and an idle spinning scheduler takes a core. Decode keeps its graphs, one
+#: per layer: see `rose.runtime.coserving.hooks.gate`.
 GATED_ARGUMENTS = ("--disable-overlap-schedule", "--cuda-graph-backend-prefill=disabled", "--sleep-on-idle")
 DEDICATED_ARGUMENTS = ("--sleep-on-idle",)
 
@@ -27,14 +27,14 @@ _NATIVE_ENVIRONMENT = {
 
 
 def native_kernels() -> bool:
-    """Return whether engines run without the kernels: asked for, and none installed."""
+    """Return whether engines run without the kernels: requested, and not installed."""
     return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
 
 
 def has_kernels() -> bool:
     try:
         return importlib.util.find_spec("sgl_kernel") is not None
-    except ValueError:  # The stand-in for CPU cores is in this process; it was found nowhere.
+    except ValueError:  # The stand-in for CPU cores is in this process: the kernels are not installed.
         return False
 
 

@@ -2,14 +2,17 @@
 
 import ctypes
 import os
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 _PIPES_DEFAULT = "/tmp/nvidia-mps"
 _BELOW_NORMAL = "1"
-#: CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUDA 12.3 and later.
-_MPS_ENABLED = 133
+_CONTROL = "nvidia-cuda-mps-control"
+_CONTROL_TIMEOUT_S = 5.0
+_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUDA 12.3 and later.
 
 
 def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
@@ -36,3 +39,30 @@ def in_use(index: int) -> bool:
     if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), index) != 0:
         return False
     return driver.cuDeviceGetAttribute(ctypes.byref(enabled), _MPS_ENABLED, device) == 0 and enabled.value == 1
+
+
+def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None:
+    """End the work on the GPU of the processes of a group, before they are killed: what a kill does to a client with
+    work on the GPU, and to the other clients, is undefined. Does nothing without a daemon."""
+    if not daemon_runs(environment):
+        return
+    with suppress(OSError, subprocess.SubprocessError):
+        for server in _control("get_server_list", environment):
+            for client in _control(f"get_client_list {server}", environment):
+                with suppress(ProcessLookupError):
+                    if os.getpgid(int(client)) == group:
+                        _control(f"terminate_client {server} {client}", environment)
+
+
+def _control(command: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the process ids that the daemon answers."""
+    done = subprocess.run(
+        [_CONTROL],
+        input=f"{command}\n",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_CONTROL_TIMEOUT_S,
+        check=False,
+    )
+    return [word for word in done.stdout.split() if word.isdigit()]

@@ -11,13 +11,11 @@ from typing import NoReturn
 
 _PACKAGE = "sgl_kernel"
 _DUAL_GEMM = "sglang.kernels.ops.gemm.cutedsl_dual_gemm"
-#: Called at start-up; the answer is no.
+#: SGLang calls them at start-up; the answer is False.
 _QUESTIONS = {f"{_PACKAGE}.utils.is_arch_support_pdl", f"{_DUAL_GEMM}.can_use_dual_gemm"}
 
 
 class Absent:
-    """An importable name that raises when called."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 

@@ -1,4 +1,4 @@
-"""Assign engines to runs by `rose.runtime.policy.sharing`."""
+"""Assigns engines to runs by `rose.runtime.policy.sharing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rose.runtime.scheduling.turns.turns import Turn
 
 
 class Assignment:
-    """Assign engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
+    """Assigns engines of the table to open runs. Times are monotonic nanoseconds."""
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
@@ -53,7 +53,7 @@ class Assignment:
         chosen = assign(engines, runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
         for worker in self._table.values():
-            kept = worker.assigned if worker.assigned in runs else None  # An engine that is unusable now stays.
+            kept = worker.assigned if worker.assigned in runs else None  # An engine that is unusable now keeps its run.
             run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
@@ -65,7 +65,7 @@ class Assignment:
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """Return what the engine must hold; None: it stays as it is. Other runs' turns leave it first."""
+        """Return the engine's target; None leaves it unchanged. Turns of other runs leave it first."""
         if worker.assigned is None or worker.drained:
             return None
         if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
@@ -91,12 +91,12 @@ def _usable(worker: Worker, now_ns: int) -> bool:
     )
 
 
-PEAK_NS = 2_000_000_000  # A run counts as having its recent peak of turns this long: trajectories think between turns.
+PEAK_NS = 2_000_000_000  # A run counts as having its recent peak of turns this long: trajectories pause between turns.
 
 
 @dataclass(slots=True)
 class Load:
-    """The turns of one run. Times are monotonic nanoseconds, given by the caller."""
+    """The turns of one run. Times are monotonic nanoseconds."""
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = 500_000_000  # Time of a turn: guessed before the first turn, then averaged.

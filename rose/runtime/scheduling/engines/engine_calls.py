@@ -1,4 +1,4 @@
-"""Send requests to rollout engines: one attempt at a turn, and taking turns off again."""
+"""Sends requests to rollout engines: one attempt at a turn, and aborts of turns."""
 
 import asyncio
 import json
@@ -21,16 +21,15 @@ from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
 
 _REPEAT_S = 0.25  # An abort can overtake its turn, so it is repeated at this interval until the turn is off.
-#: Statuses of a turn that every engine would refuse. Other errors are the engine's own: an engine that took over the
-#: port asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
+#: Every engine would refuse such a turn. Other errors are the engine's own: another engine on the port asks for its own
+#: token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An attempt's record, with the engine's answer or refusal; neither: it failed, and the record has the `error`.
-    `died`: the engine went away while it worked on the turn, which nobody had taken off."""
+    """An attempt's record, with the engine's answer or refusal, if any. `died`: the engine died during the turn."""
 
     attempt: dict[str, Any]
     answer: Answer | None = None
@@ -57,8 +56,6 @@ class _Reply:
 
 
 class EngineCalls:
-    """Calls to engines. Create and close it inside a running loop."""
-
     def __init__(self) -> None:
         # One connection per request: an engine may close an idle one just as the next request goes out.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=watched_socket)
@@ -74,7 +71,7 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """Request the tokens that the turn still wants. A cancelled caller cancels the request."""
+        """Request the remaining tokens of the turn. A cancelled caller cancels the request."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()
@@ -90,7 +87,7 @@ class EngineCalls:
             "placement": placed.reason,
             "queue_ns": placed.queue_ns,
         }
-        body = {
+        body = turn.request.fields | {
             "input_ids": turn.request.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,
@@ -103,7 +100,7 @@ class EngineCalls:
             )
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
-            # Streamed tokens of an engine that was given up are kept. A caller that is itself cancelled ends.
+            # Keep streamed tokens of an engine that was given up. A caller that is itself cancelled ends.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
                 counts = {} if turn.part is None else _token_counts(turn.part)
                 turn.attempts.append(attempt | counts | {"duration_ns": monotonic_ns() - began})
@@ -129,7 +126,7 @@ class EngineCalls:
         whole, answer = answer, answer.own(turn.run_id)
         foreign = answer is not whole
         if foreign:
-            # The engine's weights changed under the turn: later tokens belong to no run, earlier ones to the turn.
+            # The engine's weights changed during the turn: earlier tokens belong to it, later ones to no run.
             attempt["error"] = "made tokens with another run's weights"
         attempt |= _token_counts(answer)
         failed = broke or foreign
@@ -137,7 +134,7 @@ class EngineCalls:
             attempt["outcome"] = "completed"
             worker.took(attempt["duration_ns"], ended)
         elif not failed or attempt["output_tokens"]:
-            attempt["outcome"] = "preempted"  # The turn continues from these tokens, whatever ended the attempt.
+            attempt["outcome"] = "preempted"  # The turn continues from these tokens, however the attempt ended.
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
@@ -197,7 +194,7 @@ class EngineCalls:
                             return _Reply(400, error=data.decode(errors="replace"))
                         part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
                         if part.own(turn.run_id) is not part:
-                            return _Reply(200, part)  # All later tokens are foreign too; leaving ends the request.
+                            return _Reply(200, part)  # Later tokens are foreign too; leaving ends the request.
                         turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
         except _FAILURES as error:

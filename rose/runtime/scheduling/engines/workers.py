@@ -11,8 +11,8 @@ from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled, stall
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 SILENCE_MAX_NS = 2_000_000_000  # An engine whose agent is overdue by this much takes no new turns, ...
-LOST_NS = 10_000_000_000  # ... by this much, its turns are taken for lost and go on elsewhere, ...
-FORGET_NS = 60_000_000_000  # ... and by this much it is forgotten.
+LOST_NS = 10_000_000_000  # ... by this much, its turns count as lost and continue elsewhere, ...
+FORGET_NS = 60_000_000_000  # ... by this much, it is forgotten.
 
 
 class UnknownEngineError(UserError):
@@ -21,8 +21,6 @@ class UnknownEngineError(UserError):
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A turn's request on an engine: its id there, and the KV slots that it will hold at most."""
-
     request_id: str
     kv_tokens: int
     placed_ns: int
@@ -31,8 +29,8 @@ class InFlight:
     version_min: int = 0
     waiting: asyncio.Task[Any] | None = None
     cut: bool = False  # Whether the engine is given up.
-    taken_off: bool = False  # Whether it was asked to abort the request.
-    deaths: int = 0  # How many engine lives ended under the turn.
+    taken_off: bool = False  # Whether the engine was asked to abort the request.
+    deaths: int = 0  # Number of engine lives that ended under the turn.
     life_ns: int = 0  # When this engine's life began.
 
     def give_up(self) -> None:
@@ -50,13 +48,13 @@ class Worker:
     suspected: bool = False  # Set when a request to it failed; cleared by the next heartbeat that calls it alive.
     withdrawn_lease_id: str | None = None  # The lease being taken back: a report on its way may still name it.
     lent_ns: int = 0  # When it was last reported as lent; 0: never.
-    life_ns: int = 0  # Start of its present life: when it was first reported alive.
+    life_ns: int = 0  # Start of its present life: its first report of being alive.
     pace_ns: int = 0  # Moving average of a turn's duration; 0 before the first.
     pace_turns: float = 0.0  # Moving average of the turns side by side; 0 before the first.
     completed_ns: int = 0
     assigned: str | None = None  # The run whose turns it takes.
-    assigned_ns: int = 0  # Since when it takes them.
-    switch_ns: int = 0  # How long it then took to hold that run's weights.
+    assigned_ns: int = 0  # When the assignment began.
+    switch_ns: int = 0  # Time until it then held that run's weights.
     drained: bool = False
     _facts: WorkerFacts | None = field(default=None, init=False)
 
@@ -149,7 +147,7 @@ class WorkerTable(dict[str, Worker]):
         return ((worker, item) for worker in self.values() for item in worker.in_flight.values())
 
     def hear(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Take up an agent's report; the next one is due once its poll may have been answered."""
+        """Process an agent's report. The next report is due after the longest poll."""
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is None:
@@ -160,13 +158,13 @@ class WorkerTable(dict[str, Worker]):
                 worker.lent_ns = now_ns
 
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """The heartbeat was answered, or its connection broke: the next one is due now."""
+        """Note that a heartbeat was answered, or that its connection broke: the next one is due now."""
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is not None:
                 worker.expect(min(worker.due_ns, now_ns))
 
     def serving(self, run_id: str) -> list[WorkerFacts]:
-        return [  # As `Worker.serves`, without a call per engine at every turn.
+        return [  # Like `Worker.serves`, without a call per engine at every turn.
             worker.facts
             for worker in self.values()
             if worker.assigned == run_id == worker.report.run_id and not worker.drained
@@ -206,7 +204,7 @@ class WorkerTable(dict[str, Worker]):
         return [item for worker, item in self.running() if worker.overdue_ns(now_ns) > LOST_NS]
 
     def youngest(self, engine_id: str, kv_tokens: int | None) -> list[InFlight]:
-        """Return the youngest requests that together hold `kv_tokens`, or all."""
+        """Return the youngest requests that together hold `kv_tokens`; None: all requests."""
         newest_first = sorted(self[engine_id].in_flight.values(), key=lambda item: -item.placed_ns)
         if kv_tokens is None:
             return newest_first

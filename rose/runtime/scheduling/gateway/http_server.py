@@ -1,4 +1,4 @@
-"""Run Uvicorn in an existing event loop, with the settings that the gateway needs."""
+"""Runs Uvicorn in an existing event loop, with the settings that the gateway needs."""
 
 import asyncio
 import functools
@@ -16,9 +16,9 @@ from rose.http_limits import ACCEPTS, IDLE_S
 from rose.http_limits.protocol import Connections, LimitedProtocol
 
 BACKLOG = 4096  # Connections that may wait for accept: a step's turns come all at once. The kernel has its own limit.
-#: Key in a request's `state`: a function without arguments, called if the client leaves before its answer.
+#: Key in a request's `state`: a function to call if the client leaves before its answer.
 ON_CLIENT_GONE = "on_client_gone"
-_STOP_S = 1  # Requests get this long to end when the server stops; then they are cancelled.
+_STOP_S = 1  # After a stop, requests have this long to end; then they are cancelled.
 
 
 class HttpServer:
@@ -77,12 +77,12 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """Report a client's disconnect at less cost than ASGI, where each request needs a task that waits for it."""
+    """Reports a client's disconnect at less cost than ASGI, where each request needs a waiting task."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if not self.pipeline:
-            self.flow.resume_reading()  # A long body pauses reading, and the client's disconnect would go unnoticed.
+            self.flow.resume_reading()  # A long body pauses reading, and the disconnect would go unnoticed.
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -1,4 +1,4 @@
-"""Keep answers of completed turns for repeated requests. A power cut may lose them: nothing waits for the disk."""
+"""Keeps answers of completed turns for repeated requests. A power cut may lose them: nothing waits for the disk."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from rose.clock import utc_us
 from rose.runtime.scheduling.runs.state import StateError, keep_private
 
 FILE = "turns.sqlite"
-#: Minimum time that an answer is kept, unless space runs out. A client whose line is cut notices after `GONE_S`, asks
-#: again for `AWAY_S`, and its last request may break as late.
+#: Minimum time that an answer is kept, unless space runs out. A disconnected client notices after `GONE_S`, repeats its
+#: request for `AWAY_S`, and its last request may break as late.
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
 _TRIM_US = 1_000_000
@@ -34,7 +34,7 @@ class AnswerStore:
             self._connection = sqlite3.connect(self.path or ":memory:", isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute("PRAGMA wal_autocheckpoint = 16384")  # Pages. Only then SQLite waits for the disk.
+            self._connection.execute("PRAGMA wal_autocheckpoint = 16384")  # Pages. SQLite waits for the disk only then.
             self._connection.executescript(_TABLE)
             self._trim(utc_us())
         except (OSError, sqlite3.Error) as error:

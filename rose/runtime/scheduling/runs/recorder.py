@@ -1,4 +1,4 @@
-"""Record turns, the start and end of runs, and clients' events. Only a client's request waits for the ledger."""
+"""Records turns, the start and end of runs, and clients' events. Only a client's request waits for the ledger."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EventRefusedError(UserError):
 
 
 def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
-    """Return the event that a client describes. Raises EventRefusedError, naming kind, field and value."""
+    """Parse a client's event. Raises EventRefusedError with kind, field and value."""
     for name, value in given.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
@@ -93,7 +93,7 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    """Return the event, without fields that the ledger lacks: an attempt's error, and those of a later version."""
+    """Return the event, without fields that the ledger lacks: an attempt's error, and fields of a later version."""
     return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
 
 
@@ -113,18 +113,18 @@ class Recorder:
         self._writer, self._state = writer, state
         self.fleet_run_id = fleet_run_id
         self._refused: str | None = None  # Why the last event was refused.
-        self._state_failure: str | None = None  # Why the state does not know what is on disk.
+        self._state_failure: str | None = None  # Why the state does not know which events are on disk.
         self._recording: asyncio.Task[None] | None = None
         self._again = False
         self._turns: deque[Mapping[str, Any]] = deque()
 
     @property
     def failure(self) -> str | None:
-        """Return why events are not on disk, or why the state does not know that they are; None: all is well."""
+        """Return why events are not on disk, or why the state does not know it; None without a failure."""
         return (None if self._writer is None else self._writer.failure) or self._refused or self._state_failure
 
     async def close(self) -> None:
-        """Leave what is not in the ledger by now to the next process of this state."""
+        """Leave events that are not in the ledger by now to the next process of this state."""
         self.record_turns()
         if self._recording is not None:
             done, _ = await asyncio.wait({self._recording}, timeout=1.0)
@@ -152,12 +152,11 @@ class Recorder:
             self._writer.record(event)
             self._refused = None
         except LedgerError as error:
-            # A refusal by the disk waits in the writer, whose failure it is.
+            # A refusal by the disk is the writer's failure, and waits in the writer.
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, given: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record a client's events durably; return the last step. Raises LedgerAwayError, and EventRefusedError
-        before any is recorded."""
+        """Record durably; return the last step. Raises LedgerAwayError; EventRefusedError before any is recorded."""
         parsed = [client_event(run_id, values) for values in given]
         if self._writer is not None:
             await self._durable(self._writer, parsed)
@@ -178,7 +177,7 @@ class Recorder:
                     self._state.recorded(number)
                 self._state_failure = None
             except (LedgerAwayError, StateError) as error:
-                # A refusal by the disk is the writer's failure, which says when it is over.
+                # A refusal by the disk is the writer's failure, and the writer knows when it ends.
                 self._state_failure = None if writer.failure is not None else str(error)
                 self._again = True
                 await asyncio.sleep(5.0)

@@ -1,5 +1,5 @@
-"""Open, renew, take over, publish for, expire and close RL runs. A run has one client at a time, named by its fence,
-which each resumption raises. Every change is on disk before it is answered."""
+"""RL runs. A run has one client at a time, identified by its fence, which each resumption raises. Every change is on
+disk before it is answered."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
-ENDED_MAX = 1000  # Ended runs that are remembered; the earliest to end are forgotten first.
+ENDED_MAX = 1000  # Remembered ended runs; the earliest to end are forgotten first.
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 KEYS_MAX = 16
 
@@ -32,7 +32,7 @@ class RunRefusedError(UserError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run. `facts` are kept on disk; after a restart each run gets its full time to be heard."""
+    """`facts` are kept on disk; after a restart each run gets its full time to be heard."""
 
     facts: RunFacts
     heard_ns: int
@@ -69,9 +69,9 @@ class Run:
 
 
 class Runs:
-    """All runs, by id. Times are monotonic nanoseconds, given by the caller. `model` is the fleet's rollout model
-    (None: any). The start and end of each run become due events of `fleet_run_id`. `origins` rule where versions may be
-    published. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
+    """All runs, by id. Times are monotonic nanoseconds. `model` is the fleet's rollout model (None: any). The start and
+    end of each run become due events of `fleet_run_id`. `origins` rule where versions may be published. Methods raise
+    UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Runs:
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
-        """Return the open run, heard of now. `fence`, if given, must be the newest."""
+        """Return the open run, and restart its expiry. `fence`, if given, must be the newest."""
         run = self.get(run_id)
         facts = run.facts
         if fence is not None:
@@ -170,8 +170,8 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make this the newest version, once it is on disk; a repeated request changes nothing. `hosts` must fetch it,
-        and `client_address` sent the request. Raises TransferError for a URL that the rules refuse."""
+        """Make this the newest version, once it is on disk; a repeated request changes nothing. `hosts` must fetch it;
+        `client_address` sent the request. Raises TransferError for a URL that the rules refuse."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
@@ -192,7 +192,7 @@ class Runs:
         if request.version == facts.version and same_place and request.token == facts.token:
             return run
         if facts.version is not None and request.version <= facts.version:
-            # A resumed client serves what it had published from another address.
+            # A resumed client serves its earlier versions from another address.
             if request.version == facts.version and not same_place:
                 self._change(run, published)
                 return run

@@ -1,4 +1,4 @@
-"""Keep what the controller must know after a restart: runs, drained devices, and events not yet recorded."""
+"""The controller's state across restarts: runs, drained devices, and events not yet recorded."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ from rose.errors import UserError
 
 FILE = "controller.sqlite"
 LOCK = "controller.lock"
-GONE_S = 10.0  # A controller that was stopped or killed has released its state by then.
+GONE_S = 10.0  # A stopped or killed controller has released its state by then.
 
 RunState = Literal["open", "expired", "closed"]
 
@@ -29,14 +29,12 @@ CREATE TABLE IF NOT EXISTS due (number INTEGER PRIMARY KEY AUTOINCREMENT, event_
 
 
 class StateError(UserError):
-    """The state folder cannot be read or written."""
-
     exit_code = 1
 
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
-    """A run as it is kept. Times are UTC microseconds; None: unknown, or not yet."""
+    """A run as kept on disk. Times are UTC microseconds; None: unknown, or not yet."""
 
     run_id: str
     name: str
@@ -62,13 +60,13 @@ class RunFacts:
     closed_us: int | None = None
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
-    #: Keys that clients opened or resumed it under, newest last, with the fence given and a digest of the request.
+    #: Keys of requests that opened or resumed it, newest last, with fence and request digest.
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class State:
     """A SQLite file in `folder` of one process; None: in memory. Writes are on disk when a method returns. Raises
-    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`."""
+    StateError with the file, if the disk refuses or another process does not release the folder within `wait_s`."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -99,7 +97,7 @@ class State:
         return [RunFacts(**json.loads(facts)) for (facts,) in rows]
 
     def keep(self, run: RunFacts, due: Iterable[dict[str, Any]] = ()) -> None:
-        """Write a run and the events due for it, in one transaction."""
+        """Write a run and its due events, in one transaction."""
         with self._writing() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
@@ -132,7 +130,7 @@ class State:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
     def check(self) -> str | None:
-        """Return why it cannot be written; None: it can. It tries again after a failure, when callers write nothing."""
+        """Return why it cannot be written, if so. After a failure this writes a probe: callers then write nothing."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
                 connection.execute("PRAGMA user_version = 0")  # Changes nothing, but is written like any statement.
@@ -172,7 +170,7 @@ class State:
 
 
 def keep_private(path: Path) -> None:
-    """Let only its user read a file of SQLite and its side files: it may hold tokens of version stores."""
+    """Make SQLite's file and its side files private: they may hold tokens of version stores."""
     private_files.create(path)
     for beside in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         if beside.exists():

@@ -1,4 +1,4 @@
-"""Read an engine's answers without parsing each token: ids and log probabilities stay as the engine wrote them."""
+"""Reads an engine's answers without parsing each token: ids and log probabilities stay as the engine wrote them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """Tokens that the same weights made: `7`, or `RUN/7` for those of a run; "default" for an engine never updated."""
+    """Tokens of the same weights: `7`, or `RUN/7` for a run's weights; "default" for an engine never updated."""
 
     version: _Text | _Index
     start: _Index
@@ -78,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Parse an answer. Raises ValueError for anything else: another server may have the engine's port."""
+        """Raises ValueError for any other answer: another server may have the engine's port."""
         try:
             read = _BODY.decode(body)
             meta = read.meta_info
@@ -94,8 +94,8 @@ class Answer(msgspec.Struct, frozen=True):
         return cls(meta, tokens, cached_tokens, None if finish is None else finish.type, spans)
 
     def own(self, run_id: str) -> Self:
-        """Return the answer up to the first token of another run's weights; itself if there is none."""
-        own = (("", ""), (run_id, "/"))  # A version without a run may be of any.
+        """Return the answer up to the first token of another run's weights."""
+        own = (("", ""), (run_id, "/"))  # A version without a run may belong to any run.
         foreign = [s.start for s in self.spans if s.end > s.start and str(s.version).rpartition("/")[:2] not in own]
         if not foreign:
             return self
@@ -105,7 +105,7 @@ class Answer(msgspec.Struct, frozen=True):
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
     def made_with(self, run_id: str, version: int) -> Self:
-        """Return the answer as made by these weights, unless it names its own: SGLang does so only at the end."""
+        """Set the version of these weights, unless the answer has its own: SGLang adds it only at the end."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]

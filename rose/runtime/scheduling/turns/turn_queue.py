@@ -1,4 +1,4 @@
-"""Queue turns for a worker, oldest first; the one place that puts turns on engines."""
+"""Queues turns for a worker, oldest first. Only this module puts turns on engines."""
 
 import asyncio
 from bisect import insort
@@ -36,12 +36,13 @@ class _Waiting:
 
 
 class TurnQueue:
-    """One asyncio loop, no locks: placing a turn and taking its room is one step."""
+    """Runs on one asyncio loop without locks: placing a turn and taking its room is one step."""
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
         #: By run and oldest accepted weights: turns that no engine can take are not tried one by one.
         self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
+        self.paused: set[str] = set()  # Runs whose turns go on no engine.
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
@@ -56,10 +57,10 @@ class TurnQueue:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def end(self, run_id: str) -> None:
-        for key in [key for key in self._waiting if key[0] == run_id]:
-            for waiting in self._waiting.pop(key):
-                if not waiting.placed.done():
-                    waiting.placed.set_result(None)
+        """Let the run's turns go that must end."""
+        for waiting in [waiting for key, alike in self._waiting.items() if key[0] == run_id for waiting in alike]:
+            if waiting.turn.ended is not None and not waiting.placed.done():
+                waiting.placed.set_result(None)
 
     async def place(self, turn: Turn) -> Placed | None:
         """Return a worker for the turn's next attempt; None if it waited too long without progress, or must end."""
@@ -74,26 +75,31 @@ class TurnQueue:
         key = (turn.run_id, turn.version_min)  # A turn taken off an engine keeps its place in the order of arrival.
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
-            async with asyncio.timeout(left_s):  # `wait_for` forgets a cancellation if the turn was placed meanwhile.
+            async with asyncio.timeout(left_s):  # `wait_for` loses a cancellation if the turn was placed meanwhile.
                 placed = await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
             if taken is not None:
                 taken.release()
-            alike = self._waiting.get(key, [])
-            if waiting in alike:
-                alike.remove(waiting)
-            if not alike:
-                self._waiting.pop(key, None)
+            self._remove(key, waiting)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
         if placed is not None:
             turn.waited_ns += placed.queue_ns
+        else:
+            self._remove(key, waiting)
         return placed
 
+    def _remove(self, key: tuple[str, int], waiting: _Waiting) -> None:
+        alike = self._waiting.get(key, [])
+        if waiting in alike:
+            alike.remove(waiting)
+        if not alike:
+            self._waiting.pop(key, None)
+
     def dispatch(self, now_ns: int) -> None:
-        # Of several lists of one run, the one with the earliest turn goes first.
+        # If a run has several lists, the one with the earliest turn goes first.
         for key in sorted(self._waiting, key=lambda key: self._waiting[key][0].turn.arrived_ns):
             waiting = self._waiting[key]
             self._dispatch_alike(*key, waiting, now_ns)
@@ -101,20 +107,22 @@ class TurnQueue:
                 del self._waiting[key]
 
     def _dispatch_alike(self, run_id: str, version_min: int, waiting: list[_Waiting], now_ns: int) -> None:
+        if run_id in self.paused:
+            return
         facts = {
             worker.engine_id: worker
             for worker in self._table.serving(run_id)
             if worker.alive(now_ns) and worker.policy_version >= version_min
         }
         room = sum(max(0, worker.capacity - worker.in_flight) for worker in facts.values())
-        # Room only shrinks meanwhile: what fits nowhere for one turn fits nowhere for the next like it.
+        # Room only shrinks in this loop: a turn that does not fit leaves no room for a similar one.
         nowhere: set[frozenset[str]] = set()
         placed: list[int] = []
         for index, item in enumerate(waiting):
             if len(placed) == room:
                 break
             if item.placed.done():
-                continue  # cancelled, and not forgotten yet
+                continue  # Cancelled, and not yet removed.
             turn = item.turn
             if (avoid := turn.avoids(self._table, now_ns)) in nowhere:
                 continue
@@ -136,6 +144,7 @@ class TurnQueue:
                 life_ns=worker.life_ns,
             )
             worker.take(taken)
+            turn.placed = worker, taken
             item.placed.set_result(Placed(worker, taken, reason, now_ns - item.since_ns))
             facts[placement.engine_id] = worker.facts
             placed.append(index)

@@ -1,4 +1,4 @@
-"""Carry turns from arrival to answer: place each as often as needed, and make it once for each key."""
+"""Carries turns from arrival to answer: places each as often as needed, and makes it once for each key."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 
 KEY_GRACE_S = 10.0  # A turn with a key continues for this long after its client left, who may return.
-#: Most waiting time that one attempt without tokens counts for: a death after long work must not end the turn.
+#: Waiting time of one attempt without tokens counts up to this: a death after long work must not end the turn.
 ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 
 _SORTED = msgspec.json.Encoder(order="sorted")
@@ -43,8 +43,6 @@ class Client(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A turn in progress, how many clients wait for it, and the task that makes it."""
-
     turn: Turn
     digest: bytes
     outcome: asyncio.Future[Outcome]
@@ -72,13 +70,13 @@ class TurnService:
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def close(self) -> None:
-        """Give up streamed turns; the server's own tasks make all others."""
+        """Cancel streamed turns; the server's own tasks make all others."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def knows(self, turn: Turn) -> bool:
-        """Return whether this turn is being made, or was: then it takes no place of its own."""
+        """Return whether this turn is in progress or completed: then it needs no place of its own."""
         return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
 
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
@@ -123,7 +121,6 @@ class TurnService:
             self._leave(opened)
 
     def _find(self, turn: Turn) -> _Open | Outcome:
-        """Return the turn in progress, or its outcome; otherwise open it, to be made."""
         digest, name = _digest(turn), _name(turn)
         if (opened := self._open.get(name)) is None:
             if turn.key is not None and (kept := self._answers.find(*name)) is not None:
@@ -143,7 +140,7 @@ class TurnService:
             raise
         except Exception as error:
             opened.outcome.set_exception(error)
-            opened.outcome.exception()  # Mark the exception as retrieved: perhaps nobody else waits.
+            opened.outcome.exception()  # Mark the exception as retrieved, in case no client waits.
             raise
         finally:
             del self._open[_name(opened.turn)]
@@ -209,6 +206,8 @@ class TurnService:
                     why = f"engines died {DEATHS_MAX} times in a row as they worked on the turn, {engine_id} the last"
                     return 503, _failure(f"{why}; find out what in it kills them before you send it again", turn)
                 await asyncio.sleep(turn.pause_s())
+        if turn.aborted:
+            return 200, _answer(turn, turn.tokens, {"finish_reason": {"type": "abort", "message": turn.ended}})
         if turn.ended is not None:
             return 409, _failure(turn.ended, turn)
         why = self._why(turn) + ("" if turn.error is None else f"; {turn.error}")

@@ -1,4 +1,4 @@
-"""One turn in progress: its tokens, what it still wants, and the engines that it avoids."""
+"""One turn in progress: its tokens so far, its remaining tokens, and the engines that it avoids."""
 
 import asyncio
 import itertools
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.clock import utc_us
-from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
+from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.request import TurnRequest
 
 AVOID_NS = 1_000_000_000  # An engine that took a turn off is avoided this long, or until it has another lease.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
-#: A turn is given up after this many engine deaths in a row without a token: it is what kills them. Engines die of
-#: other reasons too, but hardly five times during one turn.
+#: A turn is given up after this many engine deaths in a row without a token, since it kills engines. Engines also die
+#: of other reasons, but hardly five times during one turn.
 DEATHS_MAX = 5
-#: By deaths of the most suspect turn: how many suspects may share an engine. An innocent turn is thereby alone, and
-#: makes its tokens, before it would be given up. One death is no suspicion: all turns return at once.
+#: By deaths of the most suspect turn: how many suspects may share an engine. So an innocent turn is alone, and makes
+#: its tokens, before it is given up. After one death all turns return at once.
 _TOGETHER = {2: 8, 3: 2, 4: 1}
 
 _NONE = Tokens()
@@ -29,20 +29,20 @@ _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """Return an id that no other process makes. Ids have one length, so none is a prefix of another: SGLang aborts by
-    prefix. Ids sort by time across processes: a roll-up that looks for new ids of turns reads only the last ones."""
+    """Return a unique id. All ids have one length, so none is a prefix of another: SGLang aborts by prefix. Ids sort by
+    time across processes, so that a roll-up finds new ids of turns in the last ones."""
     return f"{utc_us() // 1000:012x}{_PROCESS}{next(_numbers):012x}"
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """`waited_ns` is the time since the last progress: in the queue, between attempts, or on engines that made no
-    token. `deaths` are the (engine, start) of the engine lives that ended under it since then."""
+    """`waited_ns`: time since the last progress, in the queue, between attempts, or on engines that made no token.
+    `deaths`: the (engine, start) of the engine lives that ended under it since then."""
 
     request: TurnRequest
     arrived_ns: int
     run_id: str
-    version_min: int = 0  # The oldest weights that it accepts. The given value applies if the request names none.
+    version_min: int = 0  # The oldest weights that it accepts, if the request sets no bound.
     trajectory_id: str = field(init=False)
     trajectory: str = field(init=False)
     number: int = 0
@@ -54,6 +54,9 @@ class Turn:
     deaths: set[tuple[str, int]] = field(default_factory=set)
     part: Answer | None = None  # Tokens so far of the present attempt, if the engine streams.
     ended: str | None = None  # Why it must end; None: it may continue.
+    name: str | None = None  # Its client's name for it, to abort it by.
+    placed: tuple[Worker, InFlight] | None = None  # Where its last attempt went.
+    aborted: bool = False  # Whether its client asked for the end, and gets the tokens that exist.
     news: asyncio.Event | None = None  # Set and replaced when it has more tokens. Only a streamed turn has one.
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
@@ -121,7 +124,7 @@ class Turn:
         return left | self._avoids_after_deaths(table, now_ns) if self.deaths else left
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return engines that died under it while others (after one death: with room) exist, or have other suspects."""
+        """Return engines that died under it while others (after one death: with room) exist, or with other suspects."""
         dead = {engine_id for engine_id, _ in self.deaths}
         others = any(
             facts.usable(now_ns)
@@ -138,7 +141,7 @@ class Turn:
 
 
 def _crowded(worker: Worker, deaths: int) -> bool:
-    """Return whether one more turn under which `deaths` lives ended is too many there."""
+    """Return whether the worker has too many turns for one more with `deaths`."""
     if deaths not in _TOGETHER:
         return False
     suspects = [item.deaths for item in worker.in_flight.values() if item.deaths in _TOGETHER]
@@ -160,7 +163,7 @@ class Trajectories:
         self.follow_share = 0.0  # Share of turns that another turn of their trajectory follows: as many as follow one.
 
     def begin(self, trajectory_id: str) -> int:
-        """Count a turn of the trajectory; return how many came before."""
+        """Count a turn of the trajectory; return the number of earlier turns."""
         seen = self._seen.get(trajectory_id)
         self.follow_share += 0.02 * ((seen is not None) - self.follow_share)
         seen = self._remember(trajectory_id)

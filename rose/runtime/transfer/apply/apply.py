@@ -1,4 +1,4 @@
-"""Brings an engine's parameters to a staged version: all that can fail before the pause, the writing inside it."""
+"""Prepares a staged version beside a running engine, and writes it into the engine's parameters during a pause."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version beside the engine, and keep what changes; `current` is only read. It maps the manifest's
-    names to the engine's parameters, or to views of them (`fused.hf_views`). `regions` says which box of each tensor
-    the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold the same names: a version is
-    applied whole or not at all. What is decoded is hashed (`chain.follow`), so a delta can be applied neither to a
-    wrong base nor twice.
-    `turn` is entered around each portion of work on the parameters' device, in several threads: a block that is decoded
-    or hashed, a few megabytes that are read from an accelerator. What it raises ends the work, and is raised here.
-    Raises TransferError naming the tensor, what was expected and what was found."""
+    """Decode a staged version beside the engine and keep its changes. `current` is only read. It maps the manifest's
+    names to the engine's parameters, or to views of them (`fused.hf_views`). `regions` gives each parameter's box of
+    the whole tensor (`shards.receiver_regions`); without it, both sides must have the same names. Results are hashed
+    (`chain.follow`): a delta on a wrong base fails, and so does a delta applied twice.
+    Several threads enter `turn`, for each portion of work on the parameters' device. An error from `turn` ends the work
+    and is raised here. Raises TransferError with the tensor, the expected and the actual value."""
     started_ns = time.monotonic_ns()
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
@@ -62,7 +60,7 @@ def prepare(
     own = threading.local()
 
     def room(old: Bits) -> Bits:
-        """Memory like `old`, the same for each tensor of a thread: touching memory anew takes longer."""
+        """Return memory like `old`, reused for each tensor of a thread: touching new memory takes longer."""
         if old.nbytes > getattr(own, "nbytes", -1):
             own.nbytes, own.memory = old.nbytes, np.empty(old.nbytes, np.uint8)
         memory: Bits = own.memory[: old.nbytes].view(old.dtype).reshape(old.shape)
@@ -76,7 +74,7 @@ def prepare(
     def one(name: str) -> tuple[Patch, int | None]:
         box, dtype, tensor = regions[name], tensors[name].dtype, current[name]
         chain = [inside(name, box, link[name]) for link in links]
-        beside = at_once if tensor.is_cuda else turn  # An accelerator only hands its bits over.
+        beside = at_once if tensor.is_cuda else turn  # An accelerator only copies the bits.
         with beside_engine.entered():
             old = beside_engine.read(name, tensor, turn)
             new = follow(box, old, chain, blob, room(old), beside)
@@ -87,7 +85,7 @@ def prepare(
                 patch = Patch(None, beside_engine.keep(from_bits(new, dtype)))
             return patch, of_bits(new, beside) if beside_engine.fingerprinted else None
 
-    # Threads of its own: none may read a chunk's file any more once this has failed.
+    # A pool for this call: on an error it joins all threads that read a chunk's file.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
         done = dict(zip(regions, pool.map(one, regions), strict=True))
     fingerprints = {name: number for name, (_, number) in done.items() if number is not None}
@@ -97,8 +95,7 @@ def prepare(
 
 @dataclass(eq=False)
 class Prepared:
-    """A version decoded and verified, ready to be written. `stage_ns` is what that took. `fingerprints` are those of
-    all its tensors in the published types, made of what was verified in host memory; none for an engine on the CPU."""
+    """A verified version, ready to write. `stage_ns`: time to prepare it. `fingerprints`: empty on the CPU."""
 
     staged: Staged
     _current: Mapping[str, torch.Tensor]
@@ -112,14 +109,13 @@ class Prepared:
 
     @property
     def write_bytes(self) -> int:
-        """Bytes that the commit writes, the places of single elements included."""
         patches = self._patches.values()
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
-    def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
-        """Write what changes into the parameters in place; return how long that took, in nanoseconds. Call it once,
-        where the engine runs no forward pass, and while the parameters are as they were prepared from. `into` are other
-        tensors of the same version and shapes to write to, perhaps of wider types."""
+    def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
+        """Write the changes into the parameters in place; return the duration in nanoseconds. Call it once, while the
+        engine runs no forward pass and the parameters are as at `prepare`. `into`: other tensors to write to, of the
+        same version and shapes, perhaps of wider types. `turn` is entered around each tensor in host memory."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -127,7 +123,7 @@ class Prepared:
         on_host = [name for name in self._patches if into[name].device.type == "cpu"]
         for name in self._patches.keys() - on_host:
             self._patches[name].write(into[name])
-        list(_writers().map(lambda name: _write_on_host(self._patches[name], into[name]), on_host))
+        list(_writers().map(lambda name: _write_on_host(self._patches[name], into[name], turn), on_host))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
@@ -135,15 +131,16 @@ class Prepared:
         return pause_ns
 
 
-def _write_on_host(patch: Patch, tensor: torch.Tensor) -> None:
-    """Torch splits a plain copy over threads that wait for each other: several times as long on a busy host."""
-    if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
-        return patch.write(tensor)
-    target, values = integers(tensor).numpy(), integers(patch.values).numpy()
-    if patch.positions is None:
-        np.copyto(target, values)
-    else:
-        target.reshape(-1)[patch.positions.numpy()] = values
+def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:
+    """Copy without torch, which splits a copy over threads that wait for each other: much slower on a busy host."""
+    with turn():
+        if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
+            return patch.write(tensor)
+        target, values = integers(tensor).numpy(), integers(patch.values).numpy()
+        if patch.positions is None:
+            np.copyto(target, values)
+        else:
+            target.reshape(-1)[patch.positions.numpy()] = values
 
 
 @cache

@@ -1,6 +1,5 @@
-"""Work on an engine's weights beside its steps: a stream of its own, and pinned host memory. On the stream this work
-does not wait for a step, nor a step for it. Every thread that works on the device enters the stream itself. Torch keeps
-pinned memory from one version to the next. The CPU has no stream and nothing is pinned; all else is the same."""
+"""Work on an engine's weights beside its steps: neither waits for the other. An accelerator gets a stream, which every
+working thread must enter, and pinned host memory, which torch keeps for the next version."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -25,18 +24,16 @@ class Aside:
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Have later work on the stream wait for what the calling thread's own stream has queued so far. Weights that
-        are being written are then not read half done."""
+        """Make the stream wait for the calling thread's queued work, so that it reads no half-written weights."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def entered(self) -> AbstractContextManager[Any]:
-        """Put the calling thread's work on the stream within the block."""
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the bits in host memory, only to be read: a copy, unless the tensor lies there in order. A portion
-        that is copied is a turn. Raises TransferError for a dtype without a name."""
+        """Return the bits in host memory, read-only: a copy, unless the tensor is contiguous there. Each copied portion
+        is a turn. Raises TransferError for a dtype without a name."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)
@@ -47,7 +44,7 @@ class Aside:
         return to_bits(name, host)
 
     def patch(self, old: Bits, new: Bits, dtype: str) -> Patch:
-        """Return what changes `old` into `new`, as `Patch.between`, in memory from which a commit is fast."""
+        """Return `Patch.between` of the two arrays, in memory from which a commit is fast."""
         after = from_bits(new, dtype)
         place = np.dtype(np.int32 if after.numel() < 1 << 31 else np.int64)
         most = max(0, after.nbytes - 1) // (place.itemsize + after.element_size())
@@ -58,7 +55,6 @@ class Aside:
         return Patch(self.keep(torch.from_numpy(places[:count])), self.keep(values[:count]))
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a contiguous tensor, pinned for an accelerator."""
         kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned)
         # Not torch's copy, which is split over threads that wait for each other.
         target, source = (integers(one).numpy() if one.element_size() < 8 else one.numpy() for one in (kept, tensor))

@@ -1,7 +1,6 @@
-"""Compares tensors as they lie in an engine with the version they should be, by hashes of the manifest's pieces. They
-are read in portions, so that a large tensor needs no second copy of itself, and whoever waits for the device or for the
-auditing thread waits for one portion at most. An accelerator has to hand all of them over for that: where the
-fingerprints of tensors are known, it computes those instead, and weights are read only if a fingerprint differs."""
+"""Compares an engine's tensors with the version that they should be, by hashes of the manifest's pieces. Tensors are
+read in portions: no tensor needs a second copy, and other threads wait for one portion at most. An accelerator computes
+fingerprints, where they are known, and its weights are read only if a fingerprint differs."""
 
 from collections.abc import Mapping
 
@@ -22,10 +21,10 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """Return the first piece that is not what `manifest` says, in words; None if all are. `views` are the engine's
-    parameters under the published names, in the type it computes in; `regions` are their boxes of the whole tensors
-    (None: all). A value that the published type cannot hold is a finding. `turn` is entered around each portion that is
-    read; what it raises ends the audit. Raises TransferError if pieces are not cut at the regions' edges."""
+    """Return a message on the first piece that differs from `manifest`; None without a difference. `views`: the
+    engine's parameters under the published names, in its computing type. `regions`: their boxes of the whole tensors
+    (None: all). A value that the published type cannot hold counts as a difference. `turn` is entered for each portion;
+    its errors end the audit. Raises TransferError if pieces cross the edges of regions."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -43,16 +42,15 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Return the fingerprint of each tensor that the manifest names, in the published type; None if one is not exact in
-    it. `views` and `turn` as for `find_drift`. What they say of the version is known once that found none."""
+    """Return the fingerprint of each tensor of the manifest in the published type; None if that type cannot hold a
+    value. They are the version's fingerprints only after `find_drift` found no difference."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 
 
 def _digest(piece: PieceEntry, box: torch.Tensor, turn: Turn) -> str:
-    """XXH3-128 of the box in the published type, or why it has none."""
     published = torch_dtype(piece.dtype)
-    beside = at_once if box.is_cuda else turn  # An accelerator only hands its bits over.
+    beside = at_once if box.is_cuda else turn  # An accelerator only copies the bits.
     hasher = xxhash.xxh3_128()
     for (portion,) in portions(box):
         with turn():

@@ -1,11 +1,6 @@
-"""Weights that live on an accelerator: what changed goes over the bus, and is written where the weights lie. All of it
-is torch, and the same on every device.
-
-A trainer's tensor is compared with its last version on the accelerator. The host, which holds that version's bits, is
-sent the changed elements, and the codec finds both versions in host memory, as it does on a host without accelerators:
-every encoding is open to it. An engine's tensor is read and decoded on the host beside the running engine (`aside`). In
-the pause it is sent the changed elements only. They are written in place: captured graphs hold the parameter's address.
-Until then they wait in host memory, and take none of the engine's."""
+"""Weights on an accelerator: only changed elements cross the bus. A trainer's tensor is compared with its last version
+on the accelerator, an engine's is decoded on the host. Changes wait there until the pause, and are written in place,
+since captured graphs hold the parameter's address."""
 
 from __future__ import annotations
 
@@ -22,15 +17,14 @@ _BLOCK_ELEMENTS = 1 << 24  # Elements compared or written at once, which bounds 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change of a tensor: new values for some of its elements, or for all. In host memory."""
+    """New values for some or all elements of a tensor, in host memory."""
 
-    positions: torch.Tensor | None  # Which elements in C order, rising; None: all, and `values` has the tensor's shape.
+    positions: torch.Tensor | None  # In C order, ascending; None: all elements, and `values` has the tensor's shape.
     values: torch.Tensor  # In the published type.
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return what changes `old` into `new`, bit for bit: two tensors of one shape and type on one device. It is all
-        of `new` where that is not longer than the changed elements with their places."""
+        """Return the bitwise change between two tensors of one shape, type and device; all of `new` if shorter."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -46,9 +40,8 @@ class Patch:
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
 
     def write(self, tensor: torch.Tensor) -> None:
-        """Write it into `tensor`, in place; on an accelerator, wait for that before the patch is given up. `tensor` may
-        be of a wider type: it then gets the same numbers. Raises TransferError if only some elements are to be written
-        and the tensor is not contiguous: its elements cannot be counted through."""
+        """Write into `tensor` in place, and wait for an accelerator to finish. `tensor` may have a wider type, for the
+        same numbers. Raises TransferError for some elements of a tensor that is not contiguous."""
         if self.positions is None:
             tensor.detach().copy_(self.values, non_blocking=True)
             return
@@ -68,9 +61,8 @@ class Fetched:
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
-    """Return a tensor's bits in host memory. Of one on an accelerator, only what changed since `last` is copied there.
-    What stays on the accelerator takes as much of its memory as the tensor does. All is copied without `last`, and
-    where the tensor lay elsewhere then. Raises TransferError for a dtype without a name."""
+    """Return a tensor's bits in host memory. From an accelerator only the changes since `last` are copied, if the
+    tensor did not move; a copy of the tensor stays there. Raises TransferError for a dtype without a name."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     if last is None or last.on_device is None or last.on_device.device != tensor.device:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)

@@ -1,12 +1,9 @@
 """The code of `fast`: the gaps before the changed elements of an array, their signs, and how far they moved.
 
-A gap is the number of unchanged elements before a changed one. Most elements move by one, so only the others are sent:
-the gaps between those among the changed elements, and their distances less two. If more than half moved further, every
-distance is sent, less one. The numbers are in Rice codes; a sign is one bit.
-
-A Rice code of a number is its upper part in ones that a zero ends, then its `k` lower bits. `k` follows the mean of the
-numbers after each eight, so that there are no tables and the code adapts along the array. Bits are packed least
-significant first; each run of numbers begins with a byte."""
+Most elements move by one, so only others are sent: the gaps between them among the changed elements, and their
+distances less two; if more than half moved further, all distances less one. Signs are bits, numbers Rice codes: the
+upper part in ones that a zero ends, then the `k` lower bits. `k` follows the mean of the numbers after each eight, so
+that there are no tables. Bits are packed least significant first; each run of numbers begins with a byte."""
 
 import threading
 
@@ -20,7 +17,7 @@ from rose.runtime.transfer.errors import TransferError
 Words = npt.NDArray[np.uint32]
 Steps = npt.NDArray[np.int32]
 
-_BEYOND_BYTES = 72  # Bytes after the last that `_read` may look at; what they hold means nothing.
+_BEYOND_BYTES = 72  # `_read` may read this many bytes past the end; their content does not matter.
 _ESCAPE = 20  # A quotient this long is an escape: the value follows in 32 bits.
 _PAIRED = 7  # Up to this parameter two codes that are no escapes have no more bits than are looked at.
 _LARGEST = 31  # Up to this parameter no code has more bits than are looked at.
@@ -31,7 +28,6 @@ _own = threading.local()
 
 
 def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
-    """Return the code of the changes that `differences.find` found among so many elements."""
     changed = gaps.size
     words, between, far = _room(changed)
     far_count = _split(steps, words.view(np.uint8), between, far)
@@ -65,13 +61,12 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
 
 
 def _parameter(size: int, events: int) -> int:
-    """Return the Rice parameter that fits the gaps before `events` among `size`."""
     mean = (size - events) // (events + 1)
     return max(mean.bit_length() - 1, 0)
 
 
 def _room(changed: int) -> tuple[Words, Words, Words]:
-    """Return this thread's buffers for the code of so many changes, and for twice as many numbers."""
+    """Return this thread's buffers for the code of `changed` changes, and for twice as many numbers."""
     if changed > getattr(_own, "changed", -1):
         _own.changed = 2 * changed
         _own.words = np.empty(5 * _own.changed + 8, np.uint32)
@@ -81,8 +76,8 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Write a sign bit for each step, and the gaps before and the distances of steps that go further. Returns the count
-    of distances: those of more than one, less two; or all, less one, without gaps."""
+    """Write a sign bit for each step, and the gaps and distances of far steps. Returns the count of distances: of far
+    steps, less two; or of all steps, less one, without gaps."""
     byte: Int = 0
     far_count: Int = 0
     last: Int = -1
@@ -92,7 +87,7 @@ def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
         if i & 7 == 7:
             signs[i >> 3] = byte
             byte = 0
-        between[far_count] = i - last - 1  # Written whether it goes further or not: one too many has room.
+        between[far_count] = i - last - 1  # Written for a near step too: the buffer has room for one more.
         far[far_count] = abs(step) - 2
         if abs(step) > 1:
             last = i
@@ -108,7 +103,6 @@ def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
 
 @jit
 def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
-    """Join the steps that `_split` took apart. Returns False if a far step lies past the end."""
     for i in range(steps.size):
         steps[i] = 1 - 2 * (np.int64(signs[i >> 3]) >> (i & 7) & 1)
     if far.size == steps.size:
@@ -143,8 +137,8 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers below 2**32 from the bit `at`, the first with the parameter `k`. Returns the bit after them. `out`
-    needs two words for each number, and one more; the words from `at` on may hold anything."""
+    """Write numbers below 2**32 from bit `at`; return the bit after them. `out` needs two words per number, plus
+    one."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -190,16 +184,15 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Fill `values` with what `_write` wrote from the bit `at`. Returns the bit after them, or -1 if `data` is too
-    short: no number may begin in its last `_BEYOND_BYTES`."""
+    """Read numbers of `_write`; return the bit after them, -1 if one begins in the last `_BEYOND_BYTES` of `data`."""
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
     total = _FIRST << k
     for begin in range(0, values.size, 8):
-        if at > end:  # Eight are no longer than what lies beyond.
+        if at > end:  # Eight numbers are no longer than `_BEYOND_BYTES`.
             return -1
         for i in range(begin, min(begin + 8, values.size)):
-            if i & 1 == 0 or k > _PAIRED:  # Else the word of the last look holds this code too.
+            if i & 1 == 0 or k > _PAIRED:  # Otherwise the last word holds this code too.
                 word = _look(data, at)
             quotient = zeros_below(~word)
             if quotient < _ESCAPE:

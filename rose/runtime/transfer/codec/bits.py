@@ -19,7 +19,7 @@ _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
-    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for a dtype without one."""
+    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for a dtype without a name."""
     if tensor.dtype not in _NAMES:
         raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {', '.join(_NAMES.values())}")
     return _NAMES[tensor.dtype]
@@ -40,20 +40,20 @@ def to_bits(name: str, tensor: torch.Tensor) -> Bits:
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
     if host.is_cuda:
-        # Into pinned memory it comes several times faster; torch keeps that for the next tensor.
+        # Pinned memory is several times faster; torch keeps it for the next tensor.
         host = torch.empty(host.shape, dtype=host.dtype, pin_memory=True).copy_(host)
     bits: Bits = host.cpu().numpy().view(expected)
     return bits.reshape(tuple(tensor.shape))
 
 
 def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
-    """Return a CPU tensor over the memory of `bits`."""
+    """Return a CPU tensor that shares the memory of `bits`."""
     signed = bits.reshape(-1).view(_SIGNED[bits.itemsize])
     return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(bits.shape)
 
 
 def digest(bits: Bits, turn: Turn = at_once) -> str:
-    """Return the XXH3-128 of the array's memory in hex. It finds accidents, and is not a signature."""
+    """Return the XXH3-128 of the array's memory in hex. It detects accidents, and is no signature."""
     memory = bits.reshape(-1).view(np.uint8)
     hasher = xxhash.xxh3_128()
     for start in range(0, memory.size, PORTION_BYTES):

@@ -1,5 +1,4 @@
-"""Blocks of an array, each encoded at once in one of several threads. A block is large enough for its codes to adapt,
-and small enough to stay in the cache until it is decoded."""
+"""Encodes blocks of an array in several threads. A block stays in the cache until it is decoded."""
 
 import os
 import threading
@@ -16,32 +15,31 @@ from rose.runtime.transfer.codec.bitcoding import Steps, Words
 from rose.runtime.transfer.codec.header import Bits, Buffer, Header
 from rose.runtime.transfer.errors import TransferError
 
-#: How many elements of a block changed, and its code: in `fast`, or in the array's encoding (None: it is too long).
+#: Number of changed elements in a block, and its code in `fast` or in the array's encoding (None: too long).
 FastBlock = tuple[int, bytes]
 SentBlock = tuple[int, bytes | None]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _BLOCK_ELEMENTS = 1 << 21
-#: An array of fewer blocks has one thread: others take other tensors, and more would only wait for each other.
-_IN_THREADS = 16
+_IN_THREADS = 16  # An array of fewer blocks has one thread: other threads take other tensors.
 _own = threading.local()
 
 
 def cuts(elements: int) -> list[slice]:
-    """Return the array in blocks; a short end joins the block before it."""
+    """Cut the array into blocks; a short end joins the block before it."""
     count = max(elements // _BLOCK_ELEMENTS, 1)
     ends = [*range(_BLOCK_ELEMENTS, count * _BLOCK_ELEMENTS, _BLOCK_ELEMENTS), elements]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
-    """Return results in the order of the jobs, one for each block, on all cores for a large array."""
+    """Return the results of all jobs (one per block), in order, on all cores for a large array."""
     return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
 
 
 def room(elements: int) -> tuple[Words, Steps]:
-    """Return this thread's buffers for gaps and steps, since touching new memory takes longer."""
+    """Return this thread's buffers for gaps and steps: touching new memory takes longer."""
     if elements > getattr(_own, "room", -1):
         _own.room = max(elements, 2 * _BLOCK_ELEMENTS)
         _own.gaps, _own.steps = np.empty(_own.room, np.uint32), np.empty(_own.room, np.int32)
@@ -68,14 +66,13 @@ def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
 
 
 def encode(base: Bits, gaps: Words, steps: Steps, header: Header) -> SentBlock:
-    """Return the code of a block's changes in the header's encoding."""
     if header.encoding == "small" and gaps.size:
         return gaps.size, rangecoding.encode(_exponents(base, header), gaps, steps)
     return fast(base.size, gaps, steps)
 
 
 def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
-    """Return the code of a block's changes, and change `base` by decoding that code. Raises TransferError."""
+    """Return the code of a block's changes, and decode it into `base`. Raises TransferError."""
     if header.encoding == "fast":
         sent: SentBlock = block
     else:
@@ -105,7 +102,7 @@ def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) ->
 
 
 def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
-    """Return each element's exponent, or its lowest eight bits."""
+    """Return the exponent of each element, or its lowest eight bits."""
     exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
     return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
 
@@ -115,7 +112,7 @@ def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
     try:
         for future in futures:
             yield future.result()
-    finally:  # None may write any more once this has failed: whoever tries again uses the same memory.
+    finally:  # Wait for all threads, also after an error: the next call uses the same memory.
         for future in futures:
             future.cancel()
         wait(futures)

@@ -14,7 +14,7 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of each block of an array in the code of `fast`, a fifth of the memory of places and steps."""
+    """The changes of each block of an array, in `fast` code: a fifth of the memory of positions and steps."""
 
     elements: int
     item_bytes: int
@@ -28,7 +28,7 @@ class Changes:
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
 
     def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:
-        """Return the changed positions of the flattened array, rising, and their steps in [-`half`, `half`)."""
+        """Return the changed positions of the flattened array, ascending, and their steps in [-`half`, `half`)."""
         places, all_steps = [], []
         for cut, block in self.cut():
             gaps, steps = blocks.gaps_and_steps(cut.stop - cut.start, block)
@@ -76,7 +76,7 @@ def undo(new: Bits, done: Changes) -> None:
 
 
 def check_alike(base: Bits, new: Bits) -> None:
-    """Raise TransferError unless one can be encoded against the other."""
+    """Raise TransferError unless both arrays have the same shape and dtype."""
     check_array(base)
     check_array(new)
     if base.shape != new.shape or base.dtype != new.dtype:

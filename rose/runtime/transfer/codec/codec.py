@@ -2,16 +2,16 @@
 
 Nearly every weight that an optimiser step changes in bf16 moves by one unit in the last place. So a delta has the
 positions of the changed elements, and how far each moved in ULP order: the bijection of bit patterns onto integers that
-sorts floats, with -0 just below +0 and NaNs at both ends. Distances are modulo 2**bits, so that any bit pattern, a NaN
-payload included, comes back exactly. There are three encodings:
+sorts floats, with -0 just below +0 and NaNs at both ends. Distances are modulo 2**bits, so any bit pattern, NaN
+payloads included, is restored exactly. There are three encodings:
 - `fast` (`bitcoding`): gaps, signs and distances as Rice codes, at the speed of memory over unchanged elements;
-- `small` (`rangecoding`): an arithmetic code whose probabilities depend on the exponent of the base. It takes longer,
-  and comes within a few percent of the entropy given the base;
+- `small` (`rangecoding`): an arithmetic code with probabilities by the exponent of the base, slower, within a few
+percent of the entropy given the base;
 - `dense`: the array itself, where neither is smaller.
 
 Several threads encode and decode the blocks of an array. An encoded array is a `header`, and then the blocks if any
-element changed. Each of several blocks begins with the varints of its changed elements and its bytes; an unchanged one
-has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape."""
+element changed. Each of several blocks begins with the varints of its changed elements and its bytes; an unchanged
+block has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,8 +34,8 @@ from rose.runtime.transfer.codec.header import (
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn, at_once
 
-_MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # By bytes per element, of e4m3, bf16 and fp32: `encode` is told of another type.
-SMALL_FROM = 0.05  # Above this share of changed elements, what `small` saves on the wire is worth its time.
+_MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # By bytes per element: e4m3, bf16 and fp32. Callers pass it for other types.
+SMALL_FROM = 0.05  # Above this share of changed elements, the bytes that `small` saves are worth its time.
 SMALL_ELEMENTS = 1 << 17  # Up to this many elements the time does not matter.
 _Block = tuple[slice, int, memoryview]  # A block: its elements, the number of changes, and their code.
 _SAMPLED_PARTS = 64
@@ -45,10 +45,10 @@ _SAMPLED_ELEMENTS = 2048
 def encode(
     base: Bits | None, new: Bits, *, encoding: Encoding | None = None, mantissa_bits: int | None = None
 ) -> bytes:
-    """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full if `base` is None. Without
-    `encoding` it is `small` up to `SMALL_ELEMENTS` elements or above a share of `SMALL_FROM` changed, else `fast`.
-    `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's for one. The result has at most
-    `new.nbytes + HEADER_BYTES` bytes: a longer delta becomes `dense`."""
+    """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full without `base`. By default the
+    encoding is `small` up to `SMALL_ELEMENTS` elements or above a changed share of `SMALL_FROM`, else `fast`.
+    `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's for one. A delta longer than `new` becomes
+    `dense`, so the result has at most `new.nbytes + HEADER_BYTES` bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None or encoding == "dense":
@@ -64,9 +64,8 @@ def encode(
 
 
 def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None) -> tuple[bytes, Changes]:
-    """Encode `new` as `encode` does, and turn `base` into it, in place, by decoding the code. Also returns the changes.
-    Each block is decoded while it lies in the cache. If the result is `dense`, `base` has what the blocks decode to.
-    Raises TransferError as `decode` does."""
+    """Encode `new` as `encode` does, and decode each block into `base` while it lies in the cache. Also returns the
+    changes. If the result is `dense`, `base` still gets the decoded blocks. Raises TransferError as `decode` does."""
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _header(new, _chosen(old, flat), mantissa_bits)
@@ -81,7 +80,7 @@ def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None) -> tuple
 
 
 def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> bytes:
-    """Encode the result of `changes`, and turn `base` into it, as `advance` does; `fast` above `SMALL_ELEMENTS`."""
+    """Encode the result of `changes` and turn `base` into it, as `advance` does; `fast` above `SMALL_ELEMENTS`."""
     flat = base.reshape(-1)
     header = _header(base, "small" if base.size <= SMALL_ELEMENTS else "fast", mantissa_bits)
 
@@ -92,10 +91,9 @@ def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> b
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array that `encode` was given, in `out` or in a new buffer; `base` is only read. A block is a turn.
-    `base` gives shape and dtype; a dense `blob` ignores its values. `out` may be `base` itself, which is fastest. A
-    wrong base of the right shape goes unnoticed here: compare hashes before and after. Raises TransferError for a
-    malformed blob; the content of `out` is then undefined."""
+    """Return the array that was encoded, in `out` or a new buffer; `out` may be `base` itself, which is fastest. `base`
+    gives shape and dtype. A block is a turn. A wrong base of the right shape is not noticed: compare hashes before and
+    after. Raises TransferError for a malformed blob; the content of `out` is then undefined."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:
@@ -127,7 +125,6 @@ def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_on
 
 
 def _blocks(header: Header, body: memoryview) -> list[_Block]:
-    """Return the blocks of an encoded array. Raises TransferError."""
     cuts = blocks.cuts(header.elements)
     cut_blocks: list[_Block]
     if not header.changed:
@@ -170,7 +167,6 @@ def _chosen(base: Bits, new: Bits) -> Encoding:
 
 
 def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
-    """Return the encoded array: its blocks, or `new` itself where that is no longer."""
     header = replace(header, changed=sum(changed for changed, _ in sent))
     parts = [header.packed]
     for changed, code in sent if header.changed else []:

@@ -1,5 +1,5 @@
-"""Numba as the codec uses it, and machine instructions that Python lacks. Compiled functions that call each other stay
-in one file: numba's cache of a file does not see changes in another."""
+"""Numba as the codec uses it, and machine instructions that Python lacks. Compiled functions that call each other must
+be in one file: numba's cache of a file does not see changes in another."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -26,7 +26,6 @@ def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @instruction
 def ones(_: Any, word: Any) -> Any:
-    """Return the number of set bits."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 

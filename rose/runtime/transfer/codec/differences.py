@@ -1,7 +1,5 @@
-"""Differences between two arrays of bit patterns, and the way back, compiled. `find` returns the gap before each
-changed element and its step in ULP order, modulo 2**bits. `move` takes the steps, `merge` joins two sets of steps, and
-`pick` copies the changed elements instead. 64 elements are compared at once, and differences are counted without
-branches, since a mispredicted branch costs more than all the rest."""
+"""Compiled differences between two arrays of bit patterns. They compare 64 elements at once, and count differences
+without branches, since a mispredicted branch costs more than all other work."""
 
 from typing import Any
 
@@ -12,15 +10,15 @@ from numba.core import cgutils
 
 from rose.runtime.transfer.codec.compiled import Array, Int, instruction, jit, ones, zeros_below
 
-_FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both arrays' part stays in the nearest cache.
-_MOVED_AT_ONCE = 512  # Elements moved after their places were added up: no step waits for the place of the next.
+_FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both parts fit the nearest cache.
+_MOVED_AT_ONCE = 512  # Elements moved after their places were added up, so that no step waits for another place.
 _NOWHERE = np.int64(1) << 62
 _U = np.uint64
 
 
 @instruction
 def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
-    """Return a bit for each of the 64 elements from `at` that differs. Checks no bounds."""
+    """Return a bit for each differing element among the 64 from `at`. Checks no bounds."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loaded = []
@@ -35,7 +33,7 @@ def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
 
 @instruction
 def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
-    """Copy the elements from `begin` to `end`, which do not overlap. Checks no bounds."""
+    """Copy elements that do not overlap. Checks no bounds."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         places = []
@@ -50,7 +48,7 @@ def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
 
 @jit
 def _ulp_order(bits: Int, half: Int) -> Int:
-    """Return the bit pattern's place among all; `half` is 2**(bits - 1)."""
+    """Return the rank of the bit pattern; `half` is 2**(bits - 1)."""
     negative = -np.int64(bits >= half)
     return bits ^ (negative & (half - 1) | half)
 
@@ -63,8 +61,8 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gap before each changed element, and its step. Returns how many changed. A step is modulo 2 * `half`,
-    in [-half, half). `gaps` and `steps` have room for every element."""
+    """Write the gap before each changed element, and its step; return the number of changes. A step is modulo 2 *
+    `half`, in [-half, half). `gaps` and `steps` need room for every element."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -74,7 +72,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
         for at in range(0, old.size - 63, 64):
             differ = _differ(old, now, np.uintp(at))
             end = count + ones(differ)
-            for i in range(4):  # Seldom are there more than four: those are written whether they are there or not.
+            for i in range(4):  # There are seldom more than four, so four are always written.
                 places[count + i] = at + zeros_below(differ)
                 differ &= differ - _U(1)
             for i in range(count + 4, end):
@@ -96,8 +94,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo) times the steps. False if they lead past its end. If
-    `new` is `base` itself, only moved elements are touched."""
+    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo) times the steps; False if they pass the end."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -121,7 +118,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write `first`, then `second`, to `gaps` and `steps`, which have room for both; return the number of steps."""
+    """Write `first`, then `second`, to `gaps` and `steps`, which need room for both; return the number of steps."""
     count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE
@@ -138,7 +135,7 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
             j += 1
             other = other + np.int64(second[0][j]) + 1 if j < second[0].size else _NOWHERE
         step = (step + half & 2 * half - 1) - half
-        if step:  # Else it went back to where it was.
+        if step:  # A step of 0 restored the element.
             gaps[count] = at - before - 1
             steps[count] = step
             before = at
@@ -148,7 +145,7 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write the rising places and new values of changed elements. Returns their number; -1 if there is no room."""
+    """Write ascending positions and new values of changed elements; return their number, -1 without room."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = _differ(base, new, np.uintp(at))

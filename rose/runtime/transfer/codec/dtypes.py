@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 _Bits = np.dtype[np.unsignedinteger[Any]]
-_TYPES: dict[str, tuple[_Bits, int]] = {  # The unsigned integers that hold each type, and the bits of its mantissa.
+_TYPES: dict[str, tuple[_Bits, int]] = {  # The unsigned integer for each type, and the bits of its mantissa.
     "bfloat16": (np.dtype(np.uint16), 7),
     "float16": (np.dtype(np.uint16), 10),
     "float32": (np.dtype(np.uint32), 23),

@@ -1,7 +1,6 @@
-"""A 64-bit fingerprint of a tensor's bit patterns, which an accelerator computes in place. XXH3 runs on the host only,
-and would need the weights there. This is a sum modulo 2**64 over words of eight bytes: each is offset by its place and
-then mixed by a bijection. The order of the sum is free, and all devices agree. A change within one aligned word always
-changes the sum; about one in 2**64 changes of several words is missed. It finds accidents, and is no signature."""
+"""A 64-bit fingerprint of bit patterns that an accelerator computes in place, where XXH3 cannot run: the sum modulo
+2**64 of all words of eight bytes, each offset by its place and mixed by a bijection. All devices agree, since the order
+of the sum is free. It always detects a change within one aligned word, and misses about one in 2**64 larger changes."""
 
 from typing import Any
 
@@ -13,9 +12,9 @@ from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
 _WORD_BYTES = 8
-_BLOCK_WORDS = 1 << 21  # Mixed at once by an accelerator: 16 MB, which its cache holds, and well under a millisecond.
-#: By how much each place moves its word, and the odd factors of the rounds: those of splitmix64 and of MurmurHash3.
-#: With two rounds, flipping all four signs of a word of bfloat16 twice cancels out far too often; with three not.
+_BLOCK_WORDS = 1 << 21  # Words mixed at once on an accelerator: 16 MB fit its cache, and take well under a millisecond.
+#: The offset of a word for each place, and the odd factors of the rounds: from splitmix64 and MurmurHash3. Two rounds
+#: are too few: flipping all four signs of a bfloat16 word twice cancels out far too often.
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53, 0xD6E8FEB86659FD93)
 _U = np.uint64
@@ -24,7 +23,7 @@ _FIRST, _SECOND, _THIRD = (_U(factor) for factor in _FACTORS)
 
 
 def of_bits(bits: Bits, turn: Turn = at_once) -> int:
-    """Return the fingerprint of an array in host memory, in C order; each few megabytes are a turn."""
+    """Return the fingerprint of an array in host memory, in C order. Each portion of a few megabytes is a turn."""
     memory = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     whole = memory.size // _WORD_BYTES * _WORD_BYTES
     total = 0
@@ -40,8 +39,8 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint of a tensor's elements in C order as a `dtype`; None if one is not exact in it. It runs on
-    the tensor's device, which needs a second copy unless the elements lie in that order. A block is a turn."""
+    """Return the fingerprint of a tensor's elements in C order as `dtype`; None if `dtype` cannot hold a value. Runs on
+    the tensor's device, with a second copy unless the tensor is contiguous. A block is a turn."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))
@@ -61,7 +60,6 @@ def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) ->
 
 
 def _words(block: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous block's memory as integers of eight bytes, the last padded with zeros."""
     aligned = block.storage_offset() * block.element_size() % _WORD_BYTES == 0
     if aligned and block.nbytes % _WORD_BYTES == 0:
         return block.view(torch.int64)
@@ -71,10 +69,9 @@ def _words(block: torch.Tensor) -> torch.Tensor:
 
 
 def _mixed(words: torch.Tensor, steps: torch.Tensor, first: int) -> torch.Tensor:
-    """Return the sum over a block whose first word is number `first`."""
     mixed = words + steps[: words.numel()]
     mixed += _signed(first * _STEP)
-    # Torch shifts signed integers only, which would copy the sign: the upper half is moved onto the lower instead.
+    # Torch only shifts signed integers, which copies the sign: move the upper half onto the lower one instead.
     lower, upper = mixed.view(torch.int32).view(-1, 2).unbind(1)
     for factor in _FACTORS:
         lower.bitwise_xor_(upper)
@@ -84,7 +81,6 @@ def _mixed(words: torch.Tensor, steps: torch.Tensor, first: int) -> torch.Tensor
 
 
 def _signed(number: int) -> int:
-    """Return the int64 with these bits."""
     return (number + 2**63) % 2**64 - 2**63
 
 

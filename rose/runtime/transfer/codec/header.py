@@ -15,13 +15,13 @@ Bits = npt.NDArray[np.unsignedinteger[Any]]
 Buffer = bytes | memoryview
 Encoding = Literal["dense", "fast", "small"]
 
-_NUMBER_BYTES = 9  # The most that a number takes.
+_NUMBER_BYTES = 9  # A number takes at most this many bytes.
 _MAGIC = 0xD3
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
 _ITEM_BYTES = (1, 2, 4)
-#: What the second byte of a header says: encoding, bytes per element, bits of the mantissa.
+#: Meaning of a header's second byte: encoding, bytes per element, bits of the mantissa.
 _KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
-HEADER_BYTES = 2 + 2 * _NUMBER_BYTES  # The most that a header takes.
+HEADER_BYTES = 2 + 2 * _NUMBER_BYTES  # A header takes at most this many bytes.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +34,10 @@ class Header:
 
     @property
     def half(self) -> int:
-        """Half of the bit patterns that an element can have."""
         return 1 << (8 * self.item_bytes - 1)
 
     @property
     def packed(self) -> bytes:
-        """The header's bytes, at most `HEADER_BYTES`."""
         kind = _KINDS.index((self.encoding, self.item_bytes, self.mantissa_bits))
         return bytes([_MAGIC, kind]) + packed_number(self.elements) + packed_number(self.changed)
 
@@ -63,7 +61,7 @@ def read_header(blob: Buffer) -> tuple[Header, memoryview]:
 
 
 def check_array(array: Bits) -> None:
-    """Raise TransferError unless the codec can take the array."""
+    """Raise TransferError for an array that the codec cannot take."""
     if array.dtype.kind != "u" or array.itemsize not in _ITEM_BYTES or not array.flags.c_contiguous:
         raise TransferError(f"expected a C-contiguous array of uint8, uint16 or uint32 bit patterns, got {array.dtype}")
 
@@ -79,7 +77,7 @@ def packed_number(value: int) -> bytes:
 
 
 def take_number(data: Buffer, at: int) -> tuple[int, int]:
-    """Return the varint at byte `at`, and the byte after it. Raises TransferError without one."""
+    """Return the varint at byte `at`, and the position after it. Raises TransferError without a varint."""
     value = 0
     for number, byte in enumerate(data[at : at + _NUMBER_BYTES]):
         value |= (byte & 127) << 7 * number

@@ -1,14 +1,12 @@
 """The code of `small`: a binary arithmetic code with learnt probabilities.
 
-Its questions: whether each element changed, and for a changed one the bit length of its step, the bit after the
-uppermost, and last, with even odds, the lower bits and the sign. Probabilities are kept for each *context*, the
-exponent of the base: a step moves small weights more often and further than large ones. Both sides learn them from
-earlier answers, so only the answers are sent, each in about -log2 of its probability bits. The whole comes within a
-few percent of the entropy, after a hundred changes as well as after a million.
+It codes whether each element changed, the bit length of its step, the bit after the uppermost, and with even odds the
+lower bits and the sign. Probabilities are kept for each *context*, the exponent of the base: a step moves small weights
+more often and further than large ones. Both sides learn them from earlier answers, so only the answers are sent, each
+in about -log2 of its probability bits: within a few percent of the entropy, after a hundred changes or a million.
 
-An answer narrows the range [low, low + span) of 32-bit numbers in proportion to its probability. Whenever the range is
-narrower than 2**24, its uppermost byte is written and it is widened by eight bits. One more byte gives a number in the
-last range; the bytes after it are zeros."""
+An answer narrows the range [low, low + span) of 32-bit numbers in proportion to its probability. A range narrower than
+2**24 is widened by eight bits, after its uppermost byte is written. One more byte gives a number in the last range."""
 
 import numpy as np
 
@@ -16,25 +14,24 @@ from rose.runtime.transfer.codec.bitcoding import Steps, Words
 from rose.runtime.transfer.codec.compiled import Array, Int, jit, zeros_above
 from rose.runtime.transfer.errors import TransferError
 
-#: A state is the probability of "no" in units of 2**-22, and in the ten bits below how often it was learnt from.
+#: A state: the probability of "no" in units of 2**-22, and in its ten lower bits the number of answers learnt.
 _ODDS_BITS, _SEEN_BITS = 22, 10
 _SEEN = (1 << _SEEN_BITS) - 1
 _EVEN = 1 << (_ODDS_BITS + _SEEN_BITS - 1)
 _SEEN_MOST = 511
-#: How much of what is missing to an answer is learnt from it, in units of 2**-16: as a mean of all answers so far does.
+#: Learning rate by number of answers, in units of 2**-16: the state follows the mean of all answers so far.
 _RATES = (65536 / (np.arange(_SEEN_MOST + 1) + 1.5)).astype(np.int64)
 _SPAN = (1 << 32) - 1
 _NARROW = 1 << 24
 _CONTEXTS = 256
 _LENGTHS = 32  # A step is at most 32 bits long.
-#: The states of a context, after those of all that say whether an element changed: is a step longer than so many bits,
-#: and the bit after the uppermost of so long a step.
+#: States of a context: first whether an element changed, then by bit length whether a step is longer, and the bit after
+#: the uppermost.
 _STATES = 2 * _LENGTHS
 
 
 def encode(contexts: Array, gaps: Words, steps: Steps) -> bytes | None:
-    """Encode the changes that `differences.find` found, given a context below 256 of every element. Returns None if the
-    code takes more than eight bytes for each element."""
+    """Encode the changes of `differences.find`, given each element's context below 256; None above eight bytes each."""
     out = np.empty(8 * contexts.size + 64, np.uint8)
     length = _write(contexts, gaps, steps, out)
     return out[:length].tobytes() if length <= out.size else None
@@ -64,7 +61,7 @@ def _learnt(state: Int, answer: Int) -> Int:
 
 @jit
 def _put_byte(out: Array, at: Int, low: Int) -> Int:
-    """Write the uppermost byte of `low`; past the end of `out` it only counts."""
+    """Write the uppermost byte of `low`; past the end of `out` only count it."""
     if at < out.size:
         if low > _SPAN:
             carry = at - 1
@@ -101,7 +98,7 @@ def _put_plain(out: Array, at: Int, low: Int, span: Int, value: Int, width: Int)
 
 @jit
 def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
-    """Write the changes; return the size of their code, of which `out` has what fits."""
+    """Write the changes; return the size of their code, also if `out` is too short for it."""
     states = np.full(_CONTEXTS + _CONTEXTS * _STATES, _EVEN, np.uint32)
     at = low = 0
     span = _SPAN
@@ -129,7 +126,7 @@ def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
 
 @jit
 def _get(data: Array, at: Int, code: Int, span: Int, states: Array, context_start: Int) -> tuple[Int, Int, Int, Int]:
-    """Return an answer, and the place; `code` is the offset of the written number in the range."""
+    """Decode an answer; return it with the new state. `code` is the offset of the coded number in the range."""
     state = np.int64(states[context_start])
     part = span * (state >> _SEEN_BITS) >> _ODDS_BITS
     if code < part:
@@ -165,7 +162,7 @@ def _byte(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
-    """Fill `gaps` and `steps`; return their code's size, -1 if the elements end first. Past `data` zeros are read."""
+    """Fill `gaps` and `steps`; return the size of their code, -1 if the elements end first. Zeros follow `data`."""
     states = np.full(_CONTEXTS + _CONTEXTS * _STATES, _EVEN, np.uint32)
     code, span = 0, _SPAN
     for at in range(4):
@@ -196,4 +193,4 @@ def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
         far = far << max(length - 1, 0) | plain >> 1
         sign = -(plain & 1)
         steps[number] = (far ^ sign) - sign
-    return at - 3  # Four bytes were looked at ahead, of which one was written.
+    return at - 3  # Four bytes were read ahead, and the encoder wrote one of them.

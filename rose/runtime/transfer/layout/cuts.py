@@ -31,8 +31,8 @@ class Cut:
 def cut_whole(
     tensors: Mapping[str, torch.Tensor], model: ModelShape | None, cells: Mapping[str, Sequence[Piece]]
 ) -> list[Cut]:
-    """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in the memory of an earlier
-    one (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
+    """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in an earlier one's memory
+    (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
     cuts = []
     for name, tensor in _distinct(tensors).items():
         shape = tuple(tensor.shape)
@@ -61,7 +61,7 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError unless the tensors are as in the published `version`; `whole`: all of them are given."""
+    """Raise TransferError unless the tensors match the published `version`. `whole`: all tensors must be there."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):

@@ -1,6 +1,5 @@
-"""The engine's parameters under the trainer's names. Like most engines SGLang fuses parameters: `qkv_proj` has the rows
-of q, k and v, `gate_up_proj` those of gate and up. Checkpoints and trainers name the parts. Each part is a row slice,
-so its view is contiguous and writes to the engine."""
+"""The engine's parameters under the trainer's names. SGLang fuses parameters: `qkv_proj` has the rows of q, k and v,
+`gate_up_proj` those of gate and up. Each part is a row slice, so its view is contiguous and writes to the engine."""
 
 from collections.abc import Iterable
 
@@ -20,10 +19,10 @@ def hf_views(
     rank: int = 0,
 ) -> dict[str, torch.Tensor]:
     """Return views of `model.named_parameters()` under Hugging Face names, sharing the engine's memory. Head counts are
-    those of this rank. Engines pad the vocabulary (SGLang to a multiple of 64) and split it evenly over `tp` ranks: the
-    whole model's `vocab_size` leaves the padding rows of embedding and output head out, and a rank of padding only
-    lacks the name. The views are the boxes of `shards.receiver_regions`. Quantised or packed weights are not covered.
-    Raises TransferError for a parameter whose rows do not fit the head counts or the vocabulary."""
+    per rank. Engines pad the vocabulary (SGLang to a multiple of 64) and split it evenly over `tp` ranks. With the
+    model's `vocab_size` the views omit padding rows, and a rank of padding alone lacks the name. The views are the
+    boxes of `shards.receiver_regions`. Quantised and packed weights are not supported. Raises TransferError for a
+    parameter whose rows do not fit the head counts or the vocabulary."""
     views: dict[str, torch.Tensor] = {}
     for name, parameter in named_parameters:
         weight = parameter.data

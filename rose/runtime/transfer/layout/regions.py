@@ -13,8 +13,8 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, order=True, slots=True)
 class Region:
-    """The elements of a tensor with `start <= index < stop` on every axis. A scalar's region has no axes. Raises
-    TransferError unless 0 <= start <= stop on every axis."""
+    """The elements with `start <= index < stop` on every axis; a scalar has no axes. Raises TransferError unless 0 <=
+    start <= stop."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -39,22 +39,21 @@ class Region:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """The index of the box in an array of the whole tensor."""
         return tuple(itertools.starmap(slice, zip(self.start, self.stop, strict=True)))
 
     def intersect(self, other: Region) -> Region | None:
-        """Return the common elements, None without any. Raises TransferError if the axes differ in number."""
+        """Return the common box; None without common elements. Raises TransferError if the number of axes differs."""
         self._check_axes(other)
         start, stop = tuple(map(max, self.start, other.start)), tuple(map(min, self.stop, other.stop))
         return Region(start, stop) if all(map(operator.lt, start, stop)) else None
 
     def contains(self, other: Region) -> bool:
-        """Return whether `other` lies in this box. Raises TransferError if the axes differ in number."""
+        """Return whether `other` lies in this box. Raises TransferError if the number of axes differs."""
         self._check_axes(other)
         return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
 
     def within(self, outer: Region) -> Region:
-        """Return the same box relative to the corner of `outer`. Raises TransferError if it reaches out of `outer`."""
+        """Return this box relative to the corner of `outer`. Raises TransferError if it does not lie in `outer`."""
         if not outer.contains(self):
             raise TransferError(f"region {self} is not inside of {outer}")
         return Region(
@@ -62,7 +61,7 @@ class Region:
         )
 
     def between(self, axis: int, start: int, stop: int) -> Region | None:
-        """Return the elements whose index on `axis` is from `start` up to `stop`, None without any."""
+        """Return the part with `start <= index < stop` on `axis`; None if it is empty."""
         low, high = max(start, self.start[axis]), min(stop, self.stop[axis])
         return None if low >= high else Region(_put(self.start, axis, low), _put(self.stop, axis, high))
 
@@ -75,8 +74,8 @@ class Region:
 
 
 def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """Return elements `start` up to `stop` of a tensor in C order as boxes, contiguous, in order, at most 2 * axes - 1.
-    Raises TransferError if the range reaches out of the tensor."""
+    """Return elements `start` up to `stop` of a tensor in C order as at most 2 * axes - 1 contiguous boxes, in order.
+    Raises TransferError for a range outside of the tensor."""
     if not 0 <= start <= stop <= math.prod(shape):
         raise TransferError(f"elements {start} up to {stop} are not inside of a tensor of shape {shape}")
     if start == stop:
@@ -84,7 +83,7 @@ def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region,
     if not shape:
         return (Region((), ()),)
     row = math.prod(shape[1:])
-    first, last = -(-start // row), stop // row  # the rows that are whole
+    first, last = -(-start // row), stop // row  # Whole rows.
     if first > last:
         return _in_row(shape, last, start - last * row, stop - last * row)
     head = _in_row(shape, first - 1, start - (first - 1) * row, row) if start < first * row else ()
@@ -93,7 +92,7 @@ def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region,
 
 
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
-    """Return `whole`, cut on each axis at the edges of `regions`, in order. Boxes make up each region inside."""
+    """Cut `whole` on each axis at the edges of `regions`; return the boxes in order."""
     bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
     for region in regions:
         for axis, bound in enumerate(bounds):
@@ -106,10 +105,10 @@ def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
 
 
 def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:
-    """Return two regions with a common element, None without such a pair."""
+    """Return two regions with a common element; None without such a pair."""
     boxes = list(regions)
     axes = range(len(boxes[0].start)) if boxes else ()
-    # Along the axis where they begin at the most places, few are open at a time, however many there are.
+    # Sweep along the axis with the most starts, where few boxes are open at a time.
     axis = max(axes, key=lambda a: len({box.start[a] for box in boxes}), default=None)
     if axis is None:
         return (boxes[0], boxes[1]) if len(boxes) > 1 else None

@@ -1,6 +1,6 @@
-"""Parts of a model by rank: receivers as SGLang shards it, and the resulting cells and pieces. Tensors have
-their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank publishes the
-boxes it owns (`trainer_layouts`), cut so that whole pieces make up every receiver's box."""
+"""Parts of a model by rank, under Hugging Face names. Each tensor-parallel rank of a receiver needs one box of each
+tensor, split as SGLang does. Trainer ranks publish their boxes (`trainer_layouts`) in pieces that make up all of
+these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The published tensors of a model, their whole shapes, and the numbers that decide their split. Tied embeddings
-    have one name. `embed_tokens` and `lm_head` may have more rows than `vocab_size`, a trainer's padding. Raises
-    TransferError for head counts that do not divide, and for shapes that do not fit the numbers."""
+    """A model's published tensors with their whole shapes, and the numbers that decide their split. Tied embeddings
+    have one name. `embed_tokens` and `lm_head` may have more rows than `vocab_size`, as a trainer's padding. Raises
+    TransferError for head counts that do not divide, and for shapes that contradict the numbers."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -54,7 +54,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of tensor `name` that no receiver splits (a cell) or a publisher's part of one. `holders` are the ranks of
+    """A box of tensor `name` that no receiver splits (a cell), or a publisher's part of one. `holders`: the ranks of
     the finest layout that hold it."""
 
     name: str
@@ -63,13 +63,12 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds. Query
-    heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj, and key and
-    value heads; with more ranks than key and value heads, each head lies on tp / num_kv_heads ranks in a row. The
-    vocabulary is padded to a multiple of 64 (of 64 * tp if tp does not divide that) and split evenly; a rank of padding
-    only lacks the name. All else is whole. The rows of a name have the order of `fused.hf_views`. Attention data
-    parallelism, expert parallelism and packed weights are not covered. Raises TransferError for a split that SGLang
-    refuses, and for a rank out of range."""
+    """Return the box of each tensor on rank `rank` of an SGLang engine of `tp` tensor-parallel ranks. Query heads, rows
+    of gate and up, columns of o_proj and down_proj, and key and value heads are split evenly; if there are more ranks
+    than key and value heads, tp / num_kv_heads ranks in a row share a head. The vocabulary is padded to a multiple of
+    64 (of 64 * tp if tp does not divide 64) and split evenly; a rank of padding alone lacks the name. Other tensors are
+    whole. Rows have the order of `fused.hf_views`. Attention data parallelism, expert parallelism and packed weights
+    are not supported. Raises TransferError for a split that SGLang refuses, and for a rank out of range."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
@@ -86,9 +85,8 @@ def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_ro
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    """Return each tensor, cut at the edges of every rank of receivers of `tp` ranks or a divisor of it. A tensor's
-    cells are disjoint, ordered, and cover its published region. A receiver that SGLang refuses (3 ranks of 2 key and
-    value heads) does not count. Raises TransferError if SGLang refuses `tp` ranks."""
+    """Cut each tensor at the edges of every rank of receivers of `tp` ranks, or of a divisor that SGLang accepts. A
+    tensor's cells are disjoint, ordered, and cover its published region. Raises TransferError if SGLang refuses."""
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
@@ -101,8 +99,7 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
 
 
 def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
-    """Return what a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`. Raises
-    TransferError for a box or a name that the cells do not cover."""
+    """Cut a publisher's boxes `held` by the cells, in order. Raises TransferError for a box that no cells cover."""
     cut = []
     for name, regions in held.items():
         for region in regions:

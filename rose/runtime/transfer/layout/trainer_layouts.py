@@ -1,5 +1,5 @@
-"""The boxes of each tensor that a trainer's rank publishes, for the usual ways of spreading a model over ranks. Of
-several ranks that hold a box one publishes it, so that all ranks together publish every element exactly once."""
+"""The boxes of each tensor that a trainer's rank publishes, for the usual ways to spread a model over ranks. If several
+ranks hold a box, one publishes it: all ranks together publish every element exactly once."""
 
 import itertools
 import math
@@ -17,8 +17,8 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a trainer spreads its model over `ranks` ranks. `held` gives the boxes of one rank, padding included. For
-    another trainer write your own `held`, and `check_cover` it."""
+    """How a trainer spreads its model over `ranks` ranks. `held` returns the boxes of one rank, padding included. For
+    another trainer write your own `held`, and run `check_cover` on it."""
 
     ranks: int
     held: Callable[[ModelShape, int], Regions]
@@ -28,9 +28,8 @@ class Layout:
             raise TransferError(f"a layout of {self.ranks} ranks: expected 1 or more")
 
     def regions(self, model: ModelShape, rank: int) -> Regions:
-        """Return the boxes of each tensor that a rank publishes, without the names of which it publishes nothing. Each
-        box is contiguous in the rank's own memory. Raises TransferError for a rank out of range, for a model that
-        cannot be spread so, and for a box outside of its tensor."""
+        """Return the boxes of each tensor that a rank publishes, each contiguous in the rank's own memory. Raises
+        TransferError for a rank out of range, a model that does not fit the layout, and a box outside of its tensor."""
         check_rank(self.ranks, rank)
         by_name: Regions = {}
         for name, regions in self.held(model, rank).items():
@@ -78,12 +77,11 @@ def fsdp_flat(ranks: int) -> Layout:
 
 
 def tensor_parallel(ranks: int) -> Layout:
-    """Megatron's split: SGLang's, but with the vocabulary's rows, padding included, in chunks of ceil(rows / ranks).
-    The first of the ranks that hold a common box publishes it."""
+    """Megatron's split: SGLang's, but vocabulary rows in chunks of ceil(rows / ranks). The first holder publishes."""
 
     def held(model: ModelShape, rank: int) -> Regions:
         own = tensor_parallel_regions(model, ranks, rank, None)
-        # Ranks that hold the same follow each other.
+        # Ranks with equal boxes follow each other.
         before = tensor_parallel_regions(model, ranks, rank - 1, None) if rank else {}
         return {name: (region,) for name, region in own.items() if before.get(name) != region}
 
@@ -91,7 +89,7 @@ def tensor_parallel(ranks: int) -> Layout:
 
 
 def pipeline(ranks: int) -> Layout:
-    """Whole layers: layer i of n lies on rank i * ranks // n, the embedding on the first rank, all else on the last."""
+    """Whole layers: layer i of n on rank i * ranks // n, the embedding on the first rank, all else on the last."""
 
     def held(model: ModelShape, rank: int) -> Regions:
         layers = {name: int(match[1]) for name in model.shapes if (match := _LAYER.search(name))}
@@ -108,8 +106,7 @@ def pipeline(ranks: int) -> Layout:
 
 
 def check_cover(model: ModelShape, layout: Layout) -> None:
-    """Check before the first version that a layout's ranks together publish every element exactly once. Raises
-    TransferError naming the tensor if an element is published twice, never, or outside of the tensor."""
+    """Raise TransferError if a layout publishes an element twice, never, or outside of its tensor."""
     held: dict[str, list[Region]] = {name: [] for name in model.shapes}
     for rank in range(layout.ranks):
         for name, regions in layout.regions(model, rank).items():
@@ -123,6 +120,5 @@ def check_cover(model: ModelShape, layout: Layout) -> None:
 
 
 def _flat(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """Return the boxes of elements `start` up to `stop`, cut off at the tensor's ends."""
     total = math.prod(shape)
     return flat_regions(shape, min(max(start, 0), total), min(max(stop, 0), total))

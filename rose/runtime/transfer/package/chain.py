@@ -20,10 +20,10 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Return in `new` what the packages of `links` make of `bits`, the elements in `box`; `bits` is only read. Each
-    link has a package's pieces inside of the box (`inside`). Only the result is hashed, since a wrong base leads to
-    another result, unless a dense piece has a base. Then, or if the result is wrong, every base and every result on the
-    way is hashed too. Raises TransferError naming the first that differs from its package."""
+    """Apply a chain of packages to `bits`, the elements in `box`, and return the result in `new`; `bits` is only read.
+    Each of `links` has one package's pieces inside of the box (`inside`). Usually only the result is hashed, since a
+    wrong base gives a wrong result. If a dense piece has a base, or the result is wrong, every base and result on the
+    way is hashed too. Raises TransferError with the first piece that differs from its package."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)
@@ -37,10 +37,10 @@ def _walk(
     for index, pieces in enumerate(links):
         for piece in pieces:
             if piece.elements:
-                place: Any = (*piece.region.within(box).slices, ...)  # The dots make a scalar's place an array too.
+                place: Any = (*piece.region.within(box).slices, ...)  # The ellipsis makes a scalar an array too.
                 target = new[place]
                 with turn():
-                    # Not ascontiguousarray, which makes an axis for a scalar.
+                    # `ascontiguousarray` would add an axis to a scalar.
                     old = np.asarray((new if index else bits)[place], order="C")
                 if every and piece.base_xxh3 is not None and known.get(piece.key) != piece.base_xxh3:
                     _check_base(piece, old, turn)
@@ -54,7 +54,7 @@ def _walk(
 
 
 def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
-    """Return a tensor's pieces that make up `box`. Raises TransferError if one crosses its edge or some are missing."""
+    """Return a tensor's pieces that make up `box`. Raises TransferError if a piece crosses its edge or is missing."""
     contained = [piece for piece in pieces if box.contains(piece.region)]
     if (covered := sum(piece.elements for piece in contained)) != box.elements:
         raise TransferError(
@@ -65,7 +65,7 @@ def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEn
 
 
 def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
-    """Return the smallest box around `box` that whole pieces of each link make up."""
+    """Return the smallest box around `box` that consists of whole pieces in each link."""
     wider = box
     for pieces in links:
         for piece in pieces:

@@ -1,8 +1,6 @@
 """Manifests of packages of weights. A package is an anchor (a whole version) or a delta between two versions. Its
-tensors are cut into pieces; pieces for the same receivers lie together in chunks, which are named by their SHA-256.
-
-A manifest's file is a line with the SHA-256 of the rest, and the manifest as packed JSON: `tail -n +2 FILE | gzip -d`
-shows it. Each manifest has exactly one JSON, so that no bit of it can change unnoticed."""
+tensors are cut into pieces; pieces for the same receivers lie in chunks, named by their SHA-256. A manifest's file is a
+line with the SHA-256 of the rest, and the manifest as canonical JSON, packed: `tail -n +2 FILE | gzip -d` shows it."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ from rose.runtime.transfer.layout.regions import Region, overlapping
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose hashes cannot be compressed.
-#: Bounds of an unpacked manifest: numbers, texts and lists take far more memory than their JSON. A piece of a matrix is
-#: 58 of these values, so there is room for 400,000 pieces: 700 tensors on 570 ranks.
+#: Bounds of an unpacked manifest: values take far more memory than their JSON. A piece of a matrix has 58 values, so
+#: there is room for 400,000 pieces: 700 tensors on 570 ranks.
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
 _VALUE_SIGNS = (b",", b"[", b'"')
 _GZIP = 31  # Selects the gzip format in zlib.
@@ -42,22 +40,21 @@ _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The name of a package, which leads to `version` from `base_version`, or from nothing (an anchor)."""
+    """The name of a package, which leads from `base_version` (None: an anchor) to `version`."""
 
     version: Number
     base_version: Number | None
-    blob_bytes: Number = dataclasses.field(default=0, compare=False)  # Of all its chunks; `plan` minimises it.
-    run_id: Name = dataclasses.field(default="", compare=False)  # The RL run of these weights; "" without one.
+    blob_bytes: Number = dataclasses.field(default=0, compare=False)  # Size of all chunks; `plan` minimises it.
+    run_id: Name = dataclasses.field(default="", compare=False)  # The RL run that published it; "" without a run.
 
     @property
     def stem(self) -> str:
-        """File name without suffix, which `parse` reads."""
+        """File name without suffix; `parse` reads it."""
         origin = "anchor" if self.base_version is None else f"from-{self.base_version:08d}"
         return f"{self.version:08d}-{origin}"
 
     @classmethod
     def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
-        """Return the package of a file name, or None for another name."""
         if (match := _STEM.fullmatch(stem)) is None:
             return None
         return cls(int(match[1]), None if match[2] is None else int(match[2]), blob_bytes)
@@ -73,7 +70,7 @@ class Chunk:
 class TensorInfo:
     name: str
     dtype: str
-    shape: tuple[int, ...]  # The whole published tensor's, not that of a rank's part.
+    shape: tuple[int, ...]  # Shape of the whole published tensor.
 
     @property
     def elements(self) -> int:
@@ -83,7 +80,7 @@ class TensorInfo:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
     """One box of a tensor: the place of its encoded bytes, and the XXH3-128 of its base and of its result. `shape` is
-    that of the whole tensor; the box is `start <= index < stop`; hashes are of the box's bits in C order."""
+    the whole tensor's; the box is `start <= index < stop`; hashes cover the box's bits in C order."""
 
     name: Name
     dtype: Name
@@ -112,7 +109,7 @@ class PieceEntry:
 
     @property
     def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """The piece's identity within the version; pieces have the order of their keys."""
+        """Identity within the version; pieces are sorted by it."""
         return self.name, self.start, self.stop
 
 
@@ -120,10 +117,10 @@ class PieceEntry:
 class Manifest:
     version: Number
     base_version: Number | None
-    encode_ns: Number  # Time of the publisher's threads for comparing, encoding and checking, on all ranks together.
+    encode_ns: Number  # Thread time to compare, encode and check, on all ranks together.
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
-    run_id: Name = ""  # The RL run that published it; "" without one.
+    run_id: Name = ""  # The RL run that published it; "" without a run.
 
     @property
     def package(self) -> Package:
@@ -150,17 +147,16 @@ class Manifest:
 
     @property
     def changed_elements(self) -> int:
-        """Elements that differ from the base; all of them in an anchor."""
+        """Elements that differ from the base; all elements in an anchor."""
         return sum(piece.changed for piece in self.pieces)
 
     @property
     def dense_bytes(self) -> int:
-        """Size of the whole version in memory."""
         return sum(piece.elements * bits_dtype(piece.dtype).itemsize for piece in self.pieces)
 
     @property
     def weights_sha256(self) -> str:
-        """Identity of the weights as this store cuts them, the same for every way to the version."""
+        """Identity of the weights as this store cuts them; the same for every chain of packages to the version."""
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -172,13 +168,13 @@ class Manifest:
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
 
     def to_bytes(self) -> bytes:
-        """Return the file. Another version of zlib may pack the same manifest differently."""
+        """Return the file. Its bytes depend on the version of zlib."""
         packed = zlib.compress(msgspec.json.encode(self), level=6, wbits=_GZIP)
         return _seal(packed) + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
-        """Parse and check; a trainer rank's part (not `whole`) need not cover the tensors. Raises TransferError."""
+        """Parse and check; a part of one trainer rank (not `whole`) may have gaps. Raises TransferError."""
         if len(data) > MANIFEST_BYTES_MAX or data[:_SEAL_BYTES] != _seal(data[_SEAL_BYTES:]):
             raise TransferError(f"manifest of {len(data)} bytes fails its own SHA-256; fetch it again")
         try:
@@ -193,7 +189,7 @@ class Manifest:
 
 
 def check_sound(manifest: Manifest, *, whole: bool) -> None:
-    """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
+    """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) cover them."""
     if whole and not manifest.pieces:
         raise TransferError(f"manifest of version {manifest.version} has no pieces")
     if manifest.base_version is not None and manifest.base_version >= manifest.version:
@@ -230,7 +226,7 @@ def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
 
 def _check_chunks(manifest: Manifest) -> None:
     filled = [0] * len(manifest.chunks)
-    for piece in manifest.pieces:  # In a chunk they lie in their order, from which follows where.
+    for piece in manifest.pieces:  # Pieces of a chunk lie in order, which gives their offsets.
         if piece.chunk >= len(manifest.chunks):
             raise TransferError(f"manifest: tensor {piece.name!r} lies in chunk {piece.chunk} of {len(filled)}")
         if piece.offset != filled[piece.chunk] or piece.length <= 0:
@@ -267,7 +263,7 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the package's manifest. Raises TransferError if parts are of several packages, overlap or leave a gap."""
+    """Return the package's manifest. Raises TransferError if parts of several packages, overlaps or gaps are found."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
@@ -292,7 +288,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
     """Return the packages of fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
-    Raises TransferError if no chain of packages leads there."""
+    Raises TransferError without such a chain."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)
@@ -317,7 +313,6 @@ def index_bytes(packages: Iterable[Package]) -> bytes:
 
 
 def read_index(data: bytes) -> list[Package]:
-    """Return the packages that `index_bytes` listed. Raises TransferError for anything else."""
     try:
         if len(data) > INDEX_BYTES_MAX:
             raise ValueError(f"{len(data)} bytes, and a list has at most {INDEX_BYTES_MAX}")
@@ -330,8 +325,7 @@ def read_index(data: bytes) -> list[Package]:
 
 
 def check_chain(manifests: Sequence[Manifest]) -> None:
-    """Raise TransferError unless each link begins where the one before it ended, piece by piece. Pieces that the next
-    link cuts differently are left to `apply`, which hashes their bases."""
+    """Raise TransferError unless links continue each other; `apply` checks pieces that they cut differently."""
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:
             raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")

@@ -13,8 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks that publish together. `attempt` distinguishes restarts of all of them. Raises
-    ValueError for a rank out of range, and for an attempt that is not a short name."""
+    """One of `ranks` trainer ranks; `attempt` names a start of all. Raises ValueError for a wrong rank or `attempt`."""
 
     rank: int = 0
     ranks: int = 1
@@ -31,14 +30,14 @@ class Parts:
         make_folder(folder)
 
     def write(self, writer: Writer, part: Manifest) -> None:
-        """Keep a rank's part of a package in place of its earlier one. Raises OSError."""
+        """Write a rank's part of a package in place of its earlier part. Raises OSError."""
         write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
         return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
     def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
-        """Return the parts of the other ranks, None if one is missing. Raises TransferError if one is damaged."""
+        """Return the parts of the other ranks; None if one is missing. Raises TransferError for a damaged part."""
         others = [rank for rank in range(writer.ranks) if rank != writer.rank]
         try:
             return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
@@ -46,8 +45,7 @@ class Parts:
             return None
 
     def check_base(self, package: Package, writer: Writer) -> None:
-        """Raise TransferError if another rank has begun this version from another base. A rank's first part of a
-        version is against the version that it published before."""
+        """Raise TransferError if another rank's part has another base: a rank starts from its last version."""
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
@@ -57,7 +55,7 @@ class Parts:
                 )
 
     def chunks(self) -> set[str]:
-        """Return the SHA-256 of all chunks of parts. Raises TransferError if a part is damaged."""
+        """Return the SHA-256 of all chunks of parts. Raises TransferError for a damaged part."""
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
 
     def forget(self, package: Package) -> None:

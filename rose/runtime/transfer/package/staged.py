@@ -1,5 +1,5 @@
-"""Fetched and verified packages that lead to a version, in a folder of this host, for `apply`. The folder has each
-package's manifest `NN.json` in order, and the wanted chunks in `chunks` by SHA-256. It gets its name when complete."""
+"""Fetched and verified packages that lead to a version, in a folder of this host, for `apply`. The folder has manifests
+`NN.json` in order, and the needed chunks in `chunks` by SHA-256. It gets its final name when complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Staged:
 
     folder: Path
     manifests: tuple[Manifest, ...]
-    wire_bytes: int = 0  # Bytes of HTTP bodies received; 0 when the folder was found already staged.
+    wire_bytes: int = 0  # Bytes of HTTP bodies received; 0 if the folder was already staged.
     fetch_ns: int = 0
     verify_ns: int = 0
 
@@ -47,7 +47,7 @@ class Staged:
 
     @property
     def changed_elements(self) -> int:
-        """Elements sent as changed; one that changed in two links of a chain counts twice."""
+        """Elements sent as changed; an element that changed in two links counts twice."""
         return sum(manifest.changed_elements for manifest in self.manifests)
 
     @property
@@ -55,7 +55,7 @@ class Staged:
         return sum(manifest.encode_ns for manifest in self.manifests)
 
     def chunk(self, chunk: Chunk) -> memoryview:
-        """Return a chunk's bytes, mapped. Raises TransferError if it is not staged or of another size."""
+        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or has another size."""
         return map_file(self.folder / "chunks" / chunk.sha256, chunk.size_bytes)
 
     def remove(self) -> None:
@@ -64,7 +64,7 @@ class Staged:
     @classmethod
     def open(cls, folder: Path, regions: Mapping[str, Region] | None = None, turn: Turn = at_once) -> Staged:
         """Open a staged folder and check every byte that a holder of `regions` needs (None: of all present chunks).
-        Chunks are hashed in portions, with a `turn` around each. Raises TransferError for a missing or altered byte."""
+        Each hashed portion is a turn. Raises TransferError for a missing or altered byte."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):
@@ -76,7 +76,7 @@ class Staged:
         check_chain(manifests)
         staged = cls(folder=folder, manifests=tuple(manifests))
         present = {path.name for path in (folder / "chunks").glob("*")}
-        # Also what a chain that lost its last manifest looks like.
+        # A chain that lost its last manifest has such chunks too.
         if odd := present - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
             raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
         for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:

@@ -1,5 +1,4 @@
-"""A store's manifests, which make packages exist. Every change needs the store's lock. A manifest never changes, so
-each is read once."""
+"""A store's manifests: a package exists once its manifest does, which never changes. Every change needs the lock."""
 
 import os
 from collections.abc import Sequence
@@ -18,10 +17,9 @@ class Catalog:
         self.folder = folder
         make_folder(folder)
         self._known: dict[str, tuple[Package, frozenset[str]]] = {}  # By file name, with the SHA-256 of its chunks.
-        self._last: Manifest | None = None  # Added or read last: the next version begins there.
+        self._last: Manifest | None = None  # Last added or read: the next version begins there.
 
     def locked(self) -> AbstractContextManager[None]:
-        """Return the lock for every change, between processes and threads."""
         return locked(self.folder / "store.lock")
 
     def packages(self) -> list[Package]:
@@ -29,15 +27,15 @@ class Catalog:
         return [package for package, _ in self._listed()]
 
     def latest(self) -> int | None:
-        """Return the newest version, None without one. Raises TransferError as `packages` does."""
+        """Return the newest version, if any. Raises TransferError as `packages` does."""
         return max((package.version for package in self.packages()), default=None)
 
     def latest_anchor(self) -> int | None:
-        """Return the newest anchor's version, None without one. Raises TransferError as `packages` does."""
+        """Return the newest anchor's version, if any. Raises TransferError as `packages` does."""
         return max((p.version for p in self.packages() if p.base_version is None), default=None)
 
     def manifest(self, package: Package) -> Manifest:
-        """Return a package's manifest. Raises TransferError if it is damaged or gone."""
+        """Raises TransferError if the manifest is damaged or gone."""
         path = self.folder / _name(package)
         try:
             self._last = manifest = Manifest.from_bytes(path.read_bytes())
@@ -48,30 +46,28 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return a manifest of `version`: all name the same tensors and results. Raises TransferError without one."""
+        """Return a manifest of `version`: all have the same tensors and results. Raises TransferError without one."""
         if not (packages := [package for package in self.packages() if package.version == version]):
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last
         return last if last is not None and last.package in packages else self.manifest(packages[0])
 
     def chunks(self) -> set[str]:
-        """Return the SHA-256 of all chunks that manifests name."""
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Make packages exist, in this order. Raises OSError, before any of them exists, without room. If the index
-        cannot be written, the next `refresh` writes it."""
+        """Add packages in order. Raises OSError without room, before any exists. `refresh` writes a missing index."""
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes() for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]
         self.refresh()
 
     def remove(self, packages: Sequence[Package]) -> None:
-        """Remove packages, the last first, so that the rest is always reachable. `refresh` the index afterwards."""
+        """Remove packages, the last first, so that the rest stays reachable. Call `refresh` afterwards."""
         for package in reversed(packages):
             (self.folder / _name(package)).unlink()
         for name in self._names():
-            if name.endswith(".tmp"):  # Left by a process that was killed.
+            if name.endswith(".tmp"):  # Left by a killed process.
                 (self.folder / name).unlink()
 
     def refresh(self) -> None:
@@ -94,7 +90,7 @@ class Catalog:
         sync_folder(self.folder)
 
     def _listed(self) -> list[tuple[Package, frozenset[str]]]:
-        """Return packages by version; deltas come before the anchor of a version, those of later bases first."""
+        """Return packages by version. Deltas come before the anchor of a version, deltas of later bases first."""
         entries = {}
         for name in self._names():
             package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
@@ -103,13 +99,13 @@ class Catalog:
             try:
                 entries[name] = self._known.get(name) or _entry(self.manifest(package))
             except TransferError:
-                if (self.folder / name).exists():  # Else it was removed since the folder was listed.
+                if (self.folder / name).exists():  # Otherwise it was removed after the listing.
                     raise
         self._known = dict(sorted(entries.items(), key=lambda item: _order(item[1][0])))
         return list(self._known.values())
 
     def _names(self) -> list[str]:
-        return os.listdir(self.folder)  # noqa: PTH208 - a path for each takes longer than all the rest
+        return os.listdir(self.folder)  # noqa: PTH208 - a Path for each name takes longer than all other work
 
 
 def _entry(manifest: Manifest) -> tuple[Package, frozenset[str]]:

@@ -1,6 +1,5 @@
-"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them. Writers of chunks
-hold the lock in shared mode until a manifest names the chunks; removal needs it alone. So chunks never disappear under
-a publisher of any process, and the next removal also takes those of a killed one."""
+"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them. Writers hold the
+lock in shared mode until a manifest names their chunks; removal holds it exclusively, so a publisher loses no chunk."""
 
 import fcntl
 import hashlib
@@ -14,7 +13,7 @@ from rose.ledger.layout import make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 
-CHUNK_BYTES_MAX = 64 << 20  # Pieces in one chunk do not exceed this; a larger piece has a chunk of its own.
+CHUNK_BYTES_MAX = 64 << 20  # Maximum size of a chunk with several pieces; a larger piece has a chunk of its own.
 
 
 class ChunkFolder:
@@ -22,21 +21,21 @@ class ChunkFolder:
         self._folder = folder
         self._lock_file = folder / "lock"
         make_folder(folder)
-        self._put: set[Path] = set()  # Put, and not known to be on disk.
+        self._put: set[Path] = set()  # Chunks that may not be on disk yet.
 
     def path(self, sha256: str) -> Path:
         return self._folder / sha256[:2] / sha256
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold this from the first chunk until a manifest names the chunks; `sync` comes before that."""
+        """Hold this from the first chunk until a manifest names the chunks. Call `sync` before that."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._put.clear()
             yield
 
     def put(self, pieces: Sequence[bytes]) -> Chunk:
-        """Store a chunk of these bytes, unless it is there undamaged. Raises OSError."""
+        """Store a chunk of these bytes, unless an undamaged copy exists. Raises OSError."""
         sha256 = hashlib.sha256()
         for piece in pieces:
             sha256.update(piece)
@@ -51,7 +50,7 @@ class ChunkFolder:
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
-        self._put.add(path)  # Also if it was there: whoever wrote it may not have come to `sync`.
+        self._put.add(path)  # An existing one too: its writer may have died before `sync`.
         return chunk
 
     def sync(self) -> None:
@@ -63,11 +62,11 @@ class ChunkFolder:
         self._put.clear()
 
     def open(self, chunk: Chunk) -> memoryview:
-        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or of another size."""
+        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or has another size."""
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
-        """Remove all chunks but those of `named`; during a write do nothing and return False."""
+        """Remove all chunks but `named`. During a write, remove none and return False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +101,7 @@ class ChunkBuilder:
         return len(self._chunks), offset
 
     def finish(self) -> tuple[Chunk, ...]:
-        """Store the last chunk, and return all. Raises OSError."""
+        """Store the last chunk, and return all chunks. Raises OSError."""
         if self._pieces:
             self._flush()
         return tuple(self._chunks)
@@ -113,7 +112,7 @@ class ChunkBuilder:
 
 
 def map_file(path: Path, size_bytes: int) -> memoryview:
-    """Return a chunk's file, mapped. Raises TransferError if it is missing or of another size."""
+    """Return a chunk's file, mapped. Raises TransferError if it is missing or has another size."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

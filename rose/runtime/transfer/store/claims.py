@@ -1,8 +1,8 @@
-"""Claims on a store: packages that a receiver is fetching (pins), and each receiver's version (acks).
-Each is a file, which outlives a restart and holds in every process.
+"""Claims on a store: packages that a receiver fetches (pins), and each receiver's version (acks).
+Each is a file, which survives a restart and counts in every process.
 
-    pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
-    acks/DIGEST.json    {"receiver", "version", "at_unix_s"}"""
+pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
+acks/DIGEST.json    {"receiver", "version", "at_unix_s"}"""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ from rose.runtime.transfer.package.manifest import Name, Number, Package, plan
 
 _PIN = re.compile(r"[0-9a-f]{32}")
 PINS_MAX = 4096  # Receivers that fetch at once.
-RECEIVERS_MAX = 4096  # Receivers whose version is kept; the ones heard of longest ago are forgotten first.
+RECEIVERS_MAX = 4096  # Remembered receivers; the receiver silent for longest is forgotten first.
 
 _UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
@@ -41,8 +41,8 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 
 class Claims:
-    """The folders `pins` and `acks` of a store. `now` gives seconds since the Unix epoch, `locked` the store's lock.
-    Hold the lock to call `pinned` and `acknowledged`."""
+    """The folders `pins` and `acks` of a store. `now` returns seconds since the Unix epoch. Hold the store's lock
+    `locked` to call `pinned` and `acknowledged`."""
 
     def __init__(
         self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
@@ -55,7 +55,7 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; return the pin's name. It restores none: check afterwards that all exist. Raises
+        """Keep packages for `ttl_s`; return the pin's name. Check afterwards that all packages still exist. Raises
         TransferError with PINS_MAX pins."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
@@ -89,7 +89,7 @@ class Claims:
         return ways
 
     def acknowledge(self, receiver: str, version: int) -> None:
-        """Record that a receiver holds a version, whose ways on are kept. Its name is any text, never a path."""
+        """Record that a receiver holds a version. Its name may be any text."""
         name = f"{hashlib.sha256(receiver.encode()).hexdigest()}.json"
         with self._locked():
             names = _names(self._acks)
@@ -114,7 +114,7 @@ class Claims:
 
 
 def _names(folder: Path) -> list[str]:
-    return [name for name in os.listdir(folder) if name.endswith(".json")]  # noqa: PTH208 - quicker, and asked often
+    return [name for name in os.listdir(folder) if name.endswith(".json")]  # noqa: PTH208 - faster, and called often
 
 
 def _all(folder: Path, kind: type[_Claim]) -> Iterator[tuple[Path, _Claim]]:
@@ -135,9 +135,9 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 def unneeded(
     packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
-    """Return the packages that may be removed. The others are the newest `anchors_kept` anchors and all that leads on
-    from the oldest of those; the `pinned` ways, as stems in their order; and the cheapest way to the newest version
-    from each `acknowledged` one and from each pinned way's end."""
+    """Return the removable packages. The others are the newest `anchors_kept` anchors and all successors of the oldest
+    of them; the `pinned` chains, as stems in order; and the cheapest chain to the newest version from each
+    `acknowledged` version and each pinned chain's end."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):
@@ -149,6 +149,6 @@ def unneeded(
     for version in {*acknowledged, *ends}:
         try:
             keep.update(plan(packages, newest, version))
-        except TransferError:  # Already there, or cut off before: it begins again at an anchor, which is kept.
+        except TransferError:  # Already there, or cut off before: it begins again at a kept anchor.
             continue
     return [package for package in old if package not in keep]

@@ -1,6 +1,6 @@
-"""Encodes the pieces of a version against the version before it, and then as composite deltas and anchor. Only the bits
-of the last version are kept, and each step is taken in place. Earlier steps are kept as `Changes`, merged pairwise like
-a binary counter: to `undo` the changes since an earlier version restores that version's bits."""
+"""Encodes the pieces of a version against the version before, then as composite deltas and an anchor. Memory has the
+bits of the last version, and earlier steps as `Changes`, merged pairwise like a binary counter and undone for a
+base."""
 
 import os
 import time
@@ -32,7 +32,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """The changes from `base_version` up to the next span's base, or to the last version."""
+    """The changes from `base_version` to the next span's base, or to the last version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
@@ -41,8 +41,6 @@ class Span:
 
 @dataclass(slots=True)
 class Held:
-    """The last published version, piece by piece as its receivers hold it, and the steps that led there."""
-
     version: int
     tensors: dict[str, TensorInfo]
     bits: dict[Key, Bits] = field(default_factory=dict)
@@ -69,7 +67,7 @@ class _Package:
         self._spent_ns = 0
 
     def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
-        """Add a piece. Raises OSError."""
+        """Raises OSError."""
         header, _ = read_header(blob.encoded)
         chunk, offset = self._builder.add(cut.holders, blob.encoded)
         self._spent_ns += blob.spent_ns
@@ -105,10 +103,9 @@ def encode_first(
     version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
 ) -> tuple[Manifest, Held]:
     """Encode the pieces against `held`, or whole without it; the chunks are put, not synced. Every piece is decoded
-    where the base lies, and compared, which uses `held` up, also on failure. Of tensors on an accelerator only changed
-    elements are copied, unless an `anchor` follows, which needs all. Returns the manifest of these pieces, which no
-    file names yet, and the new `Held` for `encode_more`. Raises TransferError if a piece does not decode to what was
-    encoded, OSError if a chunk cannot be written."""
+    into the base and compared, which uses up `held`, also on failure. From an accelerator only changed elements are
+    copied, or all if an `anchor` follows. Returns the manifest, which has no file yet, and the new `Held` for
+    `encode_more`. Raises TransferError for a piece that decodes differently, OSError for a failed write."""
     now = Held(version, {cut.info.name: cut.info for cut in cuts})
     if held is not None:
         step = Span(held.version, held.xxh3)
@@ -139,9 +136,9 @@ def encode_more(
 ) -> list[Manifest]:
     """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced. Version v
     gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes since are
-    known. Every piece is decoded and compared. Returns the manifests of these pieces, which no file names yet, the
-    latest base first and the anchor last, and merges the spans of `now`. Raises TransferError if a piece does not
-    decode to what was encoded, OSError if a chunk cannot be written; `now` is then used up."""
+    known. Every piece is decoded and compared. Returns the manifests, which have no file yet, the latest base first and
+    the anchor last, and merges the spans of `now`. Raises TransferError if a piece does not decode to its source,
+    OSError if a chunk cannot be written; `now` is then used up."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
@@ -201,7 +198,7 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Yield results in the order of the jobs, of which only a few are under way, since each is large."""
+    """Yield results in the order of the jobs. Only a few jobs run ahead, since each result is large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()
@@ -214,8 +211,8 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
-    """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to, however it was cut. Each
-    link becomes a step, so that composite deltas continue. Raises TransferError for a missing or damaged chunk."""
+    """Decode the boxes `keys` of the version at the end of a chain from an anchor, however it was cut. Each link
+    becomes a step, so that composite deltas continue. Raises TransferError for a missing or damaged chunk."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]

@@ -1,14 +1,14 @@
-"""The folder of published versions: what trainers write, and what servers, relays and object stores hand on.
+"""The folder of published versions: trainers write it; servers, relays and object stores serve it.
 
-    VERSION-anchor.json, VERSION-from-BASE.json    manifests; a package exists once its own is renamed into place
-    index.json                                     the packages and their sizes, for readers that cannot list a folder
-    chunks/AB/AB...                                encoded pieces, by SHA-256
-    parts/                                         what single trainer ranks wrote of a version that is not complete
-    pins/, acks/                                   what may not be removed (`claims`)
-    publisher.json                                 the number of the newest publisher (`fence`)
-    store.lock                                     held while any of these but chunks and parts change
+VERSION-anchor.json, VERSION-from-BASE.json    manifests; a package exists once its manifest is renamed into place
+index.json                                     the packages and their sizes, for readers that cannot list a folder
+chunks/AB/AB...                                encoded pieces, by SHA-256
+parts/                                         parts of single trainer ranks of an incomplete version
+pins/, acks/                                   what may not be removed (`claims`)
+publisher.json                                 the number of the newest publisher (`fence`)
+store.lock                                     held while any of these but chunks and parts change
 
-Several processes may use a folder at once, as long as it is on a file system whose locks they share."""
+Several processes may use a folder at once, if their file system shares locks."""
 
 import logging
 import math
@@ -39,11 +39,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version: the delta against the version before (None for the first), and the rest."""
-
     version: int
     delta: Manifest | None
-    anchor: Manifest | None = None  # The whole version, where that was due.
+    anchor: Manifest | None = None  # The whole version, if an anchor was due.
     composites: tuple[Manifest, ...] = ()  # Deltas against earlier versions, the latest first.
 
     @property
@@ -56,9 +54,9 @@ class Published:
 class VersionStore:
     """Publishes versions into `folder`, lists them, and removes unneeded ones. A version at or past a multiple of
     `anchor_every` is also published whole. Kept are the newest `anchors_kept` anchors and their successors, pinned
-    packages, and what receivers need that acknowledged a version in the last `receiver_ttl_s`. `run_id` is the RL run,
-    and `fence` its publisher's number: another run and an older publisher are refused. `tp` is the largest
-    tensor-parallel size of a receiver; above 1 it needs the `model`. `now` gives seconds since the Unix epoch."""
+    packages, and packages for receivers that acknowledged a version in the last `receiver_ttl_s`. Another run than
+    `run_id`, and a publisher with a lower number than `fence`, are refused. `tp` is the largest tensor-parallel size of
+    a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix epoch."""
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class VersionStore:
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
         self._held: Held | None = None
-        self._swept = False  # Whether `chunks` is known to hold nothing that no manifest or part names.
+        self._swept = False  # Whether a manifest or part names every file in `chunks`.
 
     def packages(self) -> list[Package]:
         """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
@@ -100,12 +98,12 @@ class VersionStore:
         return self._catalog.latest()
 
     def check_run(self) -> None:
-        """Raise TransferError if the folder's versions are another run's."""
+        """Raise TransferError if the folder's versions belong to another run."""
         with self._catalog.locked():
             self._fence.check_run(self.packages())
 
     def check_published(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Raise TransferError unless `version` is the newest in the folder, and of these weights."""
+        """Raise TransferError unless `version` is the newest in the folder, and has these weights."""
         cuts = cut_whole(tensors, self._model, self._cells)
         check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=True)
         self._check_repeated(version, _digests(cuts))
@@ -115,7 +113,7 @@ class VersionStore:
         return self._catalog.any_of(version).weights_sha256
 
     def manifest(self, package: Package) -> Manifest:
-        """Return the manifest of a package. Raises TransferError if it is damaged or gone."""
+        """Raises TransferError if the manifest is damaged or gone."""
         return self._catalog.manifest(package)
 
     def publish(
@@ -123,12 +121,12 @@ class VersionStore:
     ) -> Published:
         """Write `version` as a delta against the version before, and call `visible` once it is visible. Composite
         deltas, and an anchor if due, follow for receivers that join later. Only for a trainer of one process, the only
-        publisher of this folder. A tensor that shares its memory with an earlier one (tied embeddings) is left out.
-        Each piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the
-        trainer's, and the last version's, in which the next one is decoded.
+        publisher of this folder. A tensor that shares memory with an earlier one (tied embeddings) is left out. Each
+        piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the trainer's,
+        and the last version's, into which the next one is decoded.
         Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
-        (FencedError) a newer publisher; earlier versions stay intact. If the message says that this version is visible
-        all the same, the next one makes up for the rest."""
+        (FencedError) a newer publisher; earlier versions stay intact. The message may say that this version is visible
+        all the same: the next version then adds the missing packages."""
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
         self._hold_fence(version)
@@ -140,10 +138,10 @@ class VersionStore:
         self, version: int, rank: int, ranks: int, pieces: Mapping[Piece, torch.Tensor], *, attempt: str = "0"
     ) -> Published | None:
         """Write one rank's `pieces` of `version` (`shards.pieces` of its boxes, with their elements). The last part
-        makes the version visible, and only its call returns the version. A rank that died publishes its part again.
-        `attempt` distinguishes restarts of the whole trainer, and is the same on all ranks: parts of different attempts
-        are never combined. Raises TransferError as `publish` does, also if the parts do not make up the version, or if
-        this part differs from the published version."""
+        makes the version visible, and only that call returns the version. A rank that died publishes its part again.
+        `attempt` names a start of the whole trainer, the same on all ranks: parts of different attempts are never
+        combined. Raises TransferError as `publish` does, if the parts do not make up the version, and if this part
+        differs from the published version."""
         if self._model is None:
             raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
         writer = Writer(rank, ranks, attempt)
@@ -156,8 +154,7 @@ class VersionStore:
         return self._publish(version, cuts, writer)
 
     def prune(self) -> None:
-        """Remove unneeded manifests, then the chunks that none names. An open file outlives its name. Raises
-        TransferError if the folder cannot be written."""
+        """Remove unneeded manifests, then chunks without a manifest. Raises TransferError if the folder refuses it."""
         try:
             with self._catalog.locked():
                 gone = unneeded(
@@ -169,7 +166,7 @@ class VersionStore:
                 if gone or not self._swept:
                     self._catalog.remove(gone)
                     self._swept = self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
-                    self._catalog.refresh()  # Last: on a full disk there is room only now.
+                    self._catalog.refresh()  # Last: a full disk has room only now.
         except OSError as error:
             raise TransferError(
                 f"{self.folder} cannot be pruned ({error.strerror}); no version was lost that is needed"
@@ -179,7 +176,7 @@ class VersionStore:
         self, version: int, cuts: Sequence[Cut], writer: Writer, visible: Callable[[], object] = lambda: None
     ) -> Published | None:
         held = self._base(version, cuts, writer)
-        # What follows uses it up, and writes chunks: should it fail, the base is read from the folder again.
+        # The steps below use up `_held` and write chunks. After a failure, the base is read from the folder again.
         self._held, swept, self._swept = None, self._swept, False
         try:
             with self._chunks.writing():
@@ -191,11 +188,11 @@ class VersionStore:
                 visible()
             if held is not None:
                 with self._chunks.writing():
-                    stride_max = self.anchor_every * self.anchors_kept  # None begins before the oldest anchor kept.
+                    stride_max = self.anchor_every * self.anchors_kept  # No composite is based before the oldest one.
                     more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max)
                     self._chunks.sync()
                     added = self._complete_more([replace(part, run_id=self.run_id) for part in more], writer)
-                # Chunks of a package that was left out, or that waits for other ranks, are of no use by themselves.
+                # Chunks of a package that was left out, or that waits for other ranks, have no manifest.
                 swept = swept and len(added) == len(more)
                 if published is not None:
                     anchors = [manifest for manifest in added if manifest.base_version is None]
@@ -211,7 +208,6 @@ class VersionStore:
         return published
 
     def _base(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Held | None:
-        """Return the next delta's base: the version that this process published last, else the newest."""
         keys = {cut.key for cut in cuts}
         whole = writer.ranks == 1
         held, latest = self._held, self.latest()
@@ -219,7 +215,7 @@ class VersionStore:
             held is not None
             and held.version < version
             and held.bits.keys() == keys
-            # Neither complete nor waiting for other parts: all ranks began anew from an earlier version.
+            # Neither complete nor waiting for parts: all ranks restarted from an earlier version.
             and (held.version == latest or self._parts.has(held.version, writer))
         ):
             check_same_layout(held.tensors.values(), cuts, held.version, whole=whole)
@@ -227,11 +223,9 @@ class VersionStore:
         if latest is None:
             return None
         check_same_layout(self._catalog.any_of(latest).tensors, cuts, latest, whole=whole)
-        way = plan(self.packages(), latest, None)
-        return rebuild([self.manifest(package) for package in way], keys, self._chunks)
+        return rebuild([self.manifest(package) for package in plan(self.packages(), latest, None)], keys, self._chunks)
 
     def _complete(self, part: Manifest, writer: Writer) -> Published | None:
-        """Make the version visible once the parts of all ranks exist."""
         version = part.version
         with self._catalog.locked():
             if self._fence.given:
@@ -251,11 +245,10 @@ class VersionStore:
         return Published(version, None, manifest) if manifest.base_version is None else Published(version, manifest)
 
     def _complete_more(self, parts: Sequence[Manifest], writer: Writer) -> list[Manifest]:
-        """Add further packages of a version, once the parts of all ranks exist."""
         with self._catalog.locked():
             whole = [manifest for part in parts if (manifest := self._merged(part, writer)) is not None]
             anchor = next((manifest.blob_bytes for manifest in whole if manifest.base_version is None), math.inf)
-            # A composite that is no smaller than the version itself is of no use where that is there.
+            # A composite as large as the anchor has no use beside it.
             added = [package for package in whole if package.base_version is None or package.blob_bytes < anchor]
             if added:
                 self._catalog.add(added)
@@ -271,7 +264,6 @@ class VersionStore:
             raise TransferError(self._no_room(version, error))
 
     def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
-        """Return the whole package, None if a rank's part is missing."""
         if writer.ranks == 1:
             check_sound(part, whole=True)
             return part
@@ -280,8 +272,7 @@ class VersionStore:
         return None if others is None else merge_parts([part, *others])
 
     def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
-        """Return whether a multiple of `anchor_every` was passed since the last written anchor. Ranks cannot ask each
-        other, and count from the version before."""
+        """Return whether `anchor_every` was passed since the last anchor; ranks count from the version before."""
         since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
         return since is None or version // self.anchor_every > since // self.anchor_every
 
@@ -315,7 +306,7 @@ def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
 
 
 class Publisher:
-    """Publishes to a store; packages for later receivers are written beside the next update."""
+    """Publishes to a store, and writes packages for later receivers during the next update."""
 
     def __init__(self, store: VersionStore) -> None:
         self._store = store
@@ -335,7 +326,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait for the rest of the last version; its errors are logged, and the next version makes up for them."""
+        """Wait for the rest of the last version. Errors are logged, and the next version adds the missing packages."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

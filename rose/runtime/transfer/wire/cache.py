@@ -1,5 +1,4 @@
-"""A relay's chunks on disk within a budget of bytes: the least recently used go first, and none in use. A file counts
-as complete only once this process has checked its hash, also after a restart."""
+"""A relay's chunks on disk within a budget of bytes. A file is complete once this process has checked its hash."""
 
 import asyncio
 import fcntl
@@ -19,12 +18,11 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 class _Entry:
     size_bytes: int
     complete: bool = False
-    holds: int = 0  # How many use it now.
+    holds: int = 0  # Number of users now.
 
 
 class ChunkCache:
-    """The chunks in `folder`, together at most `budget_bytes`. For one event loop; not for several threads. Raises
-    TransferError if another process uses the folder."""
+    """The chunks in `folder`, at most `budget_bytes`, for one thread. Raises TransferError for a folder in use."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         if budget_bytes <= 0:
@@ -47,7 +45,6 @@ class ChunkCache:
         self._make_room(0)
 
     def __contains__(self, sha256: str) -> bool:
-        """Whether the chunk can be served."""
         entry = self._entries.get(sha256)
         return entry is not None and entry.complete
 
@@ -56,7 +53,6 @@ class ChunkCache:
 
     @contextmanager
     def held(self, sha256: str) -> Iterator[None]:
-        """Keep a chunk while the block runs."""
         entry = self._entries[sha256]
         self._entries.move_to_end(sha256)
         entry.holds += 1
@@ -67,13 +63,13 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk to download; waits while all others are in use. One task at a time downloads a chunk,
+        """Make room for a chunk to download; wait while all others are in use. One task at a time downloads a chunk,
         which is in use until `finish`. Raises TransferError for a chunk larger than the whole budget."""
         if size_bytes > self.budget_bytes:
             raise TransferError(
                 f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; enlarge it"
             )
-        left = self._entries.pop(sha256, None)  # Of a download before; the file stays, to be resumed.
+        left = self._entries.pop(sha256, None)  # The file of an earlier download stays, to be resumed.
         self.used_bytes -= 0 if left is None else left.size_bytes
         while not self._make_room(size_bytes):
             self._freed.clear()
@@ -81,7 +77,7 @@ class ChunkCache:
         self._add(sha256, _Entry(size_bytes, holds=1))
 
     def finish(self, sha256: str, *, complete: bool) -> None:
-        """End a download: the chunk is complete and verified, or the file has a part of it."""
+        """End a download: the chunk is `complete` and verified, or the file has a part of it."""
         entry = self._entries[sha256]
         entry.holds -= 1
         entry.complete = complete
@@ -93,7 +89,6 @@ class ChunkCache:
         self._freed.set()
 
     def close(self) -> None:
-        """Let another process use the folder."""
         self._lock.close()
 
     def _add(self, sha256: str, entry: _Entry) -> None:

@@ -13,8 +13,7 @@ from rose.runtime.transfer.errors import TransferError
 
 
 class Connections:
-    """Connections that threads take and give back. `interrupt` ends all of them for good. `check_address` raises
-    TransferError for a forbidden address."""
+    """A pool of connections for several threads. `check_address` raises TransferError for a forbidden address."""
 
     def __init__(
         self, scheme: str, host: str, port: int | None, timeout_s: float, check_address: Callable[[str], None]
@@ -23,10 +22,10 @@ class Connections:
         self._address = (host, port)
         self._timeout_s = timeout_s
         self.check_address = check_address
-        self._idle: list[_Http] = []  # No request is under way on these; the one used last is at the end.
+        self._idle: list[_Http] = []  # Connections without a request under way, the last used one at the end.
         self._lock = threading.Lock()
         self._interrupted = False
-        self.open: dict[_Http, socket.socket] = {}  # Second descriptors: TLS changes the owner of the first ones.
+        self.open: dict[_Http, socket.socket] = {}  # Second descriptors: TLS takes over the first ones.
 
     def take(self) -> http.client.HTTPConnection:
         """Return an idle connection, else a new one, which connects with its first request."""
@@ -38,7 +37,7 @@ class Connections:
             return connection
 
     def give_back(self, connection: http.client.HTTPConnection) -> None:
-        """Keep a connection, which may be closed, for the next request."""
+        """Keep a connection for the next request; it may be closed."""
         assert isinstance(connection, _Http)
         self._idle.append(connection)
 
@@ -51,7 +50,6 @@ class Connections:
                     handle.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close idle connections; no other thread may use them."""
         for connection in self._idle:
             connection.close()
 
@@ -64,7 +62,7 @@ class Connections:
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Close the second descriptor of a closed socket: the server waits for the last one."""
+        """Close the second descriptor of a closed socket: the server sees the end only after the last one."""
         with self._lock:
             self._forget(connection)
 
@@ -78,7 +76,7 @@ class _Http(http.client.HTTPConnection):
 
     def connect(self) -> None:
         refused: OSError | TransferError | None = None
-        # The address that is checked is the one that is connected to: a name may have another one the next time.
+        # Connect to the checked address itself: the name may resolve to another one the next time.
         for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
             try:
                 self.connections.check_address(str(address[0]))
@@ -110,19 +108,18 @@ class _Https(http.client.HTTPSConnection, _Http):
     """Wraps what `_Http` connects."""
 
 
-_BURST_S = 0.05  # How much unused time is kept: after a pause this many seconds' worth may pass at once.
+_BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, so much may pass at once.
 
 
 class Throttle:
-    """Lets at most `max_bytes_per_s` pass, over all threads that share it; None sets no limit. The mean since the start
-    never exceeds the limit, since the bucket is empty at first."""
+    """Lets at most `max_bytes_per_s` pass, over all threads. The bucket starts empty, so the mean is never higher."""
 
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         if max_bytes_per_s is not None and max_bytes_per_s <= 0:
             raise ValueError(f"max_bytes_per_s is {max_bytes_per_s}, expected more than 0, or None for no limit")
         self._max_bytes_per_s = max_bytes_per_s
         self._lock = threading.Lock()
-        self._paid_s = time.monotonic()  # When all that passed so far is paid for, seconds on the monotonic clock.
+        self._paid_s = time.monotonic()  # When all received bytes are paid for, seconds on the monotonic clock.
 
     def took(self, count_bytes: int) -> None:
         """Count received bytes; return when the limit lets more come."""

@@ -1,5 +1,4 @@
-"""Downloads one chunk to disk: resumed where it stopped, retried after a broken connection, and checked. The file is
-the only state: its bytes, whoever wrote them, are hashed together with those that follow."""
+"""Downloads one chunk to disk: resumed, retried and checked. The file, hashed with all its bytes, is the only state."""
 
 import hashlib
 import threading
@@ -23,12 +22,11 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`, whatever part of it exists. A broken connection is retried up to `retries` times in
-    a row without a byte. A chunk of another hash is removed and fetched once more. `progress` gets the number of bytes
-    that may be passed on: those of the file, but the last only once the whole matches its hash, so that nobody has a
-    damaged chunk whole. Raises GoneError if the origin lacks the chunk; BrokenError if the connection stays broken or
-    `stopped` is set, which keeps the bytes in `path`; TransferError if the chunk was wrong twice or cannot be
-    written."""
+    """Complete the chunk in `path`. A broken connection is retried up to `retries` times in a row without a byte. A
+    chunk with a wrong hash is removed and fetched once more. `progress` gets the number of bytes that may be passed on.
+    The last byte is passed on only after the hash matches, so that no client gets a whole damaged chunk. Raises
+    GoneError if the origin lacks the chunk; BrokenError if the connection stays broken or `stopped` is set, which keeps
+    the bytes in `path`; TransferError if the chunk was wrong twice or cannot be written."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:
@@ -62,7 +60,6 @@ def backoff_s(failures: int) -> float:
 def _pull(
     origin: Origin, chunk: Chunk, path: Path, retries: int, stopped: threading.Event, progress: Callable[[int], None]
 ) -> str:
-    """Fetch the missing bytes; return the SHA-256 of the whole."""
     sha256 = hashlib.sha256()
 
     def tell(have: int) -> None:
@@ -80,7 +77,7 @@ def _pull(
             try:
                 for received in origin.read_chunk(chunk, have):
                     file.write(received)
-                    file.flush()  # So that nothing received is lost to a kill, and a relay's clients can read it.
+                    file.flush()  # A kill then loses no received byte, and a relay's clients can read it.
                     sha256.update(received)
                     have += len(received)
                     tell(have)

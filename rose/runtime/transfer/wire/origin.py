@@ -20,8 +20,8 @@ from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
-_ANSWER_BYTES_MAX = 1 << 20  # The largest answer to a request for a pin: few packages lead to a version.
-PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # The names that a pin may have.
+_ANSWER_BYTES_MAX = 1 << 20  # Largest answer to a request for a pin: few packages lead to a version.
+PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Valid names of a pin.
 
 
 class GoneError(TransferError):
@@ -41,7 +41,7 @@ class Route:
     """The packages that lead to a version, in the order to apply, and the pin that keeps them."""
 
     packages: tuple[Package, ...]
-    pin: str | None = None  # None where the origin cannot keep anything.
+    pin: str | None = None  # None if the origin has no pins.
     ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # The pin ends this long after its last renewal.
 
     def to_bytes(self) -> bytes:
@@ -60,12 +60,12 @@ class Route:
 
 
 class Origin(ABC):
-    """The source of a receiver or a relay; several threads may call it at once. Methods raise GoneError, BrokenError,
-    or TransferError for permanent errors; `acknowledge` also RefusedError."""
+    """The source of a receiver or a relay, for several threads at once. Methods raise GoneError, BrokenError, or
+    TransferError for permanent errors; `acknowledge` also raises RefusedError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
-        self.received_bytes = 0  # Of bodies, so far.
+        self.received_bytes = 0  # Bytes of bodies.
         self._throttle = throttle
         self._counting = threading.Lock()
 
@@ -123,8 +123,8 @@ def open_origin(
     timeout_s: float = 30.0,
 ) -> Origin:
     """Return the origin at `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
-    `file:///FOLDER`. A URL that somebody else chose needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP
-    server. Raises TransferError for a URL that the rules refuse, and for a token where none is used."""
+    `file:///FOLDER`. A URL from another user needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP
+    server. Raises TransferError for a URL that the rules refuse, and for a token that the scheme does not use."""
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
@@ -135,8 +135,6 @@ def open_origin(
 
 
 class HttpOrigin(Origin):
-    """A store's server, or a relay."""
-
     def __init__(self, url: str, token: str | None, throttle: Throttle, rules: OriginRules, timeout_s: float) -> None:
         super().__init__(url, throttle)
         parts = rules.check_url(url)
@@ -169,7 +167,7 @@ class HttpOrigin(Origin):
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         path = f"/v1/chunks/{chunk.sha256}"
         with self._asked("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
-            skip = 0 if response.status == 206 else offset  # 200: something on the way knows no ranges.
+            skip = 0 if response.status == 206 else offset  # Status 200: a proxy on the way ignores ranges.
             expected = chunk.size_bytes - offset + skip
             span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
             elsewhere = response.status == 206 and response.headers["Content-Range"] != span
@@ -218,7 +216,7 @@ class HttpOrigin(Origin):
     def _asked(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a good answer, its body unread. The connection is kept for the next request once all is read."""
+        """Yield a successful response, its body unread. Reading all of it frees its connection for the next request."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -250,7 +248,7 @@ class HttpOrigin(Origin):
             except ConnectionError:
                 if not kept:
                     raise
-                connection.close()  # The server had let an idle connection go.
+                connection.close()  # The server had closed an idle connection.
                 connection.request(method, self._prefix + path, data, sent)
                 return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
@@ -289,7 +287,7 @@ class HttpOrigin(Origin):
             yield buffer[:count]
         response.read()  # Marks it as read, so that the connection takes the next request.
 
-    def _unsendable(self) -> TransferError:  # What Python says of it may show the token.
+    def _unsendable(self) -> TransferError:  # Python's own message may show the token.
         return TransferError(
             f"{self.url} cannot be asked: HTTP cannot send its host's name, its path or the token: correct the URL or "
             "the token"

@@ -19,12 +19,12 @@ _METADATA = tuple(
 
 @dataclass(frozen=True, slots=True)
 class OriginRules:
-    """Permissions beside origins over HTTP at ordinary addresses, and object stores."""
+    """Permissions beyond origins over HTTP at ordinary addresses, and object stores."""
 
     files: bool = False  # Whether `file:///FOLDER` is allowed.
-    hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed although loopback, link-local or the like.
+    hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed even if loopback, link-local or the like.
     client: str | None = None  # Address of the URL's publisher, who reaches it without an agent's help.
-    quotes: bool = False  # Whether errors quote what the origin answers: a stranger's answer may be confidential.
+    quotes: bool = False  # Whether errors quote the origin's answer, which may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
         """Return the parts of the URL. Raises TransferError, without possible secrets, for a refused one."""
@@ -62,7 +62,7 @@ class OriginRules:
             return
         if self.client is not None:
             client = _plain(self.client)
-            # A loopback address spelled otherwise, or behind a name, would pass the controller's check of fleets with
+            # A loopback address in another spelling, or behind a name, would pass the controller's check of fleets with
             # several hosts, and lead each agent to its own host.
             if is_loopback(host) if client.is_loopback and found.is_loopback else client == found:
                 return
@@ -72,12 +72,12 @@ class OriginRules:
         )
 
 
-STRICT = OriginRules()  # The rules of a fleet file that sets none.
+STRICT = OriginRules()  # For a fleet file without rules.
 ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)  # For an origin that the caller chose.
 
 
 def shown(url: str) -> str:
-    """Return the URL for errors: cut short, and without a possible password or token."""
+    """Return the URL for errors: shortened, and without a possible password or token."""
     scheme, separator, _ = url.partition("://")
     if "@" in url:
         return f"{scheme}://..." if separator and "@" not in scheme else "..."
@@ -95,7 +95,6 @@ def _plain(address: str) -> IPv4Address | IPv6Address:
 
 
 def _kind(address: IPv4Address | IPv6Address) -> str | None:
-    """Return why the address is forbidden, None if it is not."""
     kinds = {
         "loopback": address.is_loopback,
         "link-local": address.is_link_local,

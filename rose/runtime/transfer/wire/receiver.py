@@ -1,6 +1,4 @@
-"""Fetches versions into a staging folder, verified. It knows packages, chunks and hashes, not tensors. Parts of a
-broken transfer stay in `partial/`, by the names of the chunks, for the next fetch of any process. Fetches into one
-staging folder run one after the other."""
+"""Fetches and verifies versions into a staging folder, one at a time. The next fetch resumes from `partial/`."""
 
 import fcntl
 import functools
@@ -27,7 +25,7 @@ from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
-_RENEWALS = 3  # A pin is renewed this often while it lasts, with at least `_RENEWAL_S_MIN` in between.
+_RENEWALS = 3  # Renewals of a pin while it lasts, with at least `_RENEWAL_S_MIN` in between.
 _RENEWAL_S_MIN = 0.1
 _LOCK = "lock"
 
@@ -35,10 +33,10 @@ Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm. `url` and `rules` are those
-    of `open_origin`. Versions are acknowledged under `name`, by default of host and folder. Packages of another run
-    than `run_id` ("": of none) are refused, unless it is None. `timeout_s` bounds each wait for the network; a broken
-    connection is retried up to `retries` times in a row without a byte. All chunks share `max_bytes_per_s`."""
+    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm. `url` and `rules` are as
+    for `open_origin`. Versions are acknowledged under `name`, by default made of host and folder. Packages of another
+    run than `run_id` are refused ("": of no run; None: no check). `timeout_s` bounds each wait for the network; a
+    broken connection is retried up to `retries` times in a row without a byte. All chunks share `max_bytes_per_s`."""
 
     def __init__(
         self,
@@ -63,17 +61,16 @@ class Receiver:
         self._retries = retries
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
-        with self._origin():  # A wrong URL is found here.
+        with self._origin():  # Fails now for a wrong URL.
             private_files.make(staging)
             self._partial.mkdir(exist_ok=True)
 
     def latest(self) -> int | None:
-        """Return the newest version of the origin, or None. Raises TransferError."""
         with self._origin() as origin:
             return max((package.version for package in origin.packages()), default=None)
 
     def folder(self, version: int, have: int | None, regions: Regions | None = None) -> Path:
-        """Return where `fetch` stages this way, for `Staged.open` in another process."""
+        """Return the folder that `fetch` stages into, for `Staged.open` in another process."""
         part = ""
         if regions is not None:
             boxes = sorted((name, region.start, region.stop) for name, region in regions.items())
@@ -81,14 +78,14 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage the cheapest way from version `have` (None: nothing) to `version`, and verify it. The way is a delta, a
-        chain of deltas, or an anchor with the deltas after it, as far as `regions` (None: everything) need them. A
-        folder staged before is checked and used again. If the origin removes a package meanwhile, another way is
-        planned once. Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data
-        that do not match their hashes; nothing is staged then, and a repeated call resumes."""
+        """Stage the cheapest chain from version `have` (None: nothing) to `version`, and verify it: a delta, several
+        deltas, or an anchor with the deltas after it, as far as `regions` (None: everything) need them. A folder staged
+        before is checked and used again. If the origin removes a package meanwhile, another chain is planned once.
+        Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data with wrong
+        hashes; nothing is staged then, and a repeated call resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. A killed process holds no lock.
+            fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
             if target.exists():
                 try:
                     staged = Staged.open(target, regions)
@@ -99,7 +96,7 @@ class Receiver:
                 except TransferError:
                     shutil.rmtree(target)
             started_ns = time.monotonic_ns()
-            with self._origin() as first, self._origin() as second:  # A failed origin gives nothing more.
+            with self._origin() as first, self._origin() as second:  # A failed origin object cannot be used again.
                 try:
                     staged = self._stage(first, target, version, have, regions)
                 except GoneError:
@@ -110,7 +107,7 @@ class Receiver:
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
         """Tell the origin that the verified `version` is held, and may be a base from now on. Raises RefusedError if
-        the origin knows the version by another hash, TransferError if it cannot be told."""
+        the origin knows the version by another hash, TransferError if the call fails."""
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
@@ -172,7 +169,7 @@ class Receiver:
                 while not done.wait(max(route.ttl_s / _RENEWALS, _RENEWAL_S_MIN)):
                     with suppress(TransferError):  # Without the pin the transfer may still succeed.
                         origin.renew(pin)
-                with suppress(TransferError):  # It ends by itself.
+                with suppress(TransferError):  # The pin also expires.
                     origin.unpin(pin)
 
         threading.Thread(target=keep, name="rose-pin", daemon=True).start()
@@ -211,7 +208,7 @@ def _manifest(data: bytes, package: Package) -> Manifest:
     manifest = Manifest.from_bytes(data)
     if manifest.package != package:
         raise TransferError(f"asked for package {package.stem}, got {manifest.package.stem}")
-    # No encoding is longer than the tensors themselves, so this bounds what a forged manifest can fill the disk with.
+    # No encoding is longer than the tensors themselves: this bounds the disk space that a forged manifest can fill.
     most = manifest.dense_bytes + HEADER_BYTES * len(manifest.pieces)
     if manifest.blob_bytes > most:
         raise TransferError(

@@ -1,6 +1,6 @@
 """A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster like the origin.
-Clients get a chunk's bytes as they arrive, the last one once the whole matches its hash. Only verified chunks are kept.
-Pins and acknowledgements go to the origin."""
+Clients get a chunk's bytes as they arrive, the last byte once the hash matches. The origin gets pins and
+acknowledgements."""
 
 import asyncio
 import functools
@@ -30,10 +30,10 @@ _PULLS, _CALLS = 8, 8  # Downloads, and other requests to the origin, at once.
 
 
 class RelayServer(Server):
-    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`. Clients must send `token`,
-    the origin gets `origin_token`; `rules` are those of `open_origin`. A broken connection is retried up to `retries`
-    times without a byte. Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start`
-    raises TransferError if another relay uses the folder."""
+    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`. Clients must send `token`;
+    the relay sends `origin_token` to the origin. `rules` are as for `open_origin`. A broken connection is retried up to
+    `retries` times without a byte. Raises TransferError for a wrong URL, and as `Server` for an address or a token;
+    `start` raises TransferError if another relay uses the folder."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class RelayServer(Server):
 
 @dataclass(slots=True)
 class _Download:
-    """A chunk on its way. Changed in the event loop only."""
+    """A chunk's download. Changed in the event loop only."""
 
     size_bytes: int | None = None  # None until it is known and there is room for it.
-    written_bytes: int = 0  # Bytes of the file that may be sent; 0 again once it did not match its hash.
+    written_bytes: int = 0  # Bytes of the file that may be sent; 0 again after a wrong hash.
     failure: TransferError | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -74,7 +74,7 @@ class _Download:
         self.tell()
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until `met`. Raises TransferError if the download failed before."""
+        """Wait until `met` returns true. Raises TransferError if the download failed before."""
         while not met():
             if self.failure is not None:
                 raise self.failure
@@ -87,8 +87,6 @@ class _Download:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A manifest in the cache: the origin's tag for it, its hash, and its chunks."""
-
     tag: str
     sha256: str
     chunks: frozenset[str]
@@ -110,7 +108,6 @@ class _Relay:
         self._manifest_turn = asyncio.Lock()
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """Open the cache for the server's lifetime."""
         self._cache = self._make_cache()
         yield
         self._stopped.set()
@@ -124,7 +121,7 @@ class _Relay:
         self._cache.close()
 
     async def manifest(self, package: Package) -> web.StreamResponse:
-        # A package's name does not say which manifest it is: a trainer that begins anew uses the same names.
+        # The name alone does not identify a manifest: a restarted trainer uses the same names.
         tag = await self._ask(self._origin.manifest_tag, package)
         if (sha256 := self._kept(package, tag)) is None:
             async with self._manifest_turn:
@@ -193,10 +190,10 @@ class _Relay:
             complete = True
         except TransferError as error:
             if not isinstance(error, BrokenError):
-                # The origin lacks the chunk: the manifests that name it may be others there.
+                # The origin lacks the chunk, so it may have other manifests under these names.
                 self._manifests = {known: kept for known, kept in self._manifests.items() if sha256 not in kept.chunks}
             state.failure = error
-        except Exception as error:  # Clients wait for it: they must hear of it whatever it is.
+        except Exception as error:  # Clients that wait for the download must hear of any error.
             state.failure = TransferError(f"the relay failed on chunk {sha256} ({type(error).__name__}: {error})")
         finally:
             if state.size_bytes is not None:
@@ -216,8 +213,8 @@ class _Relay:
             raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size_bytes}"})
         with self._cache.held(sha256):
             await state.reached(span.start)
-            # Should it be fetched once more, this goes on with the file it has: the client finds it wrong, asks anew,
-            # and by then the other is there, since the last byte waits for it.
+            # If the chunk is fetched once more meanwhile, this continues with its open file. The client finds it wrong
+            # and asks again. The new chunk is there by then, since the last byte waits for it.
             try:
                 file = await asyncio.to_thread(os.open, self._cache.path(sha256), os.O_RDONLY)
             except FileNotFoundError:
@@ -242,13 +239,11 @@ class _Relay:
             finally:
                 os.close(file)
         if position < span.stop and request.transport is not None:
-            request.transport.abort()  # What was announced does not come: the client goes on from what it has.
+            request.transport.abort()  # The announced bytes do not come: the client resumes from its own.
         return response
 
 
 class _CachedFile(web.FileResponse):
-    """A chunk of the cache, kept while it is sent."""
-
     def __init__(self, cache: ChunkCache, sha256: str) -> None:
         super().__init__(cache.path(sha256))
         self._held = functools.partial(cache.held, sha256)

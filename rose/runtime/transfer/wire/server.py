@@ -1,16 +1,15 @@
 """The HTTP interface of weight transfer, and the origin: it serves a store's folder to receivers and relays.
 
-    GET /v1/packages               {"packages": [{"version", "base_version", "blob_bytes"}, ...]}
-    GET /v1/packages/STEM.json     a manifest
-    GET /v1/chunks/SHA256          a chunk; Range is honoured
-    POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: the way there, kept for ttl_s
-    PUT /v1/pins/PIN               keep it for another ttl_s
-    DELETE /v1/pins/PIN            let go of it
-    POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
+GET /v1/packages               {"packages": [{"version", "base_version", "blob_bytes"}, ...]}
+GET /v1/packages/STEM.json     a manifest
+GET /v1/chunks/SHA256          a chunk; Range is honoured
+POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: a chain of packages, kept for ttl_s
+PUT /v1/pins/PIN               keep it for another ttl_s
+DELETE /v1/pins/PIN            release it
+POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
 
-404: not there, or no longer. 409: an acknowledgement is refused, since the version is other weights here. 422: it
-cannot be done, and asking again will not help. 502: the relay's own origin failed. Nothing that is sent can run code at
-the receiver: JSON, and bytes that are checked against it."""
+404: never or no longer there. 409: acknowledgement refused, since the version has other weights here. 422: a permanent
+error. 502: the relay's own origin failed. The receiver runs no code from answers: only JSON, and checked bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_IDLE_S = 30.0  # A connection without a request under way is closed after this, also one that sends half a head.
+_IDLE_S = 30.0  # A connection without a request under way, or with an incomplete head, is closed after this.
 
 
 class _Wanted(msgspec.Struct):
@@ -55,7 +54,7 @@ _B = TypeVar("_B", _Wanted, _HeldByReceiver)
 
 
 class Calls(Protocol):
-    """The answers of a store or an `Origin`. Names are checked; TransferError refuses."""
+    """The answers of a store or an `Origin`. Implementations check names, and refuse by TransferError."""
 
     def packages(self) -> list[Package]: ...
     def route(self, version: int, have: int | None) -> Route: ...
@@ -65,7 +64,7 @@ class Calls(Protocol):
 
 
 class Files(Protocol):
-    """Serves manifests and chunks. Names are checked; TransferError refuses."""
+    """Serves manifests and chunks. Implementations check names, and refuse by TransferError."""
 
     async def manifest(self, package: Package) -> web.StreamResponse: ...
     async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse: ...
@@ -81,7 +80,7 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
         return _json(index_bytes(await ask(calls.packages)))
 
     async def manifest(request: web.Request) -> web.StreamResponse:
-        # Rebuilt from the parsed name, so that no path of the client's making reaches the file system.
+        # Rebuilt from the parsed name, so that no path from the client reaches the file system.
         if (package := Package.parse(request.match_info["stem"])) is None:
             raise web.HTTPNotFound(text=f"{request.match_info['stem']!r} is not the name of a package")
         return await files.manifest(package)
@@ -118,7 +117,7 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from its own thread until `stop`. Port 0 takes a free one, which `url` has. Raises
+    """Serves an application from its own thread until `stop`. Port 0 takes a free one; see `url`. Raises
     OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
@@ -136,10 +135,10 @@ class Server:
         return f"http://{host}:{self._port}"
 
     def start(self) -> Self:
-        """Serve; return once the port is bound. Raises OSError if it cannot be, and what the application raises."""
+        """Serve; return once the port is bound. Raises OSError if the port is taken, and the application's errors."""
         assert self._thread is None, "already started"
         loop = asyncio.new_event_loop()
-        # A body that claims to be packed is no JSON. What nobody read of one is not waited for.
+        # JSON bodies come uncompressed. Do not wait for unread bodies.
         runner = web.AppRunner(
             self._app,
             access_log=None,
@@ -183,7 +182,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop serving; running transfers are cut after a second. Does nothing if not started."""
+        """Stop serving; running transfers are cut after a second. Safe to call if not started."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -227,22 +226,22 @@ class _StoreCalls:
         self._store = store
         self._pin_ttl_s = pin_ttl_s
         self.packages, self.unpin = store.packages, store.claims.unpin
-        self._known: tuple[int, str] | None = None  # Acknowledged last, with its hash: many receivers acknowledge it.
+        self._known: tuple[int, str] | None = None  # Last acknowledged version and hash: many receivers send it.
 
     def renew(self, pin: str) -> None:
         self._store.claims.renew(pin, self._pin_ttl_s)
 
     def route(self, version: int, have: int | None) -> Route:
-        for _ in range(5):  # A way may be removed before it is pinned.
+        for _ in range(5):  # A chain may be removed before it is pinned.
             packages = tuple(plan(self._store.packages(), version, have))
             pin = self._store.claims.pin(packages, self._pin_ttl_s)
             if set(packages) <= set(self._store.packages()):
                 return Route(packages, pin, self._pin_ttl_s)
-            self.unpin(pin)  # Some of them were removed in between.
+            self.unpin(pin)  # Packages of the chain were removed in between.
         raise BrokenError(f"packages that lead to version {version} are removed as fast as they are found; try again")
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
-        # A run that begins anew in this folder uses the same numbers: nobody is refused for an earlier run's hash.
+        # A run that restarts in this folder uses the same numbers: an earlier run's hash must not refuse a receiver.
         if self._known != (version, weights_sha256):
             package = next((package for package in self._store.packages() if package.version == version), None)
             if package is None:
@@ -263,7 +262,7 @@ class _Full(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection; beyond `most` it replaces the one that is longest without a request."""
+    """Return a new connection; beyond `most` it replaces the connection that is longest without a request."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_waits, connections), None)) is None:
@@ -273,7 +272,7 @@ def _accept(server: web.Server, most: int) -> asyncio.Protocol:
 
 
 def _waits(connection: web.RequestHandler) -> bool:
-    """Whether a connection waits for a request or its body; aiohttp has no public sign of it."""
+    """Return whether a connection waits for a request or its body; aiohttp has no public sign of it."""
     request = connection._current_request
     return connection._waiter is not None if request is None else not request.content.is_eof()
 

@@ -17,14 +17,16 @@ from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
 
 MS = 1_000_000
 STEP_NS = 10 * MS
+#: Requests of priority 1 may wait for a token for little more than a step.
+BUDGETS = Budgets(1000 * MS, 100 * MS, classes={0: Budgets(1000 * MS, 500 * MS), 1: Budgets(1000 * MS, 12 * MS)})
 
 
 class Serving:
     """A serving engine whose steps take 10 ms alone, and `factor` times the work done beside them longer."""
 
-    def __init__(self, folder, clock, *, overlap, factor=1.3, requests=2, new_tokens=1000, **terms):
+    def __init__(self, folder, clock, *, overlap, factor=1.3, priorities=(None, None), new_tokens=1000, **terms):
         self.page = ArbiterPage.create(folder / "page")
-        self.page.set_terms(Budgets(1000 * MS, 100 * MS), 64, replace(MEMORY, device_bytes=1 << 20))
+        self.page.set_terms(BUDGETS, 64, replace(MEMORY, device_bytes=1 << 20))
         self.page.set_lease(lease(100, **{"stretch": 1.5, "slack_share": 1.0, **terms}))
         self.rollout = ArbiterPage.attach(self.page.path, Party.ROLLOUT)
         self.scheduler = Scheduler(max_total_num_tokens=1 << 20)
@@ -36,7 +38,10 @@ class Serving:
         for number in range(8):
             self.scheduler.waiting_queue = [Request(f"first {number}", new_tokens=8)]
             self.turns(12)
-        self.scheduler.waiting_queue = [Request(f"r{number}", new_tokens=new_tokens) for number in range(requests)]
+        self.scheduler.waiting_queue = [
+            Request(f"r{number}", new_tokens=new_tokens, priority=priority)
+            for number, priority in enumerate(priorities)
+        ]
         self.turns(8)
 
     def _work(self):
@@ -73,8 +78,21 @@ def test_serving_that_never_rests_gives_what_its_requests_may_take_longer(tmp_pa
     assert serving.say(Field.FACTOR_PPM) / 1e6 == pytest.approx(1.3, rel=0.1)
     assert serving.say(Field.DELAYED_NS) - delayed_ns == pytest.approx(1.3 * sum(serving.spent), rel=0.1)
     learned = serving.say(Field.STEPS) - before
-    assert 400 // CONTROL_EVERY - 2 <= learned <= 400 // CONTROL_EVERY + 2, "one step in so many tells what it takes"
+    controls, longer = 400 // CONTROL_EVERY, 8  # The requests' contexts grow beyond what was learned so many times.
+    assert controls - 2 <= learned <= controls + longer + 2, "one step in so many tells what it takes"
     assert serving.page.serving_load().decode_ns == pytest.approx(STEP_NS, rel=0.02)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("priorities", [(0, 0), (0, None), (0, 7), (1, 1), (0, 1), (1, None)])
+def test_the_credit_is_limited_by_the_budget_of_each_live_request_s_class(tmp_path, clock, overlap, priorities):
+    serving = Serving(tmp_path, clock, overlap=overlap, priorities=priorities)
+    serving.spent = []
+    serving.turns(2 * CONTROL_EVERY)
+    tight = 1 in priorities
+    assert serving.say(Field.CREDIT_LIMIT) == (Hold.DECODE_SLACK if tight else Hold.STRETCH)
+    assert any(serving.spent)
+    assert (serving.factor * max(serving.spent) <= 2 * MS) is tight
 
 
 @pytest.mark.parametrize("overlap", [False, True])

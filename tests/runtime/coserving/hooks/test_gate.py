@@ -14,7 +14,7 @@ from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
-from tests.runtime.coserving.lending import MEMORY, lease
+from tests.runtime.coserving.lending import MEMORY, PoolMemory, lease
 from tests.runtime.coserving.made_scheduler import Batch, Request, Scheduler
 from tests.runtime.loads import IDLE
 
@@ -45,7 +45,7 @@ def gate_of(engine, view, telemetry, run_ahead):
         engine,
         view,
         telemetry,
-        KvGuard(engine, view, None),
+        KvGuard(engine, view, PoolMemory()),
         chunk_tokens=512,
         set_chunk_tokens=lambda tokens: None,
         layers=4,

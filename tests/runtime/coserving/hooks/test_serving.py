@@ -10,19 +10,21 @@ from rose.runtime.coserving.attach.attachment import EngineState, described, det
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.kv import memory
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.policy.slack import Budgets, LeaseTerms, attainable
+from tests.runtime.conftest import until
 from tests.runtime.coserving.lending import MEMORY, cut_record, lease
 from tests.runtime.coserving.made_scheduler import Batch, Loop, Request, Scheduler
 
 SHARED = replace(MEMORY, device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10)
 LEASE_NS = 60_000_000_000
 MS = 1_000_000
+BUDGET_NS = 1000 * MS
 
 
 @pytest.fixture
 def page(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(Budgets(10**9, 10**9), 64, SHARED)
+    page.set_terms(Budgets(BUDGET_NS, BUDGET_NS), 64, SHARED)
     return page
 
 
@@ -171,12 +173,12 @@ def test_a_request_waits_from_when_the_server_received_it(page):
     request.time_stats.created_time = (monotonic_ns() - 50_000_000) / 1e9
     scheduler.waiting_queue = [request]
     plugin.received()
-    assert monotonic_ns() - page.serving_load().earliest_arrival_ns >= 50_000_000
+    assert page.serving_load().first_token_due_ns - BUDGET_NS <= monotonic_ns() - 50 * MS
     foreign = Request("of another clock")
     foreign.time_stats.created_time = 1.0
     scheduler.waiting_queue = [foreign]
     plugin.received()
-    assert monotonic_ns() - page.serving_load().earliest_arrival_ns < 10**9
+    assert monotonic_ns() < page.serving_load().first_token_due_ns
 
 
 @pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
@@ -192,6 +194,48 @@ def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, le
     served(page, Scheduler(), overlap=False, requests=1, work=work)
     load = page.serving_load()
     assert (load.late_alone, load.late_by_lending) == late
+
+
+@pytest.mark.parametrize(("priority", "late"), [(None, 0), (0, 0), (1, 1), (2, 1)])
+def test_a_request_is_late_by_the_budgets_of_its_own_class(page, priority, late):
+    classes = {0: Budgets(10**12, 10**12), 1: Budgets(1, 10**12), 2: Budgets(10**12, 1)}
+    page.set_terms(Budgets(10**12, 10**12, classes=classes), 64, SHARED)
+    lend(page)
+    scheduler = Scheduler()
+    loop = Loop(scheduler, attached(page, scheduler), overlap=False)
+    scheduler.waiting_queue = [Request("r", priority=priority)]
+    for _ in range(6):
+        loop.turn()
+    load = page.serving_load()
+    assert (load.finished, load.late_alone, load.ttft_budget_ns) == (1, late, 1)
+
+
+def test_the_load_says_which_request_is_due_first_by_its_own_budgets(page):
+    page.set_terms(Budgets(500 * MS, 50 * MS, classes={1: Budgets(200 * MS, 20 * MS)}), 64, SHARED)
+    lend(page)
+    scheduler = Scheduler()
+    plugin = attached(page, scheduler)
+    loop = Loop(scheduler, plugin, overlap=False)
+    requests = [Request("first", new_tokens=100), Request("urgent", new_tokens=100, priority=1)]
+    came_ns = monotonic_ns()
+    for request, age_ns in zip(requests, (100 * MS, 50 * MS), strict=True):
+        request.time_stats.created_time = (came_ns - age_ns) / 1e9
+    scheduler.waiting_queue = list(requests)
+    plugin.received()
+    assert page.serving_load().first_token_due_ns == pytest.approx(came_ns + 150 * MS, abs=1000)
+    loop.turn()
+    load = page.serving_load()
+    assert load.ttft_budget_ns == 200 * MS
+    assert load.next_token_due_ns - monotonic_ns() < 20 * MS
+
+
+def test_without_budgets_on_the_page_nothing_can_be_lent(tmp_path):
+    page = ArbiterPage.create(tmp_path / "bare")
+    lend(page)
+    attached(page)
+    load = page.serving_load()
+    assert load.ttft_budget_ns == 0
+    assert not attainable(load)
 
 
 def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
@@ -356,3 +400,32 @@ def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkey
             lend(page, policy="share_all")
     presses(page, Scheduler(), prompt=100 if case == "fits" else 950)
     assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == 0
+
+
+def test_credit_ends_when_a_request_arrives_while_the_scheduler_computes(page):
+    context = zmq.Context()
+    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    sender.connect(f"tcp://127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}")
+    sender.send(b"the first")
+    assert receiver.recv() == b"the first", "the connection is there: its own messages are behind it"
+    scheduler = Scheduler()
+    scheduler.recv_from_tokenizer = receiver
+    plugin = attached(page, scheduler)
+    try:
+        for _ in range(3):
+            with pytest.raises(zmq.Again):
+                receiver.recv(zmq.NOBLOCK)
+            plugin.received()
+            page.set(Party.SERVING, Field.CREDIT_NS, 5 * MS)
+            time.sleep(0.05)
+            assert page.get(Party.SERVING, Field.CREDIT_NS) == 5 * MS, "nothing arrived"
+            sender.send(b"a request")
+            until(lambda: not page.get(Party.SERVING, Field.CREDIT_NS))
+            assert receiver.recv(zmq.NOBLOCK) == b"a request"
+        plugin.attach(RELEASE)
+        page.set(Party.SERVING, Field.CREDIT_NS, 5 * MS)
+        sender.send(b"a request")
+        time.sleep(0.05)
+        assert page.get(Party.SERVING, Field.CREDIT_NS) == 5 * MS, "who let go of the page does not write to it"
+    finally:
+        context.destroy(linger=0)

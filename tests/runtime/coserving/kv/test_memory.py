@@ -11,8 +11,8 @@ from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.policies import POLICIES
-from rose.runtime.policy.slack import LeaseTerms
-from tests.runtime.coserving.lending import MEMORY, lease
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, PoolMemory, lease
 
 ROSE = POLICIES["rose"]
 
@@ -63,7 +63,7 @@ class View:
 @pytest.fixture
 def page(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, MEMORY)
+    page.set_terms(Budgets(1, 1), 1, MEMORY)
     return page
 
 
@@ -74,7 +74,7 @@ def say(page, *, serving, view):
 
 def test_pressure_halves_the_budget_once_and_the_youngest_go(page):
     view = View({f"r{index}": 100 for index in range(6)})
-    guard = KvGuard(page, view, None)
+    guard = KvGuard(page, view, PoolMemory())
     say(page, serving=350, view=view)
     guard.enforce(lease(800), ROSE, monotonic_ns())
     assert guard.budget_tokens == 400
@@ -94,10 +94,19 @@ def test_pressure_halves_the_budget_once_and_the_youngest_go(page):
     assert page.cut().count == 2
 
 
+def test_nothing_is_cut_where_a_cut_frees_no_memory(page):
+    """On a GPU without remapping each engine's pool is carved off for good."""
+    view = View({f"r{index}": 100 for index in range(6)})
+    guard = KvGuard(page, view, None)
+    say(page, serving=350, view=view)
+    guard.enforce(lease(800), ROSE, monotonic_ns())
+    assert (guard.budget_tokens, view.ended, guard.pressed(ROSE)) == (800, [], False)
+
+
 def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page):
     """Serving saw it first: an engine that had no core meanwhile saw it only once it was over."""
     view = View({"r0": 600})
-    guard = KvGuard(page, view, None)
+    guard = KvGuard(page, view, PoolMemory())
     say(page, serving=350, view=view)
     pressed_ns = monotonic_ns() - 40_000_000
     page.set(Party.SERVING, Field.PRESSED_SINCE_NS, pressed_ns)
@@ -109,7 +118,7 @@ def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page)
 
 def test_what_will_never_fit_goes_elsewhere(page):
     view = View({}, waiting=[("large", 300, 200), ("small", 10, 10)])
-    guard = KvGuard(page, view, None)
+    guard = KvGuard(page, view, PoolMemory())
     guard.enforce(lease(400), ROSE, monotonic_ns())
     assert view.ended == ["large"]
 
@@ -117,7 +126,7 @@ def test_what_will_never_fit_goes_elsewhere(page):
 def test_the_end_of_a_lease_gives_all_memory_back(page):
     view = View({})
     view.cache = 500
-    guard = KvGuard(page, view, None)
+    guard = KvGuard(page, view, PoolMemory())
     guard.enforce(lease(800), ROSE, monotonic_ns())
     assert view.cache == 500
     guard.enforce(LeaseTerms(), ROSE, monotonic_ns())
@@ -132,7 +141,7 @@ def test_the_end_of_a_lease_gives_all_memory_back(page):
 )
 def test_no_order_of_events_leaves_more_held_than_the_budget_or_grows_a_cut_one(page, holds, budgets, serving):
     view = View({f"r{index}": tokens for index, tokens in enumerate(holds)})
-    guard = KvGuard(page, view, None)
+    guard = KvGuard(page, view, PoolMemory())
     lowest = 1 << 60
     count = 0 if page.cut() is None else page.cut().count
     for budget, tokens in zip(budgets, serving, strict=False):

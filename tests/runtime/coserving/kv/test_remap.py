@@ -16,7 +16,7 @@ from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.kv.remap import KvBuffers, RemappedPages, create_buffers
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.policy.policies import POLICIES
-from rose.runtime.policy.slack import LeaseTerms
+from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.lending import MEMORY, lease
 
 SLOTS, LAYERS, HEADS, DIM = 300, 2, 2, 32
@@ -251,7 +251,7 @@ class View:
 
 def test_a_guard_takes_what_a_lease_lends_and_gives_it_back_on_a_cut_and_at_its_end(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, MEMORY)
+    page.set_terms(Budgets(1, 1), 1, MEMORY)
     engine = Engine()
     view = View(engine, has_work=False)
     activation = Activation(page, engine.pages, lambda: False)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
+from rose.events import Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.weights import weight_keeper
 from rose.runtime.coserving.weights.sync import Target
@@ -235,6 +236,19 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
         return alive
 
     assert asyncio.run(watch()) == [True, False, False, False, True]
+
+
+def test_a_version_that_was_swapped_in_as_the_agent_stopped_is_recorded(guarded, made, server, tmp_path, monkeypatch):
+    swapped_in, stopping, events = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(guarded.engine, "_tell", lambda *_: swapped_in.set() or stopping.wait(10))
+    agent = agent_of(made, tmp_path, lambda event, **_: events.append(event))
+    agent._engine.sync = guarded.engine
+    agent._weights.aim(Target("", 0, server.url))
+    agent._weights.start()
+    assert swapped_in.wait(10)
+    threading.Timer(0.2, stopping.set).start()
+    agent.stop()
+    assert [event.ok for event in events if isinstance(event, Sync)] == [True]
 
 
 def test_one_that_cannot_be_brought_back_stays_out_and_is_tried_again_whatever_the_ledger_says(guarded, made):

@@ -1,4 +1,6 @@
 import ctypes
+import os
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -59,3 +61,32 @@ def test_a_host_without_a_driver_has_none(monkeypatch):
 
     monkeypatch.setattr(mps, "ctypes", SimpleNamespace(**{**vars(ctypes), "CDLL": missing}))
     assert not mps.in_use(0)
+
+
+CONTROL = """#!/bin/sh
+read command
+echo "$command" >> {log}
+case "$command" in
+    get_server_list) echo 77 ;;
+    "get_client_list 77") echo {own}; echo {other} ;;
+esac
+"""
+
+
+def test_a_group_is_ended_at_the_daemon_before_it_is_killed_and_no_other_client(pipes, tmp_path):
+    """With a program that answers as NVIDIA's manual says: the real one needs a GPU."""
+    own = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    log, program = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(CONTROL.format(log=log, own=own.pid, other=os.getpid()))
+    program.chmod(0o755)
+    try:
+        mps.end_clients(own.pid, {**pipes, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        asked = log.read_text().splitlines()
+        log.unlink()
+        mps.end_clients(own.pid, {**pipes, "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "none")})
+    finally:
+        own.kill()
+        own.wait()
+    assert asked == ["get_server_list", "get_client_list 77", f"terminate_client 77 {own.pid}"]
+    assert not log.exists(), "without a daemon nobody is asked"
+    mps.end_clients(own.pid, {**pipes, "PATH": str(tmp_path / "none")})

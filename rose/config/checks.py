@@ -44,6 +44,12 @@ def _check_names(config: FleetConfig) -> None:
     urls = [(device.host, device.serving_url) for device in config.device if device.serving_url]
     if len(set(urls)) != len(urls):
         raise ValueError(f"each device has a serving_url of its own, got {[url for _, url in urls]}")
+    for device in config.device:
+        if device.serving_model not in (None, *config.serving_models):
+            raise ValueError(
+                f"device {device.id!r} has serving_model {device.serving_model!r}, and there is no "
+                f"[{device.serving_table}] table among {list(config.serving_models)}: add one"
+            )
 
 
 def _check_hosts(config: FleetConfig) -> None:
@@ -97,12 +103,13 @@ def _check_hardware(config: FleetConfig) -> None:
 
 def _check_ranks(config: FleetConfig) -> None:
     """Refuse engines of several ranks now: later they would fail, or never hold weights."""
-    starts_serving = any(device.pool == "serving" and device.serving_url is None for device in config.device)
-    if (many := more_ranks(config.serving.extra_args)) is not None and starts_serving and config.coserving.enabled:
-        raise ValueError(
-            f"serving.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
-            "Leave it out, or set coserving.enabled to false"
-        )
+    for device in config.device if config.coserving.enabled else ():
+        many = more_ranks(config.serving_on(device).extra_args)
+        if many is not None and device.pool == "serving" and device.serving_url is None:
+            raise ValueError(
+                f"{device.serving_table}.extra_args has {many}: a device that is lent has one page, which speaks for "
+                "one rank. Leave it out, or set coserving.enabled to false"
+            )
     if (many := more_ranks(config.rollout.extra_args)) is not None:
         raise ValueError(
             f"rollout.extra_args has {many}: a trainer's versions are not cut for several ranks, so that such an "
@@ -122,7 +129,6 @@ def _check_ports(config: FleetConfig) -> None:
 
 
 def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, int]]:
-    """Yield a host's ports and their fields; serving devices count up from the first."""
     first = not config.hosts or host == config.hosts[0].name
     ours = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
     for number, device in enumerate(device for device in ours if device.pool == "serving"):
@@ -130,8 +136,8 @@ def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, i
             url = urlsplit(device.serving_url)
             if url.hostname in _LOOPBACK:
                 yield f"serving_url of device {device.id!r}", url.port or {"http": 80, "https": 443}[url.scheme]
-        elif config.serving.port is not None:
+        elif (port := config.serving_on(device).port) is not None:
             counted = f" + {number}, of device {device.id!r}," if number else ""
-            yield f"serving.port{counted}", config.serving.port + number
+            yield f"{device.serving_table}.port{counted}", port + number
     if config.gateway.port is not None and first:
         yield "gateway.port", config.gateway.port

@@ -39,7 +39,8 @@ def example() -> str:
         if isinstance(section, type) and issubclass(section, Section):
             tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
         else:
-            scalars.append(_field(name, field, field.default))
+            # An empty table would refuse the `[NAME.KEY]` tables that a reader adds.
+            scalars.append(_field(name, field, None if field.default == {} else field.default))
     devices = _EXAMPLE_DEVICES.format(
         serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
     )
@@ -47,7 +48,6 @@ def example() -> str:
 
 
 def _hosts() -> str:
-    """Return a host table, commented out: a fleet on one host needs none."""
     description = FleetConfig.model_fields["hosts"].description or ""
     table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
     lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]

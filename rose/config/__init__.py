@@ -1,5 +1,4 @@
-"""The configuration of a fleet: one TOML file, validated here, explained field by field. Imports no torch, so that
-`rose config` and errors are instant."""
+"""A fleet's configuration: one TOML file, validated here. Imports no torch, so that `rose config` is fast."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from rose import fleet_checks, private_files
+from rose import private_files
+from rose.config import checks
 from rose.errors import UserError, did_you_mean
 from rose.event_fields import AMOUNT_MAX
 
@@ -121,6 +121,14 @@ class DeviceConfig(Section):
         default=None,
         description="Root URL of the owner's SGLang server, to attach to. Left out, ROSE starts one itself.",
     )
+    serving_model: str | None = Field(
+        default=None, description="Name of the `[serving_models.NAME]` table of what it serves. Left out: `[serving]`."
+    )
+
+    @property
+    def serving_table(self) -> str:
+        """Return the name of the table of its models, as errors give it."""
+        return "serving" if self.serving_model is None else f"serving_models.{self.serving_model}"
 
     @model_validator(mode="after")
     def _is_sound(self) -> DeviceConfig:
@@ -130,8 +138,9 @@ class DeviceConfig(Section):
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
         if len(set(self.cores)) != len(self.cores):
             raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
-        if self.serving_url is not None and self.pool != "serving":
-            raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a serving_url: change one of them")
+        for name in ("serving_url", "serving_model"):
+            if getattr(self, name) is not None and self.pool != "serving":
+                raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a {name}: change one of them")
         if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
             raise ValueError(
                 f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
@@ -144,11 +153,11 @@ DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be used; the message names the file, the field, the value and the way out."""
+    """An unusable configuration; the message names the file, the field, the value and the way out."""
 
 
 def _absolute_file(name: str) -> str:
-    """Return a whole path: readers of the ledger work in another folder."""
+    """Return an absolute path: readers of the ledger work in another folder."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -157,7 +166,7 @@ def _absolute_path(path: Path) -> Path:
 
 
 def _whole_path(place: str) -> str:
-    """Return a whole path for users in other folders; URLs and homes stay."""
+    """Return an absolute path for users in other folders; URLs and homes stay."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -170,6 +179,19 @@ HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_le
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
+class RequestClassConfig(Section):
+    priority: int = Field(ge=-(2**31), lt=2**31, description="The `priority` that SGLang's API has in such a request.")
+    ttft_budget_ms: BudgetMs = Field(description="Promised time to first token, in milliseconds.")
+    tpot_budget_ms: BudgetMs = Field(description="Promised time of a further token, in ms.")
+
+
+def _distinct(classes: list[RequestClassConfig]) -> list[RequestClassConfig]:
+    priorities = [one.priority for one in classes]
+    if len(set(priorities)) != len(priorities):
+        raise ValueError(f"no two classes may have one priority, got {priorities}")
+    return classes
+
+
 class ServingConfig(Section):
     model: str = Field(
         default="smollm2-135m-instruct",
@@ -177,6 +199,13 @@ class ServingConfig(Section):
     )
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
     tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of a further token, in ms.")
+    classes: Annotated[list[RequestClassConfig], AfterValidator(_distinct)] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Budgets of requests by the `priority` in SGLang's API, as in "
+        "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the two above. Lending "
+        "leaves room for the smallest TTFT budget at all times.",
+    )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None,
@@ -389,6 +418,9 @@ class FleetConfig(Section):
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
+    serving_models: dict[TagName, ServingConfig] = Field(
+        default={}, description="Other serving engines: `[serving_models.NAME]` tables, with the fields of `[serving]`."
+    )
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
     coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
     traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
@@ -408,12 +440,15 @@ class FleetConfig(Section):
 
     @model_validator(mode="after")
     def _can_run(self) -> FleetConfig:
-        fleet_checks.check(self)
+        checks.check(self)
         return self
+
+    def serving_on(self, device: DeviceConfig) -> ServingConfig:
+        return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 
 def load(path: Path) -> FleetConfig:
-    """Read a fleet file, TOML or `.json`, and make its folders whole paths. Raises ConfigError naming the file, every
+    """Read a fleet file, TOML or `.json`, and make its folders absolute. Raises ConfigError naming the file, every
     wrong field with its value, and what to do."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -429,7 +464,7 @@ def load(path: Path) -> FleetConfig:
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return why others may know the secret of a fleet file; empty if they cannot. Raises OSError."""
+    """Return warnings that other users may read a fleet file's secret. Raises OSError."""
     token, others = config.gateway.token, private_files.open_to_others(path)
     if token is None:
         return []
