@@ -124,7 +124,7 @@ def test_a_client_that_waits_for_the_server_is_not_cut(controller: int) -> None:
 
 def test_a_body_that_comes_slowly_is_taken(controller: int) -> None:
     tokens = b"1," * (160 << 10)
-    body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"n": 2}}'
+    body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"max_new_tokens": -1}}'
     head = b"POST /runs/none/generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", controller)) as client:
         client.sendall(head)
