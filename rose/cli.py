@@ -126,6 +126,9 @@ def demo(
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.service.demo import run_in_console
 
+        if priced:
+            from rose.pricing.run import report  # noqa: F401 - found missing now, too
+
         outcome = run_in_console(fleet, seconds)
     if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:
         echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")
@@ -251,7 +254,8 @@ def dashboard(
 
 
 def main() -> None:
-    app()
+    with user_errors():
+        app()
 
 
 if __name__ == "__main__":

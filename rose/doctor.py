@@ -17,6 +17,12 @@ from rose.terminal import Screen, echo_data, styled
 
 Status = Literal["ok", "missing", "absent"]
 
+#: Packages that lending does without, and what to do to price and to look.
+_OPTIONAL = {
+    "polars": 'to price a ledger here: pip install "rose-serving[pricing]"',
+    "streamlit": 'to see the dashboard here: pip install "rose-serving[dashboard]"',
+}
+
 _HOOK_PROBE = """
 import os
 os.environ["ROSE_PLUGIN_ROLE"] = "serving"
@@ -93,11 +99,12 @@ def _needed(what: str, good: bool, detail: str, remedy: str) -> Finding:
 def _packages() -> list[Finding]:
     remedy = "with no GPU: `make demo` in a checkout sets everything up; with one: pip install '.[gpu]'"
     findings = []
-    for package in ("torch", "sglang", "ray", "duckdb", "polars", "streamlit", "gymnasium"):
+    for package in ("torch", "sglang", "ray", "duckdb", "gymnasium", *_OPTIONAL):
         try:
             findings.append(Finding(package, "ok", importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
-            findings.append(Finding(package, "missing", "not installed", remedy))
+            status: Status = "absent" if package in _OPTIONAL else "missing"
+            findings.append(Finding(package, status, "not installed", _OPTIONAL.get(package, remedy)))
     return findings
 
 

@@ -1,10 +1,21 @@
 """The base of errors that a user can act on: shown as a message, without a traceback."""
 
 import difflib
+import traceback
 from collections.abc import Collection
 from typing import ClassVar
 
 _NAMES_MAX = 12
+
+#: The extra of rose-serving that a package needs beyond the base install, which is the client and SGLang's plugin.
+EXTRAS = {
+    "dashboard": "dashboard",
+    "rose.accept": "gpu",
+    "rose.doctor": "runtime",
+    "rose.ledger": "ledger",
+    "rose.pricing": "pricing",
+    "rose.runtime": "runtime",
+}
 
 
 class UserError(Exception):
@@ -20,3 +31,19 @@ def did_you_mean(value: str, known: Collection[str]) -> str:
     names = sorted(known)
     more = " ..." if len(names) > _NAMES_MAX else ""
     return f"; there is {', '.join(names[:_NAMES_MAX]) or 'none'}{more}"
+
+
+class NotInstalledError(UserError):
+    """A package of an extra is not installed; the message names both."""
+
+
+def extra_of(module: str) -> str | None:
+    return next((extra for part, extra in EXTRAS.items() if f"{module}.".startswith(f"{part}.")), None)
+
+
+def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
+    """Return what to install for the first part of ROSE that `error` came through; None if it came through none."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
+        return None
+    return NotInstalledError(f'{error.name} is not installed: pip install "rose-serving[{extra}]"')

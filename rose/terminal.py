@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rose.errors import UserError
+from rose.errors import UserError, not_installed
 
 _SEPARATORS = ("Zl", "Zp")  # A screen obeys these like categories that begin with C (controls, formats, private use).
 _BLANK = {  # Characters without ink: fillers, joiners, and variation selectors but that of emoji.
@@ -64,9 +64,12 @@ def echo_error(message: object) -> None:
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Turn a UserError into its message and exit code, and Ctrl-C into the message `interrupted`."""
+    """Turn a UserError or a missing extra into its message and exit code, and Ctrl-C into the message `interrupted`."""
     try:
-        yield
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            raise not_installed(error) or error from None
     except UserError as error:
         echo_error(error)
         raise SystemExit(error.exit_code) from None

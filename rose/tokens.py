@@ -48,6 +48,9 @@ class Token(BaseModel):
     scopes: tuple[Scope, ...] = ()
     #: Writers that it may append as; `*` and `?` are wildcards.
     writers: tuple[Annotated[str, Field(pattern=_PATTERN)], ...] = ()
+    #: The team, or the one run, whose runs it opens, uses and closes; an admin's uses all.
+    team: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    run: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     made_us: int = 0
     until_us: int | None = None
@@ -64,7 +67,8 @@ class Token(BaseModel):
     @property
     def described(self) -> str:
         named = [scope for scope in self.scopes if scope != "append"]
-        return ", ".join([*named, *(f"append {pattern}" for pattern in self.writers)])
+        bounds = [f"{name} {value}" for name in ("team", "run") if (value := getattr(self, name)) is not None]
+        return ", ".join([*named, *(f"append {pattern}" for pattern in self.writers), *bounds])
 
     def expired(self, now_us: int) -> bool:
         return self.until_us is not None and now_us >= self.until_us
@@ -143,7 +147,14 @@ def read(path: Path) -> tuple[Token, ...]:
 
 
 def create(
-    path: Path, name: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = (), life_s: float | None = None
+    path: Path,
+    name: str,
+    scopes: tuple[Scope, ...],
+    writers: tuple[str, ...] = (),
+    life_s: float | None = None,
+    *,
+    team: str | None = None,
+    run: str | None = None,
 ) -> str:
     """Make a token and return its secret, stored nowhere; it expires after `life_s` seconds. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
@@ -158,7 +169,14 @@ def create(
             raise TokenError(f"token {name!r} exists: `rose token revoke {name}` ends it, or choose another name")
         try:
             tokens[name] = Token(
-                name=name, scopes=scopes, writers=writers, sha256=_sha256(secret), made_us=now_us, until_us=until_us
+                name=name,
+                scopes=scopes,
+                writers=writers,
+                team=team,
+                run=run,
+                sha256=_sha256(secret),
+                made_us=now_us,
+                until_us=until_us,
             )
         except ValidationError as error:
             first = error.errors()[0]

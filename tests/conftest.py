@@ -134,6 +134,7 @@ LONGEST_FIRST = (
     "ledger/reading/test_query.py",
     "dashboard/test_states.py",
     "test_docs.py",
+    "install/test_parts.py",
     "pricing/reconcile/test_reconcile.py",
     "pricing/export/test_focus.py",
     "pricing/identities/test_portions.py",

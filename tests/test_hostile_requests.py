@@ -23,6 +23,7 @@ from rose.runtime.transfer.wire.server import StoreServer
 from tests import programs
 from tests.hostile import HEADERS, TEXTS, answered, bodies, methods, paths, request
 from tests.long_form import usual
+from tests.runtime.scheduling.gateway.conftest import make_checkpoint
 from tests.runtime.scheduling.stand_ins import STEP, VERDICT, report
 
 RSS_MIB_MAX = 800
@@ -105,6 +106,38 @@ CONTROLLER = [
 ]
 
 
+SAMPLING = {"max_new_tokens": 4, "n": 2, "stop": ["x"], "min_new_tokens": 1, "temperature": 0.5}
+GENERATE = {"text": ["a b", "c"], "sampling_params": SAMPLING, "return_logprob": True, "stream": True, "rid": "r"}
+GENERATE |= {"weight_version": {"min_version": 0, "exact_version": "r/1"}, "rose": TURN["rose"], "session_id": "s"}
+COMPLETION = {"model": "m", "prompt": [[3, 4], [5]], "max_tokens": 4, "n": 2, "seed": 1, "logprobs": 1, "stop": ["x"]}
+COMPLETION |= {"logit_bias": {"3": 1.0}, "stream": True, "stream_options": {"include_usage": True}, "user": "u"}
+CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "tool_calls": [CALLED]}]
+CHAT = {"model": "m", "messages": MESSAGES, "tools": [CALLED], "response_format": {"type": "json_object"}}
+INFERENCE = {
+    "token_ids": [3],
+    "sampling_params": {"max_tokens": 4, "n": 2, "logprobs": 1, "seed": 3},
+    "cache_salt": "x",
+}
+UPDATE = {"model_path": "/nowhere", "weight_version": "7", "abort_all_requests": True}
+APIS = [
+    *[
+        ("POST", "/generate", GENERATE),
+        ("POST", "/runs/RUN/generate", GENERATE),
+        ("POST", "/v1/completions", COMPLETION),
+    ],
+    *[("POST", "/v1/chat/completions", CHAT), ("POST", "/inference/v1/generate", INFERENCE)],
+    *[("POST", "/tokenize", {"messages": MESSAGES}), ("POST", "/detokenize", {"tokens": [3], "model": "m"})],
+    *[("POST", "/pause_generation", {"mode": "keep"}), ("POST", "/continue_generation", {})],
+    *[("POST", "/abort_request", {"rid": "r", "abort_all": False}), ("POST", "/update_weights_from_disk", UPDATE)],
+    *[
+        ("POST", "/workers", {"url": "http://127.0.0.1:1"}),
+        ("POST", "/v1/rl/engine/pause_generation", {"mode": "keep"}),
+    ],
+    *[("GET", path, {}) for path in ("/v1/models/m", "/server_info", "/v1/loads", "/flush_cache", "/workers/rose")],
+]
+
+
 class Controller(NamedTuple):
     port: int
     loop: asyncio.AbstractEventLoop
@@ -114,19 +147,25 @@ class Controller(NamedTuple):
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """A gateway with a state, a ledger and two runs."""
+    """A gateway with a state, a ledger, a model and three runs."""
     folder, port, faults = tmp_path_factory.mktemp("controller"), free_port(), list[str]()
+    checkpoint = make_checkpoint(folder / "words")
 
-    def open_run() -> str:
-        body = json.dumps({"name": "n", "model": "m", "expires_s": 3600.0}).encode()
+    def gateway() -> Gateway:
+        many = {"state": folder / "state", "writer": writer, "model": "m", "checkpoint": lambda _: checkpoint}
+        return Gateway("127.0.0.1", port, **many)
+
+    def open_run(**more: object) -> str:
+        body = json.dumps({"name": "n", "model": "m", "expires_s": 3600.0, **more}).encode()
         _, answer = answered(port, request(b"POST", b"/runs", [], body))
         return str(json.loads(answer.partition(b"\r\n\r\n")[2])["run_id"])
 
     with (
         LedgerWriter.open(folder / "ledger", "controller", "fleet") as writer,
-        programs.in_thread(lambda: Gateway("127.0.0.1", port, state=folder / "state", writer=writer)) as loop,
+        programs.in_thread(gateway) as loop,
     ):
         loop.set_exception_handler(lambda _, context: faults.append(str(context)))
+        open_run(tags={"token": "anyone"})
         yield Controller(port, loop, faults, {"RUN": open_run(), "OTHER": open_run()})
 
 
@@ -137,17 +176,20 @@ def named_in(value: object, names: dict[str, str]) -> object:
     return json.loads(text)
 
 
+@pytest.mark.parametrize("asked", [CONTROLLER, APIS], ids=["own", "apis"])
 @hostile(120, long=4000)
 @given(data=st.data())
-def test_the_controller_answers_whatever_it_is_sent(controller: Controller, data: st.DataObject) -> None:
+def test_the_controller_answers_whatever_it_is_sent(
+    controller: Controller, asked: list[tuple[str, str, object]], data: st.DataObject
+) -> None:
     port, loop, faults, names = controller
-    method, path, message = data.draw(st.sampled_from(CONTROLLER))
+    method, path, message = data.draw(st.sampled_from(asked))
     for name, meant in names.items():
         path = path.replace(name, meant)
     body = data.draw(bodies(named_in(message, {**names, "KEY": data.draw(st.sampled_from(["k0", "k1", "k2"]))})))
     way = data.draw(methods(method))
     # Turns wait for an engine, and heartbeats for as long as they say: who asked goes away.
-    wait_s = 0.3 if "generate" in path or "heartbeat" in path else 60.0
+    wait_s = 0.3 if any(word in path for word in ("generate", "heartbeat", "completions")) else 60.0
     check(port, request(way, data.draw(paths(path)), data.draw(HEADERS), body), wait_s)
     for sound in (b"/status", b"/metrics"):
         assert answered(port, request(b"GET", sound, [], b""))[0] == 200, body[:2000]

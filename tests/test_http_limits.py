@@ -13,8 +13,7 @@ from contextlib import ExitStack, suppress
 import pytest
 from starlette.responses import Response
 
-from rose import http_limits
-from rose.http_limits import connections_max, raise_file_limit
+from rose.http_limits import connections_max, protocol, raise_file_limit
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.http_server import HttpServer
@@ -37,13 +36,13 @@ SENT = (HEAD, BODY, b"", b"\r\n")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     controller, large = free_port(), free_port()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (http_limits, wire):
+        for module in (protocol, wire):
             patch.setattr(module, "connections_max", lambda: CONNECTIONS_MAX)
-        for module, name in ((http_limits, "HEAD_S"), (wire, "_IDLE_S"), (wire, "BODY_S")):
+        for module, name in ((protocol, "HEAD_S"), (wire, "_IDLE_S"), (wire, "BODY_S")):
             patch.setattr(module, name, LIMIT_S)
-        patch.setattr(http_limits, "_SWEEP_S", 0.1)
+        patch.setattr(protocol, "_SWEEP_S", 0.1)
         for part in ("head", "body", "answer"):
-            patch.setitem(http_limits._LIMITS_S, part, LIMIT_S)
+            patch.setitem(protocol._LIMITS_S, part, LIMIT_S)
         with (
             programs.in_thread(lambda: Gateway("127.0.0.1", controller, agent_token=AGENT_TOKEN)),
             programs.in_thread(lambda: HttpServer(Response(bytes(LARGE_BYTES)), "127.0.0.1", large)),
@@ -125,7 +124,7 @@ def test_a_client_that_waits_for_the_server_is_not_cut(controller: int) -> None:
 
 def test_a_body_that_comes_slowly_is_taken(controller: int) -> None:
     tokens = b"1," * (160 << 10)
-    body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"n": 2}}'
+    body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"max_new_tokens": -1}}'
     head = b"POST /runs/none/generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", controller)) as client:
         client.sendall(head)

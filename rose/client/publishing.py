@@ -32,7 +32,7 @@ class WeightOrigin:
             from rose.runtime.transfer.store.store import Publisher, VersionStore
             from rose.runtime.transfer.wire.server import StoreServer
         except ModuleNotFoundError as error:
-            raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
+            raise ClientError(f"publishing weights needs {error.name}: install it beside your trainer") from None
         make_folder(folder)
         self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
         self._store.check_run()

@@ -32,6 +32,8 @@ def create(
     generate: Annotated[bool, typer.Option("--generate", help="Play turns.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Open runs, publish versions and play turns.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="Everything.")] = False,
+    team: Annotated[str | None, typer.Option(help="Runs of this team alone, which pays for them.")] = None,
+    run: Annotated[str | None, typer.Option(help="This run alone.")] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="It ends after this long, such as 90d; else never.")
     ] = None,
@@ -46,7 +48,7 @@ def create(
     scopes = tuple(scope for scope in store.SCOPES if granted.get(scope))
     with common.clear_errors():
         life_s = None if expires is None else common.seconds(expires)
-        _give(name, out, lambda: store.create(tokens, name, scopes, tuple(append or ()), life_s))
+        _give(name, out, lambda: store.create(tokens, name, scopes, tuple(append or ()), life_s, team=team, run=run))
 
 
 @token_app.command("list")

@@ -21,7 +21,8 @@ from starlette.exceptions import HTTPException
 
 from rose.clock import utc
 from rose.errors import UserError, did_you_mean
-from rose.http_limits import ACCEPTS, Connections, LimitedProtocol
+from rose.http_limits import ACCEPTS
+from rose.http_limits.protocol import Connections, LimitedProtocol
 from rose.ledger import access, address
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import metrics, questions

@@ -2,20 +2,24 @@
 adopted book; the runs' own, if equal; the environment's. Made-up prices must be named, and come after every real
 book."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rose.ledger import catalog, layout
-from rose.pricing.closing import records
+from rose.ledger import layout
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
-from rose.pricing.query import rows, set_variables
+
+if TYPE_CHECKING:
+    from rose.ledger.catalog import Connection
 
 VARIABLE = "ROSE_PRICE_BOOK"
 
@@ -61,6 +65,8 @@ def choose(
     if own is not None:
         named_by_runs = own()
     else:
+        from rose.ledger import catalog
+
         with catalog.connect(root) as connection:
             named_by_runs = own_books(connection, run_id, from_ns, to_ns, provenance)
     if len(named_by_runs) == 1:
@@ -103,6 +109,8 @@ def refuse_example(book: PriceBook, act: str) -> None:
 
 
 def _adopted(root: Path) -> PriceBook | None:
+    from rose.pricing.closing import records
+
     if (adoption := records.adopted(root)) is None:
         return None
     source = f"adopted by {adoption.adopted_by}"
@@ -115,12 +123,14 @@ def _configured() -> PriceBook | None:
 
 
 def own_books(
-    connection: catalog.Connection,
+    connection: Connection,
     run_id: str | None,
     from_ns: int | None = None,
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
+    from rose.pricing.query import rows, set_variables
+
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
     named = rows(connection, "run/price_books")
     own: Own = {}

@@ -148,12 +148,37 @@ class Controller:
 
     def close_run(self, run_id: str, request: CloseRun) -> Run:
         run = self.runs.close(run_id, request.fence, request.outcome, request.reason)
-        for turn in self.loads[run_id].turns:
-            turn.ended = f"run {run_id!r} is {run.facts.state}"
-        self.queue.end(run_id)
-        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
+        self.queue.paused.discard(run_id)
+        self.end_turns(run_id, f"run {run_id!r} is {run.facts.state}")
         self._changed()
         return run
+
+    def end_turns(self, run_id: str, why: str) -> None:
+        for turn in self.loads[run_id].turns:
+            turn.ended = why
+        self.queue.end(run_id)
+        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
+
+    def pause(self, run_id: str) -> None:
+        """Put none of the run's turns on an engine until `go_on`; those on one keep their tokens and wait."""
+        self.runs.hear(run_id, monotonic_ns())
+        self.queue.paused.add(run_id)
+        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
+
+    def go_on(self, run_id: str) -> None:
+        self.runs.hear(run_id, monotonic_ns())
+        self.queue.paused.discard(run_id)
+        self.queue.dispatch(monotonic_ns())
+
+    def abort(self, run_id: str, name: str | None = None) -> int:
+        """End the run's turns of that name (None: all); each is answered with its tokens. Return their number."""
+        self.runs.hear(run_id, monotonic_ns())
+        turns = [turn for turn in self.loads[run_id].turns if name in (None, turn.name)]
+        for turn in turns:
+            turn.aborted, turn.ended = True, "its client asked to abort it"
+        self.queue.end(run_id)
+        self._take_off(turn.placed for turn in turns if turn.placed is not None)
+        return len(turns)
 
     def _take_off(self, turns: Iterable[tuple[Worker, InFlight]]) -> None:
         for worker, item in turns:

@@ -13,6 +13,7 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.engines import models
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.service import places, process
 from rose.runtime.service.process import STOPPING, Report, log_to
@@ -60,6 +61,9 @@ class ControllerActor:
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)
 
+    def _checkpoint(self, model: str) -> Path:
+        return models.resolve(model, Path(self._plan.config.cache), self._say)
+
     def _give_way(self) -> None:
         """Leave the host's serving cores and lower the priority, as far as this user may."""
         try:
@@ -97,6 +101,7 @@ class ControllerActor:
                     ledger=plan.ledger if config.token or config.tokens else None,
                     devices=places.hosts_by_device(plan.config),
                     origins=places.origin_rules(plan.config),
+                    checkpoint=self._checkpoint,
                 )
                 await gateway.start()
                 # Turns create few cycles, yet with Python's thresholds garbage collection takes a tenth of each turn.

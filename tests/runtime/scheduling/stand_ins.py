@@ -284,13 +284,13 @@ class FakeAgent:
 
 
 @asynccontextmanager
-async def fleet(session, count=1, *, pause_s=0.0, **options):
+async def fleet(session, count=1, *, pause_s=0.0, engine=FakeEngine, **options):
     async with AsyncExitStack() as stack:
         agents = []
         for number in range(count):
-            engine = FakeEngine(pause_s)
-            url = await stack.enter_async_context(serve(engine))
-            agents.append(FakeAgent(session, engine, url, f"e{number}", **options))
+            made = engine(pause_s)
+            url = await stack.enter_async_context(serve(made))
+            agents.append(FakeAgent(session, made, url, f"e{number}", **options))
         beating = [asyncio.create_task(agent.run()) for agent in agents]
         try:
             yield agents

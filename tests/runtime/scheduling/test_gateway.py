@@ -11,7 +11,7 @@ from rose.client.turns import TurnClient
 from rose.ledger.address import OpenAddressError
 from rose.private_files import SecretError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.gateway import Gateway, paths
+from rose.runtime.scheduling.gateway import Gateway, bodies
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, reported, serve, until
 
@@ -112,17 +112,17 @@ def test_a_gateway_that_other_machines_reach_needs_a_token(host):
 
 
 async def test_an_unknown_path_is_refused_in_json():
-    requests = [("GET", "/nothing", 404), ("GET", "/runs/a/generate", 404), ("POST", "/runs/a/b/generate", 404)]
+    requests = [("GET", "/nothing", 404), ("GET", "/runs/a/generate", 405), ("POST", "/runs/a/b/generate", 404)]
     async with gateway() as (session, _):
         for method, path, status in [*requests, ("PUT", "/runs", 405)]:
             async with session.request(method, path) as response:
                 assert (response.status, set(await response.json())) == (status, {"error"})
         status, answer = await post(session, "/generate", {"input_ids": [1]})
-        assert (status, "open one at POST /runs" in answer["error"]) == (404, True)
+        assert (status, "open a run at POST /runs" in answer["error"]["message"]) == (404, True)
 
 
 async def test_a_body_beyond_the_bound_is_refused_with_or_without_its_length(monkeypatch):
-    monkeypatch.setattr(paths, "REQUEST_BYTES_MAX", 1000)
+    monkeypatch.setattr(bodies, "REQUEST_BYTES_MAX", 1000)
 
     async def pieces():
         for _ in range(20):

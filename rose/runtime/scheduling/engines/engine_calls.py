@@ -87,7 +87,7 @@ class EngineCalls:
             "placement": placed.reason,
             "queue_ns": placed.queue_ns,
         }
-        body = {
+        body = turn.request.fields | {
             "input_ids": turn.request.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,

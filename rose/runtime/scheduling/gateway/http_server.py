@@ -12,7 +12,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from rose.client.address import notice_gone
-from rose.http_limits import ACCEPTS, IDLE_S, Connections, LimitedProtocol
+from rose.http_limits import ACCEPTS, IDLE_S
+from rose.http_limits.protocol import Connections, LimitedProtocol
 
 BACKLOG = 4096  # Connections that may wait for accept: a step's turns come all at once. The kernel has its own limit.
 #: Key in a request's `state`: a function to call if the client leaves before its answer.

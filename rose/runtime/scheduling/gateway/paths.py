@@ -1,8 +1,6 @@
 """Serves agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Self
+from collections.abc import AsyncIterator
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -11,9 +9,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rose.clock import monotonic_ns
+from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.runtime.scheduling import messages
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
+from rose.runtime.scheduling.gateway.bodies import Client, read
+from rose.runtime.scheduling.gateway.service import TURNS_MAX, check_team, of_team, token_of
 from rose.runtime.scheduling.metrics import exposition
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing, run_status, status, warnings
@@ -21,63 +21,21 @@ from rose.runtime.scheduling.turns import request as requests
 from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
-REQUEST_BYTES_MAX = 64 << 20
-TURNS_MAX = 10_000  # Maximum of open turns of one run; more are answered 429. The process's connections limit all runs.
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
 _RUNS, _GENERATE = "/runs/", "/generate"
-_NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
-
-
-class BodyTooLongError(Exception):
-    """A request's body is longer than REQUEST_BYTES_MAX."""
-
-
-class ClientGoneError(Exception):
-    """The client closed the connection before it was answered."""
+_OWN = ("/heartbeat", "/preempt", "/health", "/readiness", "/status", "/metrics", "/devices", LEDGER_PREFIX)
+_OF_RUN = ("", "renew", "versions", "events", "generate")
 
 
 def failure(status: int, error: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
-async def read(receive: Receive) -> bytes:
-    """Return the whole body of a request. Raises BodyTooLongError and ClientGoneError."""
-    parts: list[bytes] = []
-    length, more = 0, True
-    while more:
-        part: dict[str, Any] = dict(await receive())
-        if part["type"] == "http.disconnect":
-            raise ClientGoneError
-        parts.append(part.get("body", b""))
-        more = part.get("more_body", False)
-        length += len(parts[-1])
-        if length > REQUEST_BYTES_MAX:
-            raise BodyTooLongError
-    return b"".join(parts)
-
-
-class Client:
-    """Calls `leave` if the client disconnects inside `with`: by default, cancel the task and raise ClientGoneError."""
-
-    def __init__(self, scope: Scope) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._state, self._task, self._gone = scope["state"], task, False
-        self.leave: Callable[[], object] = task.cancel
-
-    def __enter__(self) -> Self:
-        self._state[ON_CLIENT_GONE] = self._go
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        del self._state[ON_CLIENT_GONE]
-        # A second cancellation for another reason still counts.
-        if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
-            raise ClientGoneError from None
-
-    def _go(self) -> None:
-        self._gone = True
-        self.leave()
+def is_own(path: str) -> bool:
+    """Return whether a path is the fleet's own; any other is of an API, whose clients know another form of errors."""
+    if path == "/runs" or path.startswith(_RUNS):
+        return path.count("/") < 4 and path[len(_RUNS) :].partition("/")[2] in _OF_RUN
+    return path.startswith(_OWN) and not path.startswith("/health_")
 
 
 def routes(controller: Controller) -> list[Route]:
@@ -92,8 +50,16 @@ def routes(controller: Controller) -> list[Route]:
         return _message(await controller.preempt(message))
 
     async def open_run(request: Request) -> Response:
-        run = controller.open_run(messages.OpenRun.model_validate_json(await read(request.receive)))
-        return _opened(run, request)
+        message = messages.OpenRun.model_validate_json(await read(request.receive))
+        if message.resume is not None:
+            check_team(token_of(request.scope), controller.runs.get(message.resume))
+        return _opened(controller.open_run(of_team(token_of(request.scope), message)), request)
+
+    def own_run(request: Request) -> str:
+        """Return the run of the path, which the token may use."""
+        run_id = str(request.path_params["run_id"])
+        check_team(token_of(request.scope), controller.runs.get(run_id))
+        return run_id
 
     async def list_runs(_request: Request) -> Response:
         return JSONResponse([run_status(controller, run) for run in controller.runs])
@@ -103,7 +69,7 @@ def routes(controller: Controller) -> list[Route]:
 
     async def renew(request: Request) -> Response:
         message = messages.RenewRun.model_validate_json(await read(request.receive))
-        run = controller.runs.renew(request.path_params["run_id"], message.fence, monotonic_ns(), message.expires_s)
+        run = controller.runs.renew(own_run(request), message.fence, monotonic_ns(), message.expires_s)
         return _opened(run, request)
 
     async def publish(request: Request) -> Response:
@@ -111,19 +77,15 @@ def routes(controller: Controller) -> list[Route]:
         # Behind a proxy the connection has the proxy's address.
         proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
         client_address = None if proxied or request.client is None else request.client.host
-        controller.publish(request.path_params["run_id"], version, client_address)
+        controller.publish(own_run(request), version, client_address)
         return JSONResponse({})
 
     async def record(request: Request) -> Response:
-        await controller.record(
-            request.path_params["run_id"], messages.RunEvents.model_validate_json(await read(request.receive))
-        )
+        await controller.record(own_run(request), messages.RunEvents.model_validate_json(await read(request.receive)))
         return JSONResponse({})
 
     async def close_run(request: Request) -> Response:
-        controller.close_run(
-            request.path_params["run_id"], messages.CloseRun.model_validate_json(await read(request.receive))
-        )
+        controller.close_run(own_run(request), messages.CloseRun.model_validate_json(await read(request.receive)))
         return JSONResponse({})
 
     async def health(_request: Request) -> Response:
@@ -187,20 +149,20 @@ def _opened(run: Run, request: Request) -> Response:
 
 
 def is_turn(scope: Scope) -> bool:
-    return scope["method"] == "POST" and str(scope["path"]).endswith(_GENERATE)
+    path = str(scope["path"])
+    return scope["method"] == "POST" and path.endswith(_GENERATE) and path.startswith(_RUNS) and path.count("/") == 3
 
 
-async def answer_turn(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
+async def answer_turn(
+    controller: Controller, request: requests.TurnRequest, scope: Scope, receive: Receive, send: Send
+) -> None:
     """Answer one turn without Starlette's routing: this is by far the most frequent request."""
     run_id = str(scope["path"])[len(_RUNS) : -len(_GENERATE)]
-    if not str(scope["path"]).startswith(_RUNS) or not run_id or "/" in run_id:
-        await failure(404, _NO_RUN)(scope, receive, send)
-        return
-    request = requests.read(await read(receive))
     now_ns = monotonic_ns()
-    version_min = controller.runs.hear(run_id, now_ns).version_min
+    run = controller.runs.hear(run_id, now_ns)
+    check_team(token_of(scope), run)
     load = controller.loads[run_id]
-    turn = Turn(request, now_ns, run_id, version_min)
+    turn = Turn(request, now_ns, run_id, run.version_min)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"

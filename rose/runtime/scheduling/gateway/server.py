@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from pydantic_core import ErrorDetails
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from rose import tokens
@@ -27,13 +28,19 @@ from rose.ledger.hosts.routes import routes as ledger_routes
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
-from rose.runtime.scheduling.gateway import paths
+from rose.runtime.scheduling.gateway import bodies, paths
+from rose.runtime.scheduling.gateway.api_paths import Paths
+from rose.runtime.scheduling.gateway.bodies import BodyTooLongError, ClientGoneError
 from rose.runtime.scheduling.gateway.http_server import HttpServer
-from rose.runtime.scheduling.gateway.paths import BodyTooLongError, ClientGoneError, failure
+from rose.runtime.scheduling.gateway.origins import FolderOrigins
+from rose.runtime.scheduling.gateway.paths import failure
+from rose.runtime.scheduling.gateway.service import TOKEN, ApiError, Service
+from rose.runtime.scheduling.gateway.texts import Texts
 from rose.runtime.scheduling.runs.recorder import EventRefusedError, LedgerAwayError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import RequestError
+from rose.runtime.scheduling.turns.request import read as read_turn
 from rose.runtime.scheduling.turns.turn_service import KeyReusedError
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
@@ -63,7 +70,8 @@ _SHOWN_MAX = 60
 
 class Gateway:
     """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` the
-    agents' paths. `tokens_file` holds named, scoped tokens; `host_tokens` let other hosts append to `ledger`. Raises
+    agents' paths. `tokens_file` holds named, scoped tokens; `host_tokens` let other hosts append to `ledger`.
+    `checkpoint` returns the folder of a rollout model, for texts and for clients that publish from folders. Raises
     OpenAddressError for an open address without a token, SecretError for a short token, TokenError for a bad file."""
 
     def __init__(
@@ -83,6 +91,7 @@ class Gateway:
         fleet_run_id: str | None = None,
         devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
+        checkpoint: Callable[[str], Path] | None = None,
     ) -> None:
         if tokens_file is None or token is not None:
             check_guarded(host, token, "`gateway.token` or `gateway.tokens`")
@@ -102,12 +111,21 @@ class Gateway:
             devices=devices,
             origins=origins,
         )
+        self._texts: dict[str, Texts] = {}
+        self._origins: FolderOrigins | None = None
+        if checkpoint is not None:
+            self._texts = {name: Texts(name, partial(checkpoint, name)) for name in [model] if name is not None}
+            if state is not None:
+                self._origins = FolderOrigins(self.controller, state / "origins", host, checkpoint)
+        self._service = Service(self.controller, self._texts, self._origins)
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)
 
     def application(self) -> Starlette:
+        apis = Paths(self._service)
         return Starlette(
-            routes=paths.routes(self.controller), exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse)
+            routes=[*paths.routes(self.controller), *apis.of(), *apis.of("/runs/{run_id}")],
+            exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
         )
 
     async def start(self) -> None:
@@ -117,11 +135,15 @@ class Gateway:
             self._door = await asyncio.to_thread(Door, self._ledger, self._find)
             self._application.router.routes.extend(ledger_routes(self._door))
         await self.controller.start()
+        if self._origins is not None:
+            self._origins.restore()
         await self._server.start()
 
     async def stop(self) -> None:
         self.controller.release_polls()
         await self._server.stop()
+        if self._origins is not None:
+            await self._origins.close()
         await self.controller.stop()
         if self._door is not None:
             await asyncio.to_thread(self._door.close)
@@ -132,9 +154,14 @@ class Gateway:
                 await refused(scope, receive, send)
             elif paths.is_turn(scope):
                 try:
-                    await paths.answer_turn(self.controller, scope, receive, send)
+                    body = await bodies.read(receive)
+                    session = any(_sent(scope, name.encode()) for name in bodies.SESSIONS)
+                    if session or (request := read_turn(body)) is None:
+                        await self._application(scope, bodies.again(body, receive), send)
+                    else:
+                        await paths.answer_turn(self.controller, request, scope, receive, send)
                 except _REFUSED as error:
-                    await _refusal(error)(scope, receive, send)
+                    await _refusal(error, str(scope["path"]))(scope, receive, send)
             else:
                 await self._application(scope, receive, send)
         except ClientGoneError:
@@ -162,10 +189,12 @@ class Gateway:
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
             except tokens.UnknownTokenError as error:
-                return failure(401, str(error))
+                return _failure(scope["path"], 401, str(error))
             if not any(map(token.may, needed)):
                 lacks = " or ".join(needed)
-                return failure(403, f"token {token.name!r} lacks the scope {lacks}: it has {token.described}")
+                why = f"token {token.name!r} lacks the scope {lacks}: it has {token.described}"
+                return _failure(scope["path"], 403, why)
+            scope["state"][TOKEN] = token
         return None
 
     def _find(self, secret: str) -> Token:
@@ -173,26 +202,42 @@ class Gateway:
 
 
 def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
-    if paths.is_turn(scope):
-        return ("generate",)
+    path = str(scope["path"])
     if scope["method"] in ("GET", "HEAD"):
         return ("read", "generate", "publish")
-    return ("publish",) if scope["path"].startswith("/runs") else ("admin",)
+    if path.endswith(_GENERATING):
+        return ("generate",)
+    return ("publish",) if path.startswith("/runs") or not paths.is_own(path) else ("admin",)
 
 
+_GENERATING = ("/generate", "/completions", "/tokenize", "/detokenize", "/abort_request")
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
-    return _refusal(error)
+async def _refuse(request: Request, error: Exception) -> Response:
+    return _refusal(error, str(request.scope["path"]))
 
 
-def _refusal(error: Exception) -> Response:
+def _failure(
+    path: str, status: int, error: str, headers: dict[str, str] | None = None, param: str | None = None
+) -> Response:
+    """Return an error in the form of the path's API: the fleet's own, or OpenAI's, which SGLang's clients read too."""
+    if paths.is_own(path):
+        return failure(status, error, headers)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    answer = {"message": error, "type": kind, "param": param, "code": status}
+    return JSONResponse({"error": answer}, status_code=status, headers=headers)
+
+
+def _refusal(error: Exception, path: str) -> Response:
+    failure = partial(_failure, path)
     match error:
         case ValidationError():
-            return failure(400, _explain(error))
+            return failure(400, _explain(error), param=".".join(map(str, error.errors()[0]["loc"])) or None)
+        case ApiError():
+            return failure(error.status, str(error), error.headers, error.param)
         case BodyTooLongError():
-            return failure(413, f"a request has at most {paths.REQUEST_BYTES_MAX} bytes")
+            return failure(413, f"a request has at most {bodies.REQUEST_BYTES_MAX} bytes")
         case HTTPException():
             return failure(error.status_code, error.detail, dict(error.headers or {}))
         case _:

@@ -72,15 +72,17 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """`sampling` goes to engines: the client's parameters, and `max_new_tokens`. `stream`: answer by events."""
+    """`sampling` goes to engines: the client's parameters, and `max_new_tokens`. `stream`: answer by events. `fields`:
+    more of SGLang's fields beside `sampling_params`."""
 
     prompt: Prompt
     sampling: dict[str, Any]
     labels: Labels = Labels()
     stream: bool = False
+    fields: dict[str, Any] = {}
 
 
-class _Fields(msgspec.Struct):
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     input_ids: msgspec.Raw
     sampling_params: dict[str, Any] | None = None
     rose: Labels | None = None
@@ -92,13 +94,17 @@ _IDS = msgspec.json.Decoder(Annotated[list[_Token], msgspec.Meta(min_length=1)])
 _NO_LABELS = Labels()
 
 
-def read(body: bytes) -> TurnRequest:
-    """Raises RequestError."""
+def read(body: bytes) -> TurnRequest | None:
+    """Return the turn; None for a body that asks for more than a turn's tokens. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if any(other in str(error) for other in ("unknown field", "missing required field")):
+            return None
         raise RequestError(_explained(error)) from None
     prompt, sampling = Prompt.read(bytes(fields.input_ids)), fields.sampling_params or {}
+    if bytes(fields.input_ids).translate(None, _BLANKS).startswith(b"[[") or sampling.get("n", 1) != 1:
+        return None
     if prompt is None:
         try:
             prompt = Prompt.of(_IDS.decode(fields.input_ids))
@@ -109,8 +115,6 @@ def read(body: bytes) -> TurnRequest:
             raise RequestError(
                 f"sampling_params.{name} is {repr(count)[:60]}: give an integer from 0 to {AMOUNT_MAX}, or leave it out"
             )
-    if sampling.get("n", 1) != 1:
-        raise RequestError(f"sampling_params.n is {repr(sampling['n'])[:60]}: send a turn for each, with n 1")
     sampling.setdefault("max_new_tokens", TOKENS_DEFAULT)
     return TurnRequest(prompt, sampling, fields.rose or _NO_LABELS, fields.stream or False)
 

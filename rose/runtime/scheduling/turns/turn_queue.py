@@ -42,6 +42,7 @@ class TurnQueue:
         self._table, self._trajectories, self._place = table, trajectories, place
         #: By run and oldest accepted weights: turns that no engine can take are not tried one by one.
         self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
+        self.paused: set[str] = set()  # Runs whose turns go on no engine.
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
@@ -56,10 +57,10 @@ class TurnQueue:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def end(self, run_id: str) -> None:
-        for key in [key for key in self._waiting if key[0] == run_id]:
-            for waiting in self._waiting.pop(key):
-                if not waiting.placed.done():
-                    waiting.placed.set_result(None)
+        """Let the run's turns go that must end."""
+        for waiting in [waiting for key, alike in self._waiting.items() if key[0] == run_id for waiting in alike]:
+            if waiting.turn.ended is not None and not waiting.placed.done():
+                waiting.placed.set_result(None)
 
     async def place(self, turn: Turn) -> Placed | None:
         """Return a worker for the turn's next attempt; None if it waited too long without progress, or must end."""
@@ -80,17 +81,22 @@ class TurnQueue:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
             if taken is not None:
                 taken.release()
-            alike = self._waiting.get(key, [])
-            if waiting in alike:
-                alike.remove(waiting)
-            if not alike:
-                self._waiting.pop(key, None)
+            self._remove(key, waiting)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
         if placed is not None:
             turn.waited_ns += placed.queue_ns
+        else:
+            self._remove(key, waiting)
         return placed
+
+    def _remove(self, key: tuple[str, int], waiting: _Waiting) -> None:
+        alike = self._waiting.get(key, [])
+        if waiting in alike:
+            alike.remove(waiting)
+        if not alike:
+            self._waiting.pop(key, None)
 
     def dispatch(self, now_ns: int) -> None:
         # If a run has several lists, the one with the earliest turn goes first.
@@ -101,6 +107,8 @@ class TurnQueue:
                 del self._waiting[key]
 
     def _dispatch_alike(self, run_id: str, version_min: int, waiting: list[_Waiting], now_ns: int) -> None:
+        if run_id in self.paused:
+            return
         facts = {
             worker.engine_id: worker
             for worker in self._table.serving(run_id)
@@ -136,6 +144,7 @@ class TurnQueue:
                 life_ns=worker.life_ns,
             )
             worker.take(taken)
+            turn.placed = worker, taken
             item.placed.set_result(Placed(worker, taken, reason, now_ns - item.since_ns))
             facts[placement.engine_id] = worker.facts
             placed.append(index)

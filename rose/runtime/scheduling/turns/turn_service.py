@@ -206,6 +206,8 @@ class TurnService:
                     why = f"engines died {DEATHS_MAX} times in a row as they worked on the turn, {engine_id} the last"
                     return 503, _failure(f"{why}; find out what in it kills them before you send it again", turn)
                 await asyncio.sleep(turn.pause_s())
+        if turn.aborted:
+            return 200, _answer(turn, turn.tokens, {"finish_reason": {"type": "abort", "message": turn.ended}})
         if turn.ended is not None:
             return 409, _failure(turn.ended, turn)
         why = self._why(turn) + ("" if turn.error is None else f"; {turn.error}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.clock import utc_us
-from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
+from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.request import TurnRequest
 
@@ -54,6 +54,9 @@ class Turn:
     deaths: set[tuple[str, int]] = field(default_factory=set)
     part: Answer | None = None  # Tokens so far of the present attempt, if the engine streams.
     ended: str | None = None  # Why it must end; None: it may continue.
+    name: str | None = None  # Its client's name for it, to abort it by.
+    placed: tuple[Worker, InFlight] | None = None  # Where its last attempt went.
+    aborted: bool = False  # Whether its client asked for the end, and gets the tokens that exist.
     news: asyncio.Event | None = None  # Set and replaced when it has more tokens. Only a streamed turn has one.
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 

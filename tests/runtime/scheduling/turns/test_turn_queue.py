@@ -79,10 +79,12 @@ async def test_turns_of_a_run_that_ends_are_let_go():
     queue = Queue()
     ending = queue.begin(0, "a", 3)
     queue.begin(1, "b")
+    staying = queue.begin(2, "a", 3)
     await asyncio.sleep(0)
+    next(waiting.turn for waiting in queue.queue._waiting["a", 3]).ended = "the run is closed"
     queue.queue.end("a")
     assert await ending is None
-    assert len(queue.queue) == 1
+    assert (len(queue.queue), staying.done()) == (2, False)
     await queue.close()
 
 

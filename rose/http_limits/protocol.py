@@ -4,31 +4,12 @@ closed for room. A client that sends a request before the last answer is cut."""
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import Any, Literal, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from rose.http_limits import ANSWER_BYTES_MIN, ANSWER_S, BODY_BYTES_MIN, BODY_S, HEAD_BYTES_MAX, HEAD_S, connections_max
 
-def raise_file_limit() -> None:
-    """Let this process and its children open as many files as the host allows."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def connections_max() -> int:
-    """Return a server's connection limit: half of the open files, since an answer may need a file or connection too."""
-    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, 65_536)
-
-
-HEAD_S = 10.0
-HEAD_BYTES_MAX = 64 << 10
-BODY_S = 20.0
-BODY_BYTES_MIN = 64 << 10  # This much of a body, or its end, must come within BODY_S.
-ANSWER_S = 20.0
-ANSWER_BYTES_MIN = 64 << 10  # This much of a waiting answer must be taken within ANSWER_S.
-IDLE_S = 75.0
-ACCEPTS = 64  # Connections accepted at a time, so that first requests are read before there are too many.
 _SWEEP_S = 1.0
 
 Part = Literal["head", "body", "answer", "next"]

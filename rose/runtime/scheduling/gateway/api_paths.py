@@ -1,0 +1,389 @@
+"""The paths of the APIs that trainers and routers know: SGLang's, its router's, OpenAI's, vLLM's. Each is also under
+`/runs/RUN_ID`, for that run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rose.clock import monotonic_ns
+from rose.runtime.scheduling.gateway import inference, openai, sglang
+from rose.runtime.scheduling.gateway.bodies import SESSIONS, Client, read
+from rose.runtime.scheduling.gateway.service import ApiError, Service, may_use, read_version, token_of
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.status import missing
+from rose.runtime.scheduling.turns.request import RequestError
+
+Handle = Callable[[Request], Awaitable[Response]]
+_WORKER = "rose"
+_LOOK_S = 0.1
+
+
+class Paths:
+    """The handlers of all paths; `of` gives their routes."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._controller = service, service.controller
+
+    def of(self, prefix: str = "") -> list[Route]:
+        """Return the routes. Under a prefix with `{run_id}` they are of that run."""
+        both = ["GET", "POST"]
+        made: list[tuple[str, Handle, list[str]]] = [
+            ("/v1/completions", self.completions, ["POST"]),
+            ("/v1/chat/completions", self.chat, ["POST"]),
+            ("/v1/models", self.models, ["GET"]),
+            ("/v1/models/{model:path}", self.model, ["GET"]),
+            ("/tokenize", self.tokenize, ["POST"]),
+            ("/v1/tokenize", self.tokenize, ["POST"]),
+            ("/detokenize", self.detokenize, ["POST"]),
+            ("/v1/detokenize", self.detokenize, ["POST"]),
+            ("/inference/v1/generate", self.inference, ["POST"]),
+            ("/generate", self.generate, ["POST", "PUT"]),
+            *((path, self.server_info, ["GET"]) for path in ("/server_info", "/get_server_info")),
+            *((path, self.model_info, ["GET"]) for path in ("/model_info", "/get_model_info")),
+            *((path, self.ready, ["GET"]) for path in ("/health_generate", "/ready", "/liveness")),
+            *((path, self.loads, ["GET"]) for path in ("/v1/loads", "/get_load", "/get_loads")),
+            ("/workers", self.workers, both),
+            ("/workers/{worker:path}", self.worker, ["GET", "PUT", "DELETE"]),
+            ("/flush_cache", self.flush_cache, both),
+            ("/abort_request", self.abort, ["POST"]),
+            *((path, self.pause, ["POST"]) for path in ("/pause_generation", "/pause")),
+            *((path, self.go_on, ["POST"]) for path in ("/continue_generation", "/resume")),
+            *((path, self.update, ["POST"]) for path in ("/update_weights_from_disk", "/update_weights")),
+            ("/v1/rl/workers", self.rl_workers, ["GET"]),
+            ("/v1/rl/workers/{worker:path}", self.rl_workers, ["GET"]),
+            ("/v1/rl/engine/{path:path}", self.rl_engine, both),
+        ]
+        return [Route(prefix + path, handle, methods=methods) for path, handle, methods in made]
+
+    async def completions(self, request: Request) -> Response:
+        asked = openai.CompletionRequest.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, asked.model)
+        found = await openai.read_completion(asked, self._service, run, _session(request))
+        return await _answer(request, asked.stream, found.answer, found.events)
+
+    async def chat(self, request: Request) -> Response:
+        asked = openai.ChatRequest.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, asked.model)
+        found = await openai.read_chat(asked, self._service, run, _session(request))
+        return await _answer(request, asked.stream, found.answer, found.events)
+
+    async def inference(self, request: Request) -> Response:
+        asked = inference.GenerateRequest.model_validate_json(await read(request.receive))
+        found = inference.read(
+            asked, self._service, self._service.run_of(request.scope, asked.model), _session(request)
+        )
+        return await _answer(request, asked.stream, found.answer, found.events)
+
+    async def generate(self, request: Request) -> Response:
+        body = await _json(request)
+        run = self._service.run_of(request.scope, body.get("model"))
+        wanted, form = await sglang.read(body, self._service, run, _session(request))
+        service = self._service
+        return await _answer(
+            request,
+            form.stream,
+            lambda client: sglang.answers(service, run, wanted, form, client),
+            lambda: sglang.events(service, run, wanted, form),
+        )
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": self._models(request)})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        for model in self._models(request):
+            if model["id"] == name:
+                return JSONResponse(model)
+        raise ApiError(404, f"there is no model {name!r}", "model")
+
+    def _models(self, request: Request) -> list[dict[str, Any]]:
+        service = self._service
+        runs = [run for run in self._controller.runs if run.is_open and may_use(token_of(request.scope), run)]
+        found: list[tuple[str, str | None, int]] = [(name, None, 0) for name in service.models]
+        found += [(run.run_id, run.facts.model, run.facts.opened_us // 1_000_000) for run in runs]
+        return [
+            {
+                "id": name,
+                "object": "model",
+                "owned_by": "rose",
+                "created": created,
+                "root": model or name,
+                "parent": model,
+            }
+            for name, model, created in found
+        ]
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await _json(request)
+        run = self._service.run_of(request.scope, body.pop("model", None))
+        texts = await self._service.texts(run)
+        sglang.check_known(
+            body, frozenset({"prompt", "messages", "tools", "add_special_tokens", "chat_template_kwargs"})
+        )
+        if isinstance(messages := body.get("messages"), list) and messages:
+            ids = await texts.chat(messages, body.get("tools"), **(body.get("chat_template_kwargs") or {}))
+        elif isinstance(prompt := body.get("prompt"), str):
+            ids = await texts.encode(prompt, special=bool(body.get("add_special_tokens", True)))
+        else:
+            raise RequestError(f"prompt is {str(body.get('prompt'))[:60]}: give a text, or messages")
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": texts.context})
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await _json(request)
+        run = self._service.run_of(request.scope, body.pop("model", None))
+        texts = await self._service.texts(run)
+        sglang.check_known(body, frozenset({"tokens", "skip_special_tokens"}))
+        ids = await sglang.prompt_ids(body.get("tokens"), "tokens", self._service, run)
+        text = texts.decode(ids, special=not body.get("skip_special_tokens", True))
+        return JSONResponse({"text": text, "prompt": text})
+
+    async def ready(self, _request: Request) -> Response:
+        lacking = missing(self._controller, monotonic_ns())
+        return JSONResponse({"ready": not lacking, "missing": lacking}, status_code=503 if lacking else 200)
+
+    async def server_info(self, request: Request) -> Response:
+        """Describe the fleet as one server. An engine here works alone: what it is made of is no client's concern."""
+        info = self._info(request)
+        lacking, version = missing(self._controller, monotonic_ns()), info["weight_version"]
+        state = {
+            "ready": not lacking,
+            "sync_state": "waiting" if lacking else "ready",
+            "reason": "; ".join(lacking) or None,
+            "applied": None if version is None else f"{info['run_id']}/weight_v{int(version):06}",
+        }
+        sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1}
+        return JSONResponse({**info, **state, **sizes, "internal_states": [], "version": "rose"})
+
+    async def model_info(self, request: Request) -> Response:
+        return JSONResponse(self._info(request))
+
+    def _info(self, request: Request) -> dict[str, Any]:
+        run = self._service.known_run(request.scope)
+        model = run.facts.model if run is not None else next(iter(self._service.models), None)
+        version = None if run is None or run.facts.version is None else str(run.facts.version)
+        names = dict.fromkeys(("model_path", "tokenizer_path", "served_model_name"), model)
+        return {
+            **names,
+            "is_generation": True,
+            "weight_version": version,
+            "run_id": None if run is None else run.run_id,
+        }
+
+    async def loads(self, request: Request) -> Response:
+        run = self._service.known_run(request.scope)
+        turns = 0 if run is None else len(self._controller.loads[run.run_id].turns)
+        running = sum(run is not None and item.run_id == run.run_id for _, item in self._controller.workers.running())
+        load = {
+            "dp_rank": 0,
+            "num_running_reqs": min(running, turns),
+            "num_waiting_reqs": max(0, turns - running),
+            "num_total_reqs": turns,
+        }
+        return JSONResponse({"timestamp": datetime.now(UTC).isoformat(), "loads": [load]})
+
+    async def workers(self, request: Request) -> Response:
+        """The one worker that clients see is this server: it finds an engine for each turn."""
+        if request.method == "POST":
+            body = await _json(request)
+            if not str(body.get("url", "")).rstrip("/") == self._url(request):
+                raise RequestError(
+                    f"url is {str(body.get('url'))[:60]!r}: the fleet's engines are its workers, and reached at "
+                    f"{self._url(request)} alone"
+                )
+            return JSONResponse({"status": "accepted", "worker_id": _WORKER, "url": self._url(request)}, 202)
+        stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
+        return JSONResponse({"workers": [self._worker(request)], "total": 1, "stats": stats})
+
+    async def worker(self, request: Request) -> Response:
+        if request.path_params["worker"] not in (_WORKER, self._url(request)):
+            raise ApiError(404, f"there is no worker {request.path_params['worker']!r}: there is {_WORKER!r}")
+        if request.method == "GET":
+            return JSONResponse(self._worker(request))
+        # A worker that a client takes away is none of its requests' any more: the engines stay the fleet's.
+        return JSONResponse({"status": "accepted", "worker_id": _WORKER}, 202)
+
+    def _worker(self, request: Request) -> dict[str, Any]:
+        model = next(iter(self._service.models), None)
+        healthy = not missing(self._controller, monotonic_ns())
+        return {
+            "id": _WORKER,
+            "url": self._url(request),
+            "model_id": model,
+            "worker_type": "regular",
+            "is_healthy": healthy,
+            "load": sum(len(load.turns) for load in self._controller.loads.values()),
+        }
+
+    def _url(self, request: Request) -> str:
+        run_id = request.path_params.get("run_id")
+        return str(request.base_url).rstrip("/") + (f"/runs/{run_id}" if run_id else "")
+
+    async def flush_cache(self, request: Request) -> Response:
+        """Say whether the run has no turn. There is nothing to flush: no cached prefix is used after its weights."""
+        run = self._service.known_run(request.scope)
+        if turns := 0 if run is None else len(self._controller.loads[run.run_id].turns):
+            raise ApiError(400, f"the run has {turns} turns: they come first")
+        return JSONResponse({"success": True, "message": "no cached prefix outlives its weights"})
+
+    async def abort(self, request: Request) -> Response:
+        body = await _json(request)
+        sglang.check_known(body, frozenset({"rid", "abort_all", "abort_message"}))
+        name, all_of_them = body.get("rid"), body.get("abort_all") is True
+        if not all_of_them and not (isinstance(name, str) and name):
+            raise RequestError(f"rid is {str(name)[:60]!r}: give a request's, or abort_all true")
+        run = self._service.known_run(request.scope)
+        ended = 0 if run is None else self._controller.abort(run.run_id, None if all_of_them else name)
+        return JSONResponse({"success": True, "aborted": ended})
+
+    async def pause(self, request: Request) -> Response:
+        body = await _json(request)
+        mode = body.get("mode") or request.query_params.get("mode") or "abort"
+        if mode not in ("abort", "retract", "in_place", "keep", "wait"):
+            raise RequestError(f"mode is {str(mode)[:60]!r}: give abort, retract, in_place, keep or wait")
+        run = self._service.run_of(request.scope)
+        self._controller.pause(run.run_id)
+        ended = self._controller.abort(run.run_id) if mode == "abort" else 0
+        return JSONResponse({"status": "ok", "message": "generation is paused", "aborted": ended})
+
+    async def go_on(self, request: Request) -> Response:
+        self._controller.go_on(self._service.run_of(request.scope).run_id)
+        return JSONResponse({"status": "ok", "message": "generation goes on"})
+
+    async def update(self, request: Request) -> Response:
+        """Publish a checkpoint folder of this host as the run's next version. From the answer on, no turn of the run is
+        begun with an older one, unless the run's staleness allows it."""
+        body = await _json(request)
+        known = {
+            "model_path",
+            "weight_dir",
+            "weight_version",
+            "abort_all_requests",
+            "flush_cache",
+            "load_format",
+            "token_step",
+        }
+        sglang.check_known(body, frozenset({*known, "is_async", "keep_pause", "torch_empty_cache", "step", "version"}))
+        if body.get("load_format") not in (None, "auto", "safetensors"):
+            raise RequestError(f"load_format is {str(body['load_format'])[:60]!r}: give auto, or leave it out")
+        path = body.get("model_path") or body.get("weight_dir")
+        if not (isinstance(path, str) and Path(path).is_absolute()):
+            raise RequestError(f"model_path is {str(path)[:60]!r}: give the full path of a checkpoint folder")
+        run = self._service.run_of(request.scope)
+        origins = self._service.origins
+        if origins is None:
+            raise ApiError(501, "this controller publishes no folders: publish by rose.client")
+        if body.get("abort_all_requests") is True:
+            self._controller.abort(run.run_id)
+        version = _next(run, body.get("weight_version"))
+        published = await origins.publish(run, Path(path), version)
+        return JSONResponse(
+            {
+                "success": True,
+                "message": f"version {published}",
+                "weight_version": str(published),
+                "num_paused_requests": 0,
+            }
+        )
+
+    async def rl_workers(self, request: Request) -> Response:
+        worker = request.path_params.get("worker")
+        if worker not in (None, _WORKER):
+            raise ApiError(404, f"there is no worker {worker!r}: there is {_WORKER!r}")
+        info = self._info(request)
+        capabilities = [
+            "pause_generation",
+            "continue_generation",
+            "update_weights_from_disk",
+            "flush_cache",
+            "abort_request",
+        ]
+        one = self._worker(request) | {
+            "engine": "sglang",
+            "topology": {"tp_size": 1, "pp_size": 1, "dp_size": 1},
+            "weight_version": info["weight_version"],
+            "capabilities": capabilities,
+        }
+        return JSONResponse(one if worker else {"workers": [one], "total": 1})
+
+    async def rl_engine(self, request: Request) -> Response:
+        """Do at the one worker what a router would do at each of its own."""
+        handles: Mapping[str, Handle] = {
+            "pause_generation": self.pause,
+            "continue_generation": self.go_on,
+            "update_weights_from_disk": self.update,
+            "flush_cache": self.flush_cache,
+            "abort_request": self.abort,
+            "server_info": self.server_info,
+            "model_info": self.model_info,
+            "v1/loads": self.loads,
+        }
+        path = request.path_params["path"]
+        if path not in handles:
+            raise ApiError(404, f"engines do not do {path!r}; they do {', '.join(handles)}")
+        answer = await handles[path](request)
+        result = {"worker_id": _WORKER, "status": answer.status_code, "body": json.loads(bytes(answer.body))}
+        return JSONResponse({"results": [result]})
+
+
+def _next(run: Run, named: object) -> int | None:
+    """Return the version that a client's name means; None for a name without a number that goes on."""
+    try:
+        version = read_version(named, "weight_version")
+    except RequestError:
+        return None
+    return (
+        version if version is not None and version > (-1 if run.facts.version is None else run.facts.version) else None
+    )
+
+
+def _session(request: Request) -> str | None:
+    return next((value for name in SESSIONS if (value := request.headers.get(name))), None)
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    text = await read(request.receive)
+    try:
+        body = msgspec.json.decode(text or b"{}")  # Unlike `json`, it takes no text that cannot be sent back.
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RequestError(f"the body is {str(body)[:60]}: give an object")
+    return body
+
+
+async def _answer(
+    request: Request,
+    stream: bool,
+    answer: Callable[[Client], Awaitable[Any]],
+    events: Callable[[], AsyncIterator[bytes]],
+) -> Response:
+    if not stream:
+        with Client(request.scope) as client:
+            return JSONResponse(await answer(client))
+    made = events()
+    try:
+        first = await anext(made)  # A request that fails before its first token gets a plain answer.
+    except StopAsyncIteration:
+        first = b""
+
+    async def told() -> AsyncIterator[bytes]:
+        try:
+            yield b"data: " + first + b"\n\n"
+            async for event in made:
+                yield b"data: " + event + b"\n\n"
+        except ApiError as error:
+            yield b"data: " + json.dumps({"error": {"message": str(error), "code": error.status}}).encode() + b"\n\n"
+        finally:
+            await made.aclose()  # type: ignore[attr-defined]
+        yield b"data: [DONE]\n\n"
+
+    return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

@@ -1,0 +1,120 @@
+"""Tokens in, tokens out: vLLM's `/inference/v1/generate`, which prime-rl and SkyRL call."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rose.runtime.scheduling.gateway.openai import Biases, Count, Ids, Name, Real, Samples, Seed, Stops, StreamOptions
+from rose.runtime.scheduling.gateway.service import Made, Service, Wanted
+from rose.runtime.scheduling.gateway.sglang import check_sampling, read_labels
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turns.turn_service import Client
+
+
+class _Sampling(BaseModel):
+    """vLLM's sampling parameters, as far as engines here have them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    n: Samples = 1
+    max_tokens: Count = 16
+    min_tokens: Count | None = None
+    temperature: Real | None = None
+    top_p: Real | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Real | None = None
+    frequency_penalty: Real | None = None
+    presence_penalty: Real | None = None
+    repetition_penalty: Real | None = None
+    seed: Seed | None = None
+    stop: Stops | None = None
+    stop_token_ids: Ids | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None  # Only of the tokens that were made.
+    detokenize: bool | None = None  # Only tokens are answered.
+    prompt_logprobs: None = None
+    bad_words: Annotated[list[Name], Field(max_length=0)] | None = None
+    logit_bias: Biases | None = None
+
+
+class GenerateRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    token_ids: Annotated[Ids, Field(min_length=1)]
+    sampling_params: _Sampling = _Sampling()
+    request_id: Name | None = None
+    model: Name | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    cache_salt: Name | None = None
+    priority: Literal[0] = 0
+    features: None = None
+    session_id: Name | None = None
+    weight_version: dict[str, Any] | None = None
+    rose: dict[str, Any] | None = None
+
+
+_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
+_NAMES |= {"include_stop_str_in_output": "no_stop_trim"}
+_OURS = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    service: Service
+    run: Run
+    request: GenerateRequest
+    wanted: Sequence[Wanted]
+    id: str
+
+    async def answer(self, client: Client) -> dict[str, Any]:
+        made = await self.service.make(self.run, self.wanted, client)
+        return {"request_id": self.id, "choices": [self._choice(number, one, 0) for number, one in enumerate(made)]}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        told = [0] * len(self.wanted)
+        async for number, made in self.service.stream(self.run, self.wanted):
+            choice = self._choice(number, made, told[number])
+            told[number] = len(made.ids)
+            yield json.dumps({"request_id": self.id, "choices": [choice]}).encode()
+
+    def _choice(self, number: int, made: Made, start: int) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": number, "token_ids": made.ids[start:], "logprobs": None}
+        choice["finish_reason"] = None if made.finish is None else made.finish.get("type", "length")
+        if self.request.sampling_params.logprobs is not None:
+            pairs = zip(made.ids[start:], made.logprobs[start:], strict=True)
+            content = [
+                {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []} for token, logprob in pairs
+            ]
+            choice["logprobs"] = {"content": content}
+        return choice if made.finish is None else choice | {"meta_info": made.weights}
+
+
+def read(request: GenerateRequest, service: Service, run: Run, session: str | None) -> Answering:
+    """Raises RequestError."""
+    given = request.sampling_params
+    asked = given.model_dump(exclude_none=True, exclude=_OURS)
+    sampling = check_sampling({_NAMES.get(name, name): value for name, value in asked.items()})
+    labels, exact = read_labels(request.model_dump(include={"rose", "session_id", "weight_version"}), session)
+    fields = {} if request.cache_salt is None else {"extra_key": request.cache_salt}
+    name = request.request_id or uuid.uuid4().hex
+    wanted = [
+        Wanted(
+            ids=request.token_ids,
+            sampling=sampling if given.seed is None else sampling | {"sampling_seed": given.seed + number},
+            labels=labels,
+            exact=exact,
+            fields=fields,
+            name=name,
+        )
+        for number in range(given.n)
+    ]
+    return Answering(service=service, run=run, request=request, wanted=wanted, id=name)

@@ -1,0 +1,356 @@
+"""OpenAI's completions and chat completions, with the fields that SGLang and vLLM add to them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rose.runtime.scheduling.gateway.service import Made, Service, Wanted
+from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
+from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, GrowingText, Texts, tool_calls
+from rose.runtime.scheduling.messages import ID_LENGTH_MAX
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turns.request import RequestError
+from rose.runtime.scheduling.turns.turn_service import Client
+
+#: Fields that go to engines, under SGLang's names.
+_SAMPLING = {
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
+            *("stop", "stop_regex", "stop_token_ids", "no_stop_trim", "ignore_eos", "skip_special_tokens"),
+            *("logit_bias", "json_schema", "regex", "ebnf", "structural_tag"),
+        )
+    },
+    "min_tokens": "min_new_tokens",
+    "include_stop_str_in_output": "no_stop_trim",
+}
+Text = Annotated[str, Field(max_length=64 << 20)]
+Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
+Count = Annotated[int, Field(ge=0, lt=1 << 31)]
+Ids = Annotated[list[Count], Field(max_length=1 << 24)]
+Real = Annotated[float, Field(ge=-1e6, le=1e6)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Samples = Annotated[int, Field(ge=1, le=4096)]
+Stops = Name | Annotated[list[Name], Field(max_length=64)]
+Biases = Annotated[dict[Name, Real], Field(max_length=1024)]
+Objects = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1 << 16)]
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+    continuous_usage_stats: Literal[False] = False
+
+
+class _Request(BaseModel):
+    """The fields of both requests. A field of another name, or a value that asks for what is not there, is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name | None = None
+    n: Samples = 1
+    max_tokens: Count | None = None
+    temperature: Real | None = None
+    top_p: Real | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Real | None = None
+    frequency_penalty: Real | None = None
+    presence_penalty: Real | None = None
+    repetition_penalty: Real | None = None
+    logit_bias: Biases | None = None
+    seed: Seed | None = None
+    stop: Stops | None = None
+    stop_regex: Stops | None = None
+    stop_token_ids: Ids | None = None
+    min_tokens: Count | None = None
+    no_stop_trim: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    json_schema: Text | None = None
+    regex: Text | None = None
+    ebnf: Text | None = None
+    structural_tag: Text | None = None
+    response_format: dict[str, Any] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    user: Name | None = None
+    session_id: Name | None = None
+    conversation_id: Name | None = None
+    routing_key: Name | None = None
+    cache_salt: Name | None = None
+    extra_key: Name | None = None
+    weight_version: dict[str, Any] | None = None
+    rose: dict[str, Any] | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        made = {theirs: value for name, theirs in _SAMPLING.items() if (value := getattr(self, name)) is not None}
+        if self.seed is not None:
+            made["sampling_seed"] = self.seed
+        return made | _grammar(self.response_format)
+
+    def fields(self) -> dict[str, Any]:
+        key = self.extra_key or self.cache_salt
+        return {} if key is None else {"extra_key": key}
+
+
+class CompletionRequest(_Request):
+    prompt: Text | Ids | Annotated[list[Text], Field(max_length=4096)] | Annotated[list[Ids], Field(max_length=4096)]
+    logprobs: bool | Annotated[int, Field(ge=0, le=1)] | None = None  # Only of the tokens that were made.
+    echo: Literal[False] = False
+    suffix: Literal[None, ""] = None
+    best_of: Literal[1] | None = None
+
+
+class ChatRequest(_Request):
+    messages: Objects
+    tools: Objects | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: Literal[True] | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+def _grammar(wanted: Any) -> dict[str, Any]:
+    match wanted:
+        case None | {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return {"json_schema": '{"type": "object"}'}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return {"json_schema": json.dumps(schema)}
+        case {"type": "structural_tag", **_rest}:
+            return {"structural_tag": json.dumps(wanted)}
+    raise RequestError(
+        f"response_format is {str(wanted)[:80]}: give text, json_object, json_schema with a schema, or structural_tag"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """One request's turns, and how its client wants them told. A chat has messages, a completion texts."""
+
+    service: Service
+    run: Run
+    request: CompletionRequest | ChatRequest
+    wanted: Sequence[Wanted]
+    texts: Texts | None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def chat(self) -> bool:
+        return isinstance(self.request, ChatRequest)
+
+    @property
+    def _tools(self) -> bool:
+        return isinstance(self.request, ChatRequest) and bool(self.request.tools) and self.request.tool_choice != "none"
+
+    async def answer(self, client: Client) -> dict[str, Any]:
+        made = await self.service.make(self.run, self.wanted, client)
+        choices = [self._choice(number, one) for number, one in enumerate(made)]
+        return self._head(chunk=False) | {"choices": choices, "usage": self._usage(made)}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the chunks of a stream. Text that a stop string or a tool call may yet take away waits."""
+        told = [_Told(self._growing(number)) for number in range(len(self.wanted))]
+        last: dict[int, Made] = {}
+        async for number, made in self.service.stream(self.run, self.wanted):
+            last[number] = made
+            delta = self._delta(number, made, told[number])
+            if delta is not None:
+                yield self._event([delta])
+        if self.request.stream_options is not None and self.request.stream_options.include_usage:
+            yield self._event([], usage=self._usage(list(last.values())))
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return json.dumps(self._head(chunk=True) | {"choices": choices} | more).encode()
+
+    def _head(self, *, chunk: bool) -> dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.chat else "text_completion"
+        name = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
+        return {
+            "id": name,
+            "object": kind,
+            "created": self.created,
+            "model": self.request.model or self.run.facts.model,
+        }
+
+    def _usage(self, made: Sequence[Made]) -> dict[str, Any]:
+        per_prompt = made[:: self.request.n]  # A prompt counts once, however many completions it has.
+        prompt, completion = sum(one.prompt_tokens for one in per_prompt), sum(len(one.ids) for one in made)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in made)},
+        }
+
+    def _special(self, number: int) -> bool:
+        return not self.wanted[number].sampling.get("skip_special_tokens", True)
+
+    def _growing(self, number: int) -> GrowingText | None:
+        return None if self.texts is None else GrowingText(self.texts, special=self._special(number))
+
+    def _text(self, number: int, made: Made) -> str:
+        if self.texts is None or made.finish is None:
+            return ""
+        keep = bool(self.wanted[number].sampling.get("no_stop_trim"))
+        return self.texts.finished(made.ids, made.finish, special=self._special(number), keep_stop=keep)
+
+    def _settled(self, number: int, text: str) -> str:
+        """Return the text less an end that may become a stop string or a tool call."""
+        sampling = self.wanted[number].sampling
+        stop = [] if sampling.get("no_stop_trim") else sampling.get("stop") or []
+        waits = [stop] if isinstance(stop, str) else list(stop)
+        return settled(text, [*waits, *([TOOL_CALL_BEGINS] if self._tools else [])])
+
+    def _choice(self, number: int, made: Made) -> dict[str, Any]:
+        text = self._text(number, made)
+        calls: list[dict[str, Any]] = []
+        if self._tools:
+            text, calls = tool_calls(text)
+        choice = self._finish(number, made, called=bool(calls)) | self._tokens(number, made, 0)
+        if not self.chat:
+            return choice | {"text": text}
+        message: dict[str, Any] = {"role": "assistant", "content": (text or None) if calls else text}
+        return choice | {"message": message | ({"tool_calls": calls} if calls else {})}
+
+    def _delta(self, number: int, made: Made, told: _Told) -> dict[str, Any] | None:
+        calls: list[dict[str, Any]] = []
+        if made.finish is not None:
+            whole = self._text(number, made)
+            if self._tools:
+                whole, calls = tool_calls(whole)
+        else:
+            whole = "" if told.growing is None else self._settled(number, told.growing.after(made.ids))
+            if self._tools:
+                whole = whole.partition(TOOL_CALL_BEGINS)[0]
+        text = whole[len(told.text) :]
+        if not text and made.finish is None and not (self.request.return_token_ids and len(made.ids) > told.tokens):
+            return None
+        choice = self._finish(number, made, called=bool(calls)) | self._tokens(number, made, told.tokens)
+        first = not told.begun
+        told.text, told.tokens, told.begun = told.text + text, len(made.ids), True
+        if not self.chat:
+            return choice | {"text": text}
+        delta: dict[str, Any] = {"content": text} | ({"role": "assistant"} if first else {})
+        if calls:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+        return choice | {"delta": delta}
+
+    def _finish(self, number: int, made: Made, *, called: bool) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": number, "finish_reason": None, "logprobs": None}
+        if made.finish is None:
+            return choice
+        reason, matched = made.finish.get("type", "length"), made.finish.get("matched")
+        more = {} if matched is None else {"matched_stop": matched}
+        rose = {"run_id": self.run.run_id, "versions": made.versions}
+        return choice | {
+            "finish_reason": "tool_calls" if called else reason,
+            **more,
+            "meta_info": made.weights,
+            "rose": rose,
+        }
+
+    def _tokens(self, number: int, made: Made, start: int) -> dict[str, Any]:
+        """Return what a choice says of its tokens from `start` on."""
+        ids, logprobs = made.ids[start:], made.logprobs[start:]
+        found: dict[str, Any] = {}
+        if self.request.return_token_ids:
+            found["token_ids"] = ids
+            if start == 0:
+                found["prompt_token_ids"] = list(self.wanted[number].ids)
+        if self.request.logprobs not in (None, False):
+            names = [f"token_id:{token}" if self.texts is None else self.texts.token(token) for token in ids]
+            found["logprobs"] = (_chat_logprobs if self.chat else _text_logprobs)(names, logprobs)
+        return found
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a stream has told of a completion."""
+
+    growing: GrowingText | None
+    text: str = ""
+    tokens: int = 0
+    begun: bool = False
+
+
+def settled(text: str, waits: Sequence[str]) -> str:
+    """Return the text less an end that may become one of `waits`."""
+    longest = max((len(one) for one in waits), default=1) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        if any(one.startswith(text[-length:]) for one in waits):
+            return text[:-length]
+    return text
+
+
+def _text_logprobs(names: Sequence[str], logprobs: Sequence[float]) -> dict[str, Any]:
+    offsets = list(itertools.accumulate((len(name) for name in names), initial=0))[: len(names)]
+    top = [{name: logprob} for name, logprob in zip(names, logprobs, strict=True)]
+    return {"tokens": list(names), "token_logprobs": list(logprobs), "top_logprobs": top, "text_offset": offsets}
+
+
+def _chat_logprobs(names: Sequence[str], logprobs: Sequence[float]) -> dict[str, Any]:
+    content = [
+        {"token": name, "logprob": logprob, "bytes": list(name.encode()), "top_logprobs": []}
+        for name, logprob in zip(names, logprobs, strict=True)
+    ]
+    return {"content": content}
+
+
+async def read_completion(request: CompletionRequest, service: Service, run: Run, session: str | None) -> Answering:
+    """Raises RequestError."""
+    prompts: list[Any] = [request.prompt]
+    if isinstance(request.prompt, list) and request.prompt and not isinstance(request.prompt[0], int):
+        prompts = list(request.prompt)
+    ids = [await prompt_ids(prompt, "prompt", service, run) for prompt in prompts]
+    return await _answering(request, service, run, session, ids, 16)
+
+
+async def read_chat(request: ChatRequest, service: Service, run: Run, session: str | None) -> Answering:
+    """Raises RequestError."""
+    texts = await service.texts(run)
+    tools = None if request.tool_choice == "none" else request.tools
+    ids = await texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
+    return await _answering(request, service, run, session, [ids], texts.room(len(ids)))
+
+
+async def _answering(
+    request: CompletionRequest | ChatRequest,
+    service: Service,
+    run: Run,
+    session: str | None,
+    prompts: Sequence[list[int]],
+    default_tokens: int,
+) -> Answering:
+    labels, exact = read_labels(
+        request.model_dump(include={"rose", "session_id", "conversation_id", "routing_key", "weight_version"}), session
+    )
+    most = request.max_tokens
+    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
+        most = request.max_completion_tokens
+    sampling = check_sampling(
+        {"max_new_tokens": default_tokens if most is None else most, **request.sampling()}, "the request"
+    )
+    wanted = []
+    for ids, number in itertools.product(prompts, range(request.n)):
+        seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}
+        wanted.append(Wanted(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=request.fields()))
+    check_count(wanted)
+    texts = await service.texts_or_none(run)
+    return Answering(service=service, run=run, request=request, wanted=wanted, texts=texts)

@@ -1,0 +1,144 @@
+"""Versions that the controller publishes for clients which only have a checkpoint folder. A process of its own encodes
+and serves them, so that neither takes the controller's time or memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rose.runtime.engines.launch import die_with_parent
+from rose.runtime.scheduling.messages import PublishVersion
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.transfer.errors import TransferError
+
+if TYPE_CHECKING:
+    import torch
+
+    from rose.client.publishing import WeightOrigin
+    from rose.runtime.scheduling.controller import Controller
+
+logger = logging.getLogger(__name__)
+
+
+class FolderOrigins:
+    """Publishes from `folder`, one store a run, at `host`. `checkpoint` returns the folder of a run's model."""
+
+    def __init__(self, controller: Controller, folder: Path, host: str, checkpoint: Callable[[str], Path]) -> None:
+        self._controller, self._folder, self._host, self._checkpoint = controller, folder, host, checkpoint
+        self._process: ProcessPoolExecutor | None = None
+        self._publishing: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._process is not None:
+            self._process.shutdown(wait=False, cancel_futures=True)
+            for process in list((self._process._processes or {}).values()):
+                process.kill()
+
+    def restore(self) -> None:
+        """Serve again what an earlier controller published, and forget the stores of ended runs."""
+        for store in self._folder.glob("*") if self._folder.is_dir() else ():
+            runs = (run for run in self._controller.runs if run.facts.state != "closed")
+            run = next((run for run in runs if run.run_id == store.name), None)
+            if run is None:
+                shutil.rmtree(store, ignore_errors=True)
+            elif run.is_open and run.facts.version is not None:
+                self._later(run, run.facts.version, None)
+
+    def publish_checkpoint(self, run: Run) -> None:
+        """Publish the model's own checkpoint as version 0, unless something is being published. Returns at once."""
+        if run.run_id not in self._publishing:
+            self._later(run, 0, self._checkpoint)
+
+    def _later(self, run: Run, version: int, checkpoint: Callable[[str], Path] | None) -> None:
+        async def publish() -> None:
+            try:
+                folder = None if checkpoint is None else await asyncio.to_thread(checkpoint, run.facts.model)
+                await self.publish(run, folder, version)
+            except Exception as error:
+                why = f"version {version} of run {run.run_id} cannot be published: {error}"
+                logger.warning(why)
+                self._publishing.pop(run.run_id, None)
+                self._controller.end_turns(run.run_id, why)
+
+        self._publishing.setdefault(run.run_id, asyncio.Lock())
+        task = asyncio.create_task(publish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def publish(self, run: Run, checkpoint: Path | None, version: int | None = None) -> int:
+        """Publish a checkpoint folder (None: what the store has) as `version`, by default the next; return it. Raises
+        TransferError, RunRefusedError."""
+        async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
+            newest = run.facts.version
+            if version is None:
+                version = 0 if newest is None else newest + 1
+            loop, fence = asyncio.get_running_loop(), run.facts.fence
+            try:
+                url, token, sha256 = await loop.run_in_executor(
+                    self._pool(),
+                    _publish,
+                    self._folder / run.run_id,
+                    self._host,
+                    run.run_id,
+                    fence,
+                    version,
+                    checkpoint,
+                )
+            except BrokenProcessPool:
+                self._process = None
+                raise TransferError(f"version {version} was lost: its process ended; publish it again") from None
+            message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
+            self._controller.publish(run.run_id, message, self._host)
+            return version
+
+    def _pool(self) -> ProcessPoolExecutor:
+        if self._process is None:
+            self._process = ProcessPoolExecutor(1, get_context("spawn"), die_with_parent, (os.getpid(),))
+        return self._process
+
+
+_origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.
+
+
+def _publish(
+    folder: Path, host: str, run_id: str, fence: int, version: int, checkpoint: Path | None
+) -> tuple[str, str, str]:
+    from rose.client.publishing import WeightOrigin
+
+    known, origin = _origins.get(run_id, (0, None))
+    if origin is None or known != fence:
+        if origin is not None:
+            origin.close()
+        origin = WeightOrigin(folder, host, run_id=run_id, fence=fence)
+        _origins[run_id] = fence, origin
+    if checkpoint is not None:
+        origin.publish(version, read_checkpoint(checkpoint))
+    return origin.url, origin.token, origin.weights_sha256(version)
+
+
+def read_checkpoint(folder: Path) -> Mapping[str, torch.Tensor]:
+    """Return the tensors of a Hugging Face checkpoint folder. Raises TransferError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Any] = {}
+    try:
+        for file in sorted(folder.glob("*.safetensors")):
+            tensors |= load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise TransferError(f"model_path {str(folder)!r} cannot be read: {error}") from None
+    if not tensors:
+        raise TransferError(f"model_path {str(folder)!r} holds no *.safetensors: give a checkpoint folder")
+    return tensors

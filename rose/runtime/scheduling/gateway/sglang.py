@@ -1,0 +1,181 @@
+"""SGLang's own `/generate`: texts and token ids, batches, several samples, streams."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from rose.runtime.scheduling.gateway.service import Made, Service, Wanted, with_versions
+from rose.runtime.scheduling.gateway.texts import GrowingText, Texts
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels, RequestError
+from rose.runtime.scheduling.turns.turn_service import Client
+from rose.runtime.scheduling.turns.turns import new_id
+
+TURNS_AT_ONCE = 4096  # Turns of one request.
+#: Fields that change no token, and need nothing of us.
+_HARMLESS = frozenset({"log_metrics", "no_logs", "custom_labels", "stream_options"})
+_TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
+_TAKEN = frozenset(
+    {
+        *("text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "stream", "rid", "rose"),
+        *("weight_version", "session_id", "conversation_id", "routing_key", "model", *_TO_ENGINES, *_HARMLESS),
+    }
+)
+_NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a request wants its answers."""
+
+    batch: bool
+    stream: bool
+    logprobs: bool
+    texts_of_tokens: bool
+    names: Sequence[str]
+
+
+def check_known(body: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raise RequestError for a field that is not supported, unless it has the value that asks for nothing."""
+    if odd := [name for name, value in body.items() if name not in known and value not in _NOTHING]:
+        raise RequestError(f"{odd[0]} is not supported here: leave it out")
+
+
+def check_sampling(sampling: object, where: str = "sampling_params") -> dict[str, Any]:
+    """Return SGLang's sampling parameters, with `max_new_tokens`. Engines check the others. Raises RequestError."""
+    if sampling is None:
+        sampling = {}
+    if not isinstance(sampling, dict):
+        raise RequestError(f"{where} is {str(sampling)[:60]}: give an object")
+    given = {name: value for name, value in sampling.items() if value is not None}
+    for name, least in (("max_new_tokens", 0), ("min_new_tokens", 0), ("n", 1)):
+        if type(count := given.get(name, 1)) is not int or not least <= count < 1 << 31:
+            raise RequestError(f"{where}.{name} is {repr(count)[:60]}: give an integer from {least}")
+    if given.get("beam_width", 1) != 1:
+        raise RequestError(f"{where}.beam_width is not supported here: leave it out")
+    return {"max_new_tokens": TOKENS_DEFAULT, **given}
+
+
+def read_labels(body: Mapping[str, Any], trajectory_id: str | None) -> tuple[Labels, int | None]:
+    try:
+        labels = msgspec.convert(body.get("rose") or {}, Labels)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"rose: {error}") from None
+    session = next((body[name] for name in ("session_id", "conversation_id", "routing_key") if body.get(name)), None)
+    if labels.trajectory_id is None and (session or trajectory_id):
+        labels = msgspec.structs.replace(labels, trajectory_id=str(session or trajectory_id))
+    return with_versions(labels, body.get("weight_version"))
+
+
+async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[Wanted], Form]:
+    """Return the turns that a body asks for. `session`: what a header calls its trajectory. Raises RequestError."""
+    if not isinstance(body, dict):
+        raise RequestError(f"the body is {str(body)[:60]}: give an object")
+    check_known(body, _TAKEN)
+    given = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
+    if len(given) != 1:
+        raise RequestError(
+            f"{' and '.join(given) or 'text'} {'are both' if given else 'is not'} given: give one of them"
+        )
+    prompts, batch = body[given[0]], False
+    if isinstance(prompts, list) and (given[0] == "text" or isinstance(prompts[0], list)):
+        batch = True
+    prompts = prompts if batch else [prompts]
+    ids = [await prompt_ids(prompt, given[0], service, run) for prompt in prompts]
+    samplings = body.get("sampling_params")
+    samplings = samplings if isinstance(samplings, list) else [samplings] * len(ids)
+    names = _names(body.get("rid"), len(ids))
+    if len(samplings) != len(ids):
+        raise RequestError(f"sampling_params has {len(samplings)} entries for {len(ids)} prompts: give one for each")
+    labels, exact = read_labels(body, session)
+    fields = {name: body[name] for name in _TO_ENGINES if body.get(name) is not None}
+    wanted: list[Wanted] = []
+    for prompt, given_sampling, name in zip(ids, samplings, names, strict=True):
+        sampling = check_sampling(given_sampling)
+        count = sampling.pop("n", 1)
+        batch = batch or count > 1
+        wanted += itertools.repeat(
+            Wanted(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact), count
+        )
+    check_count(wanted)
+    texts_of_tokens = bool(body.get("return_text_in_logprobs"))
+    return wanted, Form(
+        batch,
+        bool(body.get("stream")),
+        bool(body.get("return_logprob")),
+        texts_of_tokens,
+        [one.name or "" for one in wanted],
+    )
+
+
+def check_count(wanted: Sequence[Wanted]) -> None:
+    if len(wanted) > TURNS_AT_ONCE:
+        raise RequestError(f"the request asks for {len(wanted)} completions: ask for at most {TURNS_AT_ONCE} at once")
+
+
+async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> list[int]:
+    """Return a prompt's token ids. Raises RequestError."""
+    if isinstance(prompt, str) and prompt and where != "input_ids":
+        return await (await service.texts(run)).encode(prompt)
+    if isinstance(prompt, list) and prompt and all(type(one) is int and 0 <= one < 1 << 31 for one in prompt):
+        return prompt
+    raise RequestError(f"{where} must be a text that is not empty, or a list of token ids, none negative")
+
+
+def _names(rid: object, count: int) -> list[str]:
+    if rid is None:
+        return [new_id() for _ in range(count)]
+    if isinstance(rid, str):
+        return [rid] if count == 1 else [f"{rid}_{number}" for number in range(count)]
+    if not (isinstance(rid, list) and len(rid) == count and all(isinstance(one, str) for one in rid)):
+        raise RequestError(f"rid is {str(rid)[:60]}: give a text, or one for each of {count} prompts")
+    return rid
+
+
+async def answers(service: Service, run: Run, wanted: list[Wanted], form: Form, client: Client) -> Any:
+    made = await service.make(run, wanted, client)
+    texts = await service.texts_or_none(run)
+    found = [_answer(one, asked, name, texts, form) for one, asked, name in zip(made, wanted, form.names, strict=True)]
+    return found if form.batch else found[0]
+
+
+async def events(service: Service, run: Run, wanted: list[Wanted], form: Form) -> AsyncIterator[bytes]:
+    texts = await service.texts_or_none(run)
+    growing = [] if texts is None else [GrowingText(texts, special=_shows_special(one)) for one in wanted]
+    async for number, made in service.stream(run, wanted):
+        answer = _answer(made, wanted[number], form.names[number], texts, form)
+        if texts is not None and made.finish is None:
+            answer["text"] = growing[number].after(made.ids)
+        yield json.dumps(answer | ({"index": number} if form.batch else {})).encode()
+
+
+def _answer(made: Made, wanted: Wanted, name: str, texts: Texts | None, form: Form) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        "id": name,
+        "finish_reason": made.finish,
+        "prompt_tokens": made.prompt_tokens,
+        "completion_tokens": len(made.ids),
+        "cached_tokens": made.cached_tokens,
+        **made.weights,
+        "rose": {"versions": made.versions, "attempts": list(made.attempts)},
+    }
+    if form.logprobs:
+        shown = texts.token if form.texts_of_tokens and texts is not None else lambda _: None
+        meta["output_token_logprobs"] = [
+            [logprob, token, shown(token)] for logprob, token in zip(made.logprobs, made.ids, strict=True)
+        ]
+    answer: dict[str, Any] = {"output_ids": made.ids, "meta_info": meta}
+    if texts is not None and made.finish is not None:
+        keep = bool(wanted.sampling.get("no_stop_trim"))
+        answer["text"] = texts.finished(made.ids, made.finish, special=_shows_special(wanted), keep_stop=keep)
+    return answer
+
+
+def _shows_special(wanted: Wanted) -> bool:
+    return not wanted.sampling.get("skip_special_tokens", True)

@@ -1,0 +1,159 @@
+"""A model's texts as token ids and back, by its own tokenizer and chat template."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rose.errors import UserError
+from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, RequestError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+TOOL_CALL_BEGINS = "<tool_call>"
+_LONG = 16_384  # Characters of a text that another thread encodes.
+
+
+class Texts:
+    """`folder` returns the model's checkpoint folder, and may take long: await `ready` first. Methods raise
+    RequestError for a model without a tokenizer, or what its chat template refuses."""
+
+    def __init__(self, model: str, folder: Callable[[], Path]) -> None:
+        self._model, self._folder = model, folder
+        self._lock = asyncio.Lock()  # A tokenizer encodes one text at a time.
+        self._loaded: PreTrainedTokenizerFast | None = None
+        self._why_not: str | None = None
+        self.context: int | None = None  #: The longest prompt and answer together, in tokens; None: unknown.
+
+    async def ready(self) -> None:
+        async with self._lock:
+            if self._loaded is None and self._why_not is None:
+                await asyncio.to_thread(self._load)
+
+    def _load(self) -> None:
+        from transformers import PreTrainedTokenizerFast
+
+        try:
+            folder = self._folder()
+            config = json.loads((folder / "config.json").read_text())
+            self.context = config.get("max_position_embeddings")
+            self._loaded = PreTrainedTokenizerFast.from_pretrained(folder)
+        except (OSError, ValueError, UserError) as error:
+            self._why_not = str(error).partition("\n")[0]
+
+    @property
+    def known(self) -> bool:
+        return self._loaded is not None
+
+    @property
+    def _tokenizer(self) -> PreTrainedTokenizerFast:
+        if self._loaded is None:
+            raise RequestError(f"model {self._model!r} has no tokenizer, so it takes token ids only: {self._why_not}")
+        return self._loaded
+
+    def room(self, prompt_tokens: int) -> int:
+        """Return the most tokens that may follow a prompt."""
+        return TOKENS_DEFAULT if self.context is None else max(1, self.context - prompt_tokens - 1)
+
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return await self._alone(len(text), lambda: list(self._tokenizer.encode(text, add_special_tokens=special)))
+
+    async def _alone(self, length: int, encode: Callable[[], list[int]]) -> list[int]:
+        async with self._lock:
+            return encode() if length < _LONG else await asyncio.to_thread(encode)
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=not special))
+
+    def token(self, token_id: int) -> str:
+        return str(self._tokenizer.decode([token_id]))
+
+    async def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
+    ) -> list[int]:
+        """Return the ids of a conversation, up to where the model's answer begins."""
+        tokenizer, plain = self._tokenizer, [_plain(message) for message in messages]
+        length = sum(len(str(message["content"])) for message in plain)
+        more: dict[str, Any] = {"tools": tools or None, "add_generation_prompt": True, "return_dict": False, **template}
+        try:
+            return await self._alone(length, lambda: list(tokenizer.apply_chat_template(plain, **more)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise RequestError(f"messages: {error}") from None
+        except Exception as error:  # Jinja's errors: a template refuses a conversation by raising one.
+            raise RequestError(f"messages: the model's chat template refuses them: {error}") from None
+
+    def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, special: bool, keep_stop: bool) -> str:
+        """Return the text of a completion, without what ended it: a stop string, or a stop token."""
+        matched = None if keep_stop else finish.get("matched")
+        if isinstance(matched, int) and ids and ids[-1] == matched:
+            ids = ids[:-1]
+        text = self.decode(ids, special=special)
+        return text[: text.rfind(matched)] if isinstance(matched, str) and matched in text else text
+
+
+class GrowingText:
+    """The text of a completion as its tokens come. Only the last tokens are decoded again: a token may be a part of a
+    character, and its text may depend on the one before."""
+
+    def __init__(self, texts: Texts, *, special: bool) -> None:
+        self._texts, self._special = texts, special
+        self._text, self._before, self._known = "", 0, 0
+
+    def after(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, which begin with those of the last call, up to the last whole character."""
+        known = self._texts.decode(ids[self._before : self._known], special=self._special)
+        text = self._texts.decode(ids[self._before :], special=self._special)
+        if len(text) > len(known) and not text.endswith("\ufffd"):
+            self._text += text[len(known) :]
+            self._before, self._known = self._known, len(ids)
+        return self._text
+
+
+def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return a text without its tool calls, and these in OpenAI's form. Most open models write a call as
+    `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; anything else stays text."""
+    calls: list[dict[str, Any]] = []
+
+    def call(found: re.Match[str]) -> str:
+        try:
+            made = json.loads(found[1])
+            name, arguments = str(made["name"]), made.get("arguments", {})
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return found[0]
+        function = {"name": name, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
+        calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
+        return ""
+
+    left = _TOOL_CALL.sub(call, text)
+    return (left.strip() if calls else left), calls
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as chat templates read it: content as text, arguments of tool calls as objects."""
+    plain = {name: value for name, value in message.items() if value is not None}
+    content = plain.get("content", "")
+    if isinstance(content, list):
+        if odd := [part for part in content if not (isinstance(part, dict) and part.get("type") == "text")]:
+            raise RequestError(f"messages: content part {str(odd[0])[:60]} is no text: this model takes texts")
+        content = "".join(str(part.get("text", "")) for part in content)
+    plain["content"] = content
+    if calls := plain.get("tool_calls"):
+        plain["tool_calls"] = [{**call, "function": _function(call["function"])} for call in calls]
+    return plain
+
+
+def _function(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            raise RequestError(f"messages: arguments {arguments[:60]!r} of a tool call are not JSON") from None
+    return {**function, "arguments": arguments}
