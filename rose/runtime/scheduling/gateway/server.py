@@ -114,7 +114,7 @@ class Gateway:
         self._texts: dict[str, Texts] = {}
         self._origins: FolderOrigins | None = None
         if checkpoint is not None:
-            self._texts = {name: Texts(name, partial(checkpoint, name)) for name in [model] if name is not None}
+            self._texts = {name: Texts(name, partial(checkpoint, name)) for name in models}
             if state is not None:
                 self._origins = FolderOrigins(self.controller, state / "origins", host, checkpoint)
         self._service = Service(self.controller, self._texts, self._origins)

@@ -85,7 +85,7 @@ class Service:
 
     @property
     def models(self) -> list[str]:
-        return [] if self.controller.model is None else [self.controller.model]
+        return list(self.controller.models)
 
     async def texts(self, run: Run) -> Texts:
         """Return the texts of the run's model, once they are loaded."""
@@ -110,10 +110,10 @@ class Service:
             named, model = model, None
         if named is not None:
             run = runs.hear(named, now_ns)
-        elif (own := self._own(token)) is not None and own.is_open:
+        elif (own := self._own(token, model)) is not None and own.is_open:
             run = own
         else:
-            run = self._open(token)
+            run = self._open(token, model)
         check_team(token, run)
         if model not in (None, "", "default", run.run_id, run.facts.model):
             known = [*self.models, *(one for one in open_ids if may_use(token, runs.get(one)))]
@@ -130,22 +130,22 @@ class Service:
         check_team(token, run)
         return run
 
-    def _own(self, token: Token | None) -> Run | None:
-        """Return the token's run, open or expired."""
+    def _own(self, token: Token | None, model: str | None = None) -> Run | None:
+        """Return the token's run, open or expired: that of a fleet's `model`, else its first."""
         name, team = _who(token)
-        runs = self.controller.runs
-        return next((run for run in runs if run.facts.tags.get("token") == name and _goes_on(run, team)), None)
+        own = (run for run in self.controller.runs if run.facts.tags.get("token") == name and _goes_on(run, team))
+        return next((run for run in own if model not in self.models or run.facts.model == model), None)
 
-    def _open(self, token: Token | None) -> Run:
+    def _open(self, token: Token | None, model: str | None) -> Run:
         """Return the token's run: resumed with its weights if it has expired, else a new one."""
         name, team = _who(token)
         if not self.models:
             raise ApiError(404, "this controller has no rollout model: open a run at POST /runs")
-        before = self._own(token)
+        before, wanted = self._own(token, model), model if model in self.models else self.models[0]
         return self.controller.open_run(
             OpenRun(
                 name=name,
-                model=self.models[0] if before is None else before.facts.model,
+                model=wanted if before is None else before.facts.model,
                 team=team,
                 tags={"token": name},
                 staleness_max=0,

@@ -56,7 +56,7 @@ def speaking(checkpoint, tmp_path):
 
     @asynccontextmanager
     async def opened(says="a b c", finish=None, token=None, *, published=True, **options):
-        many = {"model": "words", "state": tmp_path, "checkpoint": lambda _: checkpoint, **options}
+        many = {"models": ["words"], "state": tmp_path, "checkpoint": lambda _: checkpoint, **options}
         async with gateway(token, **many) as (session, url), fleet(session, engine=Speaker) as (agent,):
             agent.engine.says, agent.engine.finish = says, finish or Speaker.finish
             if published:

@@ -114,7 +114,7 @@ async def test_an_update_that_cannot_be_is_refused_and_the_old_weights_stay(spea
 
 
 async def test_what_the_controller_published_is_served_again_after_a_restart(speaking, tmp_path, checkpoint):
-    many = {"model": "words", "state": tmp_path, "checkpoint": lambda _: checkpoint}
+    many = {"models": ["words"], "state": tmp_path, "checkpoint": lambda _: checkpoint}
     async with gateway(**many) as (session, _), fleet(session):
         assert (await post(session, "/generate", {"text": "a", "sampling_params": {"max_new_tokens": 1}}))[0] == 200
         (run,) = SERVERS[0].controller.runs
@@ -158,6 +158,6 @@ async def test_a_router_s_paths_fan_out_to_the_one_worker(speaking):
 
 
 async def test_health_tells_whether_turns_can_be_made():
-    async with gateway(model="words", devices={"d": "h"}) as (session, _):
+    async with gateway(models=["words"], devices={"d": "h"}) as (session, _):
         assert (await call(session, "GET", "/health"))[0] == 200
         assert (await call(session, "GET", "/health_generate"))[0] == 503

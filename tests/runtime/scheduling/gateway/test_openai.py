@@ -141,6 +141,14 @@ async def test_a_model_is_the_fleet_s_or_a_run(speaking):
         assert len(list(server.controller.runs)) == 1
 
 
+async def test_a_client_has_a_run_of_each_of_the_fleet_s_models_that_it_names(speaking):
+    async with speaking(published=False, models=["words", "more"]) as (_, url, server, _), client(url) as ai:
+        for model in ("more", "words", "more"):
+            made = await ai.completions.create(model=model, prompt="a")
+            assert server.controller.runs.get(made.choices[0].rose["run_id"]).facts.model == model
+        assert len(list(server.controller.runs)) == 2
+
+
 async def test_a_client_that_leaves_a_stream_takes_its_turns_along(speaking):
     async with speaking("a " * 50) as (_, url, server, engine), client(url) as ai:
         engine.pause_s = 0.05
