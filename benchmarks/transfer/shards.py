@@ -14,9 +14,11 @@ from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
+from rose.runtime.transfer.layout.cuts import cut_part
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
 from rose.runtime.transfer.layout.trainer_layouts import fsdp
+from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -107,7 +109,7 @@ def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: S
         for rank, store in enumerate(stores):
             held = pieces(layout.regions(model, rank), cut)
             part = {piece: tensors[piece.name][piece.region.slices] for piece in held}
-            store.publish_part(version, rank, ranks, part)
+            store.publish_part(version, Writer(rank, ranks), cut_part(part, model))
     return stores[0]
 
 

@@ -1,4 +1,4 @@
-"""Serve a run's weights from the trainer's process. The one part of the client that needs torch."""
+"""Serve a run's weights from the trainer's process. With `ranks` the one part of the client that needs torch."""
 
 from __future__ import annotations
 
@@ -7,36 +7,72 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rose import private_files
 from rose.client.address import ClientError
+from rose.client.ranks import Ranks
 
 if TYPE_CHECKING:
-    import torch
+    from rose.runtime.transfer.sources.published import Source, Weights
 
 _ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds it there again.
 _FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. One that died leaves its pin behind.
 
 
-class WeightOrigin:
-    """Serves a run's versions in `folder` at `host`; `close` it once no engine fetches. `fence` is the publisher's
-    number. Raises TransferError for the folder of another run or of a newer publisher."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Publication:
+    """What was published as `version`. `merged`: the tensors to which a LoRA adapter was added. `rounded`: those whose
+    type was not the checkpoint's. On one of several ranks, those of its tensors."""
 
-    def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
+    version: int
+    merged: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+
+class WeightOrigin:
+    """Publishes a run's versions in `folder`, together with the other `ranks`; rank 0 serves them at `host`. `close` it
+    once no engine fetches. `fence` is the publisher's number. `checkpoint` is the folder whose names and types are
+    published. Raises TransferError for the folder of another run or of a newer publisher, and for a checkpoint that
+    cannot be read."""
+
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        *,
+        run_id: str,
+        fence: int,
+        ranks: Ranks | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._ranks = ranks or Ranks()
+        self.fenced = False
+        self.url = self.token = ""
+        if self._ranks.leads:
+            make_folder(folder)
+        self._ranks.check_folder(folder)
+        self._ranks.share(lambda: self._open(folder, run_id, fence, checkpoint))
+        self._ranks.share(lambda: self._serve(folder, host) if self._ranks.leads else None)
+
+    def _open(self, folder: Path, run_id: str, fence: int, checkpoint: Path | None) -> None:
         try:
+            from rose.runtime.transfer.sources.checkpoint import Checkpoint
             from rose.runtime.transfer.store.store import Publisher, VersionStore
-            from rose.runtime.transfer.wire.server import StoreServer
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
-        make_folder(folder)
+        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
         self._store.check_run()
         self._publisher = Publisher(self._store)
+
+    def _serve(self, folder: Path, host: str) -> None:
+        from rose.runtime.transfer.wire.server import StoreServer
+
         port, self.token = _last(folder / _ORIGIN)
         try:
             self._server = StoreServer(self._store, host, port, self.token).start()
@@ -46,31 +82,46 @@ class WeightOrigin:
             except OSError as error:
                 raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
-        self.fenced = False
         private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
-    def latest(self) -> int | None:
-        return self._store.latest()
-
-    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Return once `version` can be fetched; the tensors may change then. Raises TransferError. Tensors on an
-        accelerator are compared there. The newest version is not written again, and must hold the same weights."""
-        import torch
-
+    def publish(self, weights: Weights, version: int | None = None, newest: int | None = None) -> Publication:
+        """Publish as `version`, by default the next one after `newest` and all in the folder; called by all ranks at
+        once. Returns once it can be fetched and the weights may change. If a rank fails no version appears, and all
+        ranks raise. The newest version is not written again, and must hold the same weights. Raises TransferError,
+        and ClientError for a rank that is gone or publishes another version."""
+        from rose.runtime.transfer.package.parts import Writer
+        from rose.runtime.transfer.sources.published import read
+        from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
         from rose.runtime.transfer.store.fence import FencedError
 
-        # Other threads read the tensors; their streams do not wait for the caller's.
-        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        detached = {name: tensor.detach() for name, tensor in tensors.items()}
-        if version == self._store.latest():
-            self._store.check_published(version, detached)
-            return
-        try:
-            self._publisher.publish(version, detached)
-        except FencedError:
-            self.fenced = True
-            raise
+        sources: list[Source] = []
+
+        def offer() -> tuple[int | None, str, list[Offer]]:
+            sources.append(read(weights, self._checkpoint))
+            return version, secrets.token_hex(8), offers(sources[0].tensors)
+
+        def plan() -> int:
+            for rank, (other, _, _) in enumerate(given):
+                if other != given[0][0]:
+                    raise ClientError(
+                        f"rank {rank} publishes version {other}, and rank 0 {given[0][0]}: give one for all"
+                    )
+            before = [number for number in (self._store.latest(), newest) if number is not None]
+            return max(before, default=-1) + 1 if version is None else version
+
+        def write() -> None:
+            boxes = share([offer for _, _, offer in given], sources[0].wanted)[self._ranks.rank]
+            writer = Writer(self._ranks.rank, self._ranks.size, given[0][1])
+            try:
+                self._publisher.publish(number, cuts(sources[0].tensors, boxes), writer)
+            except FencedError:
+                self.fenced = True
+                raise
+
+        given = self._ranks.share(offer)
+        number = self._ranks.share(plan)[0]
+        self._ranks.share(write)
+        return Publication(version=number, merged=sources[0].merged, rounded=sources[0].rounded)
 
     def weights_sha256(self, version: int) -> str:
         """Return the digest of a version in the folder. Raises TransferError."""
@@ -78,6 +129,8 @@ class WeightOrigin:
 
     def close(self) -> None:
         self._publisher.wait()
+        if not self._ranks.leads:
+            return
         until = time.monotonic() + _FETCHED_S
         while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:
             time.sleep(_LOOK_S)

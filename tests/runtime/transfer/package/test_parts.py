@@ -9,9 +9,11 @@ import torch
 
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.cuts import cut_part
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, pieces, receiver_regions
 from rose.runtime.transfer.layout.trainer_layouts import Layout, fsdp, fsdp_flat, tensor_parallel
 from rose.runtime.transfer.package.manifest import plan
+from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import Published, VersionStore
 from tests.runtime.transfer.random_model import random_weights
 from tests.runtime.transfer.training import stage
@@ -54,7 +56,11 @@ class Trainer:
 
     def publish(self, version: int, rank: int) -> Published | None:
         part = self.part(version, rank)
-        return self.stores[rank].publish_part(version, rank, self.layout.ranks, part, attempt=self.attempt)
+        return self.publish_pieces(version, rank, part)
+
+    def publish_pieces(self, version: int, rank: int, part: dict[Piece, torch.Tensor]) -> Published | None:
+        writer = Writer(rank, self.layout.ranks, self.attempt)
+        return self.stores[rank].publish_part(version, writer, cut_part(part, self.model))
 
     def publish_all(self, version: int) -> Published:
         *others, last = [self.publish(version, rank) for rank in range(self.layout.ranks)]
@@ -121,10 +127,10 @@ def test_parts_of_two_attempts_are_never_put_together(memory: Path) -> None:
     # The trainer begins anew, and its step comes out another way.
     second = Trainer(memory / "store", MODEL, fsdp(2), TP, attempt="1")
     other = [{piece: tensor * 3 for piece, tensor in second.part(1, rank).items()} for rank in range(2)]
-    assert second.stores[1].publish_part(1, 1, 2, other[1], attempt="1") is None
+    assert second.publish_pieces(1, 1, other[1]) is None
     assert second.stores[0].latest() == 0
     store = second.stores[0]
-    assert store.publish_part(1, 0, 2, other[0], attempt="1") is not None
+    assert second.publish_pieces(1, 0, other[0]) is not None
     regions = receiver_regions(MODEL, 1, 0)
     engine = {name: version_of(MODEL, 0)[name][box.slices].clone() for name, box in regions.items()}
     prepare(stage(store, plan(store.packages(), 1, 0), memory / "staged", regions), engine, regions).commit()
@@ -140,19 +146,17 @@ def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None
     first, second = trainer.part(0, 0), trainer.part(0, 1)
     missing = next(piece for piece in second if piece.name == "model.norm.weight")
     store = trainer.stores[0]
-    store.publish_part(0, 0, 2, first)
+    trainer.publish_pieces(0, 0, first)
     with pytest.raises(TransferError, match=r"pieces of 'model\.norm\.weight' hold \d of its 6 elements"):
-        trainer.stores[1].publish_part(0, 1, 2, {piece: second[piece] for piece in second if piece != missing})
+        trainer.publish_pieces(0, 1, {piece: second[piece] for piece in second if piece != missing})
     assert store.packages() == []
     with pytest.raises(TransferError, match=r"does not come after|overlap"):
-        trainer.stores[1].publish_part(0, 1, 2, {**second, **dict(list(first.items())[:1])})
-    assert trainer.stores[1].publish_part(0, 1, 2, second) is not None
+        trainer.publish_pieces(0, 1, {**second, **dict(list(first.items())[:1])})
+    assert trainer.publish_pieces(0, 1, second) is not None
     with pytest.raises(TransferError, match=r"has shape \[2\]"):
-        store.publish_part(1, 0, 2, {missing: torch.zeros(2)})
+        trainer.publish_pieces(1, 0, {missing: torch.zeros(2)})
     with pytest.raises(TransferError, match=r"'model\.norm\.weight' is bfloat16\[6\], expected float32\[6\]"):
-        store.publish_part(1, 0, 2, {missing: torch.zeros(missing.region.shape, dtype=torch.bfloat16)})
-    with pytest.raises(ValueError, match="give the store the model's shape"):
-        VersionStore(memory / "store").publish_part(1, 0, 2, {})
+        trainer.publish_pieces(1, 0, {missing: torch.zeros(missing.region.shape, dtype=torch.bfloat16)})
 
 
 def test_ranks_in_processes_of_their_own(memory: Path) -> None:
