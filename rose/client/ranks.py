@@ -62,9 +62,10 @@ class Ranks:
             dist.all_gather_object(everywhere, (result, kind, str(failure)), group=self._group)
         except RuntimeError as error:
             raise failure or ClientError(f"a rank of the trainer is gone: its own output says why ({error})")
+        alike = len({reason for _, _, reason in everywhere}) == 1
         for rank, (_, kind, reason) in enumerate(everywhere):
             if kind is not None:
-                raise kind(f"rank {rank}: {reason}") from (failure if rank == self.rank else None)
+                raise kind(reason if alike else f"rank {rank}: {reason}") from (failure if rank == self.rank else None)
         return [result for result, _, _ in everywhere]
 
     def check_folder(self, folder: Path) -> None:
