@@ -32,7 +32,7 @@ def test_every_box_is_published_by_one_rank_that_has_it(data) -> None:
             for rank in data.draw(st.sets(st.integers(0, len(ranks) - 1), min_size=1)):
                 held[rank][box] = torch.zeros(box.shape)
         for offered_by_rank, boxes in zip(ranks, held, strict=True):
-            offered_by_rank += offers({name: Given(TensorInfo(name, "float32", shape), boxes)})
+            offered_by_rank.extend(offers({name: Given(TensorInfo(name, "float32", shape), boxes)}))
     shares = share(ranks, wanted)
     published = [each for boxes in shares for each in boxes]
     assert len(published) == len(set(published))
