@@ -1,4 +1,4 @@
-"""Serve a run's weights from the trainer's process. With `ranks` the one part of the client that needs torch."""
+"""Publish a run's weights, and serve them from the trainer's process. It needs torch."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class WeightOrigin:
         self._ranks = ranks or Ranks()
         self.fenced = False
         self.url = self.token = ""
-        if self._ranks.leads:
-            make_folder(folder)
+        self._ranks.share(lambda: make_folder(folder) if self._ranks.leads else None)
         self._ranks.check_folder(folder)
         self._ranks.share(lambda: self._open(folder, run_id, fence, checkpoint))
         self._ranks.share(lambda: self._serve(folder, host) if self._ranks.leads else None)
@@ -127,8 +126,12 @@ class WeightOrigin:
         """Return the digest of a version in the folder. Raises TransferError."""
         return self._store.weights_sha256(version)
 
-    def close(self) -> None:
+    def wait(self) -> None:
+        """Wait until this rank writes no more of the newest version."""
         self._publisher.wait()
+
+    def close(self) -> None:
+        self.wait()
         if not self._ranks.leads:
             return
         until = time.monotonic() + _FETCHED_S

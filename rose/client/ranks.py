@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import fcntl
 import secrets
 import socket
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _T = TypeVar("_T")
-_LEAVE_S = 10.0
 _LOCK = "ranks.lock"
 
 
@@ -39,6 +37,10 @@ class Ranks:
     @property
     def leads(self) -> bool:
         return self.rank == 0
+
+    @property
+    def together(self) -> bool:
+        return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
         """Return what `work` returned on each rank, once all have called this. If it failed on a rank, every rank
@@ -70,7 +72,7 @@ class Ranks:
 
     def check_folder(self, folder: Path) -> None:
         """Raise ClientError on every rank unless all of them see rank 0's folder and its locks."""
-        if self._group is None:
+        if not self.together:
             return
         path, token = folder / _LOCK, secrets.token_hex()
         with ExitStack() as held:
@@ -87,12 +89,19 @@ class Ranks:
             self.share(lambda: None if self.leads else _check_lock(path, expected))
 
     def leave(self) -> None:
-        """Wait a moment for the other ranks, which may still write what rank 0 is about to remove."""
-        if self._group is not None:
-            import torch.distributed as dist
+        """Wait until all ranks leave. A rank that publishes instead fails there."""
 
-            with suppress(RuntimeError, ValueError):
-                dist.monitored_barrier(self._group, timeout=datetime.timedelta(seconds=_LEAVE_S))
+        def left() -> None:
+            raise ClientError("it left the run, and publishes no more")
+
+        if self.together:
+            with suppress(UserError):
+                self.share(left)
+            self._group = None
+
+    def drop(self) -> None:
+        """Leave without waiting, after an error."""
+        self._group = None
 
 
 def _check_lock(path: Path, token: str) -> None:

@@ -176,6 +176,8 @@ class Run:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._ranks.drop()
         if isinstance(error, (RunTakenError, RunEndedError, ControllerAwayError)):
             self.leave()
         elif error is None:
@@ -303,9 +305,11 @@ class Run:
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run. Safe to call twice. Raises ControllerAwayError; the run then expires by itself."""
+        """End the run, once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires by
+        itself."""
         if self._left.is_set():
             return
+        self._part()
         try:
             if self._lost is None and self._ranks.leads:
                 message = {"outcome": outcome, "reason": reason}
@@ -315,7 +319,9 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice."""
+        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice.
+        Waits until all ranks leave."""
+        self._part()
         self._left.set()
         with self._lock:
             background, self._background = self._background, None
@@ -329,6 +335,13 @@ class Run:
             own_folder.close()
         if self._ranks.leads and threading.current_thread() is not self._renewing:
             self._renewing.join()
+
+    def _part(self) -> None:
+        """Wait for the other ranks: they may use the run and its folder until they leave."""
+        if self._ranks.together:
+            if self._origin is not None:
+                self._origin.wait()
+            self._ranks.leave()
 
     def check(self) -> None:
         """Raise RunTakenError or RunEndedError if this client lost the run, ClientError if it was closed here."""

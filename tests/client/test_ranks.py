@@ -3,10 +3,12 @@
 import os
 import resource
 import signal
+import time
 
 import torch
 from safetensors.torch import load_file
 
+from rose.events import Verdict
 from tests.client.fleet import Engine, Holding, fleet, same_bits
 from tests.client.trainer_ranks import Trainer, run_ranks
 
@@ -20,6 +22,13 @@ def publish_three(trainer: Trainer):
             (generation,) = run.generate([[trainer.rank]], {"max_new_tokens": 1}, version_min=version, progress=None)
             served += generation.versions
             trainer.update()
+        if trainer.rank == 1:
+            time.sleep(1)  # Rank 0 does not close the run before.
+            run.record(
+                Verdict(
+                    trajectory_id="t", group_id="g", step=0, verifier="even", reward=1.0, threshold=0.5, accepted=True
+                )
+            )
         return served, bool(run._origin.url), run.run_id
 
 
@@ -37,14 +46,17 @@ def test_each_rank_publishes_its_shards_and_engines_hold_the_whole(tmp_path):
 
 
 def fail_and_go_on(trainer: Trainer):
+    (elsewhere := trainer.folder / str(trainer.rank)).mkdir()
+    os.chdir(elsewhere)
+    with trainer.open_run(folder="/proc/self/cwd") as trainer.run:  # Another folder on each rank, as on two hosts.
+        failures = [trainer.failure(trainer.model.state_dict())]
     with trainer.open_run(folder=trainer.folder / "weights") as trainer.run:
         trainer.run.publish(trainer.model.state_dict())
         trainer.update()
         state = trainer.model.state_dict()
         own = trainer.rank == 1
-        failures = [
-            trainer.failure(state | odd if own else state) for odd in ({"0.bias": b"odd"}, {"0.bias": torch.ones(7)})
-        ]
+        for odd in ({"0.bias": b"odd"}, {"0.bias": torch.ones(7)}):
+            failures.append(trainer.failure(state | odd if own else state))
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         if own:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # As on a full disk.
@@ -54,6 +66,10 @@ def fail_and_go_on(trainer: Trainer):
         trainer.save(1)
         trainer.run.publish(state)
         trainer.run.generate([[1]], {"max_new_tokens": 1}, version_min=1, progress=None)
+        if own:
+            trainer.run.leave()
+        else:
+            failures.append(trainer.failure(state))
         return failures, kept, trainer.run.version
 
 
@@ -62,11 +78,15 @@ def test_if_a_rank_fails_no_version_appears_and_all_ranks_say_which_rank_and_ten
     with fleet(tmp_path / "state", Engine(fetch=holding)) as service:
         (code, first), (_, second) = run_ranks(fail_and_go_on, service.url, tmp_path)
     assert code == 0
-    assert first == second
-    (kind, overlap, disk), kept, version = first
+    (*failures, left), kept, version = first
+    assert second == (failures, kept, version)
+    elsewhere, kind, overlap, disk = failures
+    assert elsewhere.startswith("ClientError rank 1: host ")
+    assert "does not see folder '/proc/self/cwd' of rank 0" in elsewhere
     assert kind.startswith("TransferError rank 1: tensor '0.bias' is a bytes")
     assert overlap.startswith("TransferError tensor '0.bias': rank 0 has [0:4] and rank 1 [0:7]")
     assert disk.startswith("TransferError rank 1: version 1 cannot be written to")
+    assert left == "ClientError rank 1: it left the run, and publishes no more"
     assert (kept, version) == (0, 1)
     assert list(holding.weights) == [1]
     assert same_bits(holding.weights[1], load_file(tmp_path / "1.safetensors"))
