@@ -114,7 +114,7 @@ def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: S
 
 def _rows(model: ModelShape, rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
     """Return the rows of each tensor that a rank of FSDP2 has: chunks of ceil(rows / ranks), the last ones shorter."""
-    held = {}
+    held: dict[str, tuple[Region, ...]] = {}
     for name in model.shapes:
         whole = model.published(name)
         length = -(-whole.shape[0] // ranks)

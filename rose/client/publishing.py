@@ -83,11 +83,13 @@ class WeightOrigin:
         self.url = self._server.url
         private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
-    def publish(self, weights: Weights, version: int | None = None, newest: int | None = None) -> Publication:
-        """Publish as `version`, by default the next one after `newest` and all in the folder; called by all ranks at
-        once. Returns once it can be fetched and the weights may change. If a rank fails no version appears, and all
-        ranks raise. The newest version is not written again, and must hold the same weights. Raises TransferError,
-        and ClientError for a rank that is gone or publishes another version."""
+    def latest(self) -> int | None:
+        return self._store.latest()
+
+    def publish(self, weights: Weights, version: int) -> Publication:
+        """Publish, on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
+        fails no version appears, and all ranks raise. The newest version is not written again, and must hold the same
+        weights. Raises TransferError, and ClientError if a rank is gone."""
         from rose.runtime.transfer.package.parts import Writer
         from rose.runtime.transfer.sources.published import read
         from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
@@ -95,32 +97,22 @@ class WeightOrigin:
 
         sources: list[Source] = []
 
-        def offer() -> tuple[int | None, str, list[Offer]]:
+        def offer() -> tuple[str, list[Offer]]:
             sources.append(read(weights, self._checkpoint))
-            return version, secrets.token_hex(8), offers(sources[0].tensors)
-
-        def plan() -> int:
-            for rank, (other, _, _) in enumerate(given):
-                if other != given[0][0]:
-                    raise ClientError(
-                        f"rank {rank} publishes version {other}, and rank 0 {given[0][0]}: give one for all"
-                    )
-            before = [number for number in (self._store.latest(), newest) if number is not None]
-            return max(before, default=-1) + 1 if version is None else version
+            return secrets.token_hex(8), offers(sources[0].tensors)
 
         def write() -> None:
-            boxes = share([offer for _, _, offer in given], sources[0].wanted)[self._ranks.rank]
-            writer = Writer(self._ranks.rank, self._ranks.size, given[0][1])
+            boxes = share([offered for _, offered in everywhere], sources[0].wanted)[self._ranks.rank]
+            writer = Writer(self._ranks.rank, self._ranks.size, attempt=everywhere[0][0])
             try:
-                self._publisher.publish(number, cuts(sources[0].tensors, boxes), writer)
+                self._publisher.publish(version, cuts(sources[0].tensors, boxes), writer)
             except FencedError:
                 self.fenced = True
                 raise
 
-        given = self._ranks.share(offer)
-        number = self._ranks.share(plan)[0]
+        everywhere = self._ranks.share(offer)
         self._ranks.share(write)
-        return Publication(version=number, merged=sources[0].merged, rounded=sources[0].rounded)
+        return Publication(version=version, merged=sources[0].merged, rounded=sources[0].rounded)
 
     def weights_sha256(self, version: int) -> str:
         """Return the digest of a version in the folder. Raises TransferError."""

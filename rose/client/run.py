@@ -262,16 +262,30 @@ class Run:
         self._follow()
         origin = self._weights()
         weights = weights if isinstance(weights, Mapping) else Path(weights).expanduser()
+        version = self._chosen(origin, version)
         try:
-            published = origin.publish(weights, version, self.version)
+            published = origin.publish(weights, version)
         except UserError:
             if origin.fenced and self._ranks.leads:
                 # Only the controller knows whether that publisher also has the run.
                 self._call("POST", "/renew", {"expires_s": self._expires_s})
             raise
-        self._ranks.share(lambda: self._announce(origin, published.version))
-        self.version, self.published = published.version, published
-        return published.version
+        self._ranks.share(lambda: self._announce(origin, version))
+        self.version, self.published = version, published
+        return version
+
+    def _chosen(self, origin: WeightOrigin, version: int | None) -> int:
+        """Return `version`, by default the one after all of the folder and of the run. Raises ClientError if a rank has
+        chosen another."""
+
+        def choose() -> int:
+            newest = [number for number in (origin.latest(), self.version) if number is not None]
+            return max(newest, default=-1) + 1 if version is None else version
+
+        first, *others = versions = self._ranks.share(choose)
+        if any(other != first for other in others):
+            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same on all")
+        return first
 
     def _follow(self) -> None:
         """Take over the address of rank 0, whose fence rises when it resumes the run."""

@@ -57,6 +57,7 @@ def fail_and_go_on(trainer: Trainer):
         own = trainer.rank == 1
         for odd in ({"0.bias": b"odd"}, {"0.bias": torch.ones(7)}):
             failures.append(trainer.failure(state | odd if own else state))
+        failures.append(trainer.failure(state, version=5 + trainer.rank))
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         if own:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # As on a full disk.
@@ -80,11 +81,12 @@ def test_if_a_rank_fails_no_version_appears_and_all_ranks_say_which_rank_and_ten
     assert code == 0
     (*failures, left), kept, version = first
     assert second == (failures, kept, version)
-    elsewhere, kind, overlap, disk = failures
+    elsewhere, kind, overlap, numbers, disk = failures
     assert elsewhere.startswith("ClientError rank 1: host ")
     assert "does not see folder '/proc/self/cwd' of rank 0" in elsewhere
     assert kind.startswith("TransferError rank 1: tensor '0.bias' is a bytes")
     assert overlap.startswith("TransferError tensor '0.bias': rank 0 has [0:4] and rank 1 [0:7]")
+    assert numbers.startswith("ClientError version is [5, 6] on the ranks")
     assert disk.startswith("TransferError rank 1: version 1 cannot be written to")
     assert left == "ClientError rank 1: it left the run, and publishes no more"
     assert (kept, version) == (0, 1)

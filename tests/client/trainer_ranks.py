@@ -44,10 +44,10 @@ class Trainer:
         if self.rank == 0:
             save_file(whole, self.folder / f"{version}.safetensors")
 
-    def failure(self, state):
+    def failure(self, state, version=None):
         """Return the error of publishing `state`."""
         try:
-            return self.run.publish(state)
+            return self.run.publish(state, version)
         except client.ClientError.__base__ as error:
             return f"{type(error).__name__} {error}"
 
