@@ -141,6 +141,16 @@ def test_a_rank_that_died_publishes_again(memory: Path) -> None:
     check_receivers(again.stores[0], MODEL, 4, 3, 2, memory / "staged")
 
 
+def test_a_trainer_that_returns_with_more_ranks_continues_with_deltas(memory: Path) -> None:
+    before = Trainer(memory / "store", rows, 2)
+    for version in range(2):
+        before.publish_all(version)
+    after = Trainer(memory / "store", rows, 3)
+    assert after.publish_all(2).delta is not None
+    for have in (0, 1, None):
+        check_receivers(after.stores[0], MODEL, TP, 2, have, memory / "staged")
+
+
 def test_parts_of_two_attempts_are_never_put_together(memory: Path) -> None:
     first = Trainer(memory / "store", rows, 2)
     first.publish_all(0)
