@@ -31,9 +31,10 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def publish() -> int:
-        return run.publish({name: tensor.bfloat16() for name, tensor in model.named_parameters()})
+        return run.publish(dict(model.named_parameters()))  # float32 masters, rounded to the checkpoint's bfloat16
 
-    with client.open_run(url, name="plain-loop", team="research", staleness_max=0, **FLEET) as run:
+    options = {"team": "research", "staleness_max": 0, "checkpoint": checkpoint}
+    with client.open_run(url, name="plain-loop", **options, **FLEET) as run:
         publish()
         for step in range(steps):
             began = monotonic_ns()

@@ -151,6 +151,8 @@ LONGEST_FIRST = (
     "ledger/commands/test_commands.py",
     "ledger/growth/test_rolled_ids.py",
     "ledger/upkeep/test_scheduler.py",
+    "client/test_ranks.py",
+    "examples/test_fsdp2_loop.py",
     "examples/test_plain_loop.py",
     "test_hostile_requests.py",
 )

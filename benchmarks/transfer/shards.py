@@ -14,9 +14,10 @@ from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
+from rose.runtime.transfer.layout.cuts import cut_part
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
-from rose.runtime.transfer.layout.trainer_layouts import fsdp
+from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -101,14 +102,25 @@ def _weights(model: ModelShape) -> tuple[_Tensors, _Tensors]:
 
 def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: Sequence[_Tensors]) -> VersionStore:
     """Publish versions 0, 1, ... by `ranks` trainer ranks for engines of up to `tp` ranks; return a store."""
-    cut, layout = cells(model, tp), fsdp(ranks)
+    cut = cells(model, tp)
     stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
     for version, tensors in enumerate(versions):
         for rank, store in enumerate(stores):
-            held = pieces(layout.regions(model, rank), cut)
+            held = pieces(_rows(model, rank, ranks), cut)
             part = {piece: tensors[piece.name][piece.region.slices] for piece in held}
-            store.publish_part(version, rank, ranks, part)
+            store.publish_part(version, Writer(rank, ranks), cut_part(part, model))
     return stores[0]
+
+
+def _rows(model: ModelShape, rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
+    """Return the rows of each tensor that a rank of FSDP2 has: chunks of ceil(rows / ranks), the last ones shorter."""
+    held: dict[str, tuple[Region, ...]] = {}
+    for name in model.shapes:
+        whole = model.published(name)
+        length = -(-whole.shape[0] // ranks)
+        if (box := whole.between(0, rank * length, (rank + 1) * length)) is not None:
+            held[name] = (box,)
+    return held
 
 
 def _slices(tensors: _Tensors, regions: dict[str, Region]) -> _Tensors:

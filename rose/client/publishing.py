@@ -1,4 +1,4 @@
-"""Serve a run's weights from the trainer's process. The one part of the client that needs torch."""
+"""Publish a run's weights, and serve them from the trainer's process. It needs torch."""
 
 from __future__ import annotations
 
@@ -7,36 +7,71 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rose import private_files
 from rose.client.address import ClientError
+from rose.client.ranks import Ranks
 
 if TYPE_CHECKING:
-    import torch
+    from rose.runtime.transfer.sources.published import Source, Weights
 
 _ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds the store there again.
 _FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
 
 
-class WeightOrigin:
-    """Serves a run's versions in `folder` at `host`; `close` it once no engine fetches. `fence` is the publisher's
-    number. Raises TransferError for the folder of another run or of a newer publisher."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Publication:
+    """What was published as `version`. `merged`: the tensors to which a LoRA adapter was added. `rounded`: those whose
+    type was not the checkpoint's. On one of several ranks, those of its tensors."""
 
-    def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
+    version: int
+    merged: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+
+class WeightOrigin:
+    """Publishes a run's versions in `folder`, together with the other `ranks`; rank 0 serves them at `host`. `close` it
+    once no engine fetches. `fence` is the publisher's number. `checkpoint` is the folder whose names and types are
+    published. Raises TransferError for the folder of another run or of a newer publisher, and for a checkpoint that
+    cannot be read."""
+
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        *,
+        run_id: str,
+        fence: int,
+        ranks: Ranks | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._ranks = ranks or Ranks()
+        self.fenced = False
+        self.url = self.token = ""
+        self._ranks.share(lambda: make_folder(folder) if self._ranks.leads else None)
+        self._ranks.check_folder(folder)
+        self._ranks.share(lambda: self._open(folder, run_id, fence, checkpoint))
+        self._ranks.share(lambda: self._serve(folder, host) if self._ranks.leads else None)
+
+    def _open(self, folder: Path, run_id: str, fence: int, checkpoint: Path | None) -> None:
         try:
+            from rose.runtime.transfer.sources.checkpoint import Checkpoint
             from rose.runtime.transfer.store.store import Publisher, VersionStore
-            from rose.runtime.transfer.wire.server import StoreServer
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install it beside your trainer") from None
-        make_folder(folder)
+        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
         self._store.check_run()
         self._publisher = Publisher(self._store)
+
+    def _serve(self, folder: Path, host: str) -> None:
+        from rose.runtime.transfer.wire.server import StoreServer
+
         port, self.token = _last(folder / _ORIGIN)
         try:
             self._server = StoreServer(self._store, host, port, self.token).start()
@@ -46,38 +81,51 @@ class WeightOrigin:
             except OSError as error:
                 raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
-        self.fenced = False
         private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
     def latest(self) -> int | None:
         return self._store.latest()
 
-    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Return once `version` can be fetched; the tensors may change then. Tensors on an accelerator are compared
-        there. The newest version is not written again, and must hold the same weights. Raises TransferError."""
-        import torch
-
+    def publish(self, weights: Weights, version: int) -> Publication:
+        """Publish, on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
+        fails no version appears, and all ranks raise. The newest version is not written again, and must hold the same
+        weights. Raises TransferError, and ClientError if a rank is gone."""
+        from rose.runtime.transfer.package.parts import Writer
+        from rose.runtime.transfer.sources.published import read
+        from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
         from rose.runtime.transfer.store.fence import FencedError
 
-        # Other threads read the tensors; their streams do not wait for the caller's.
-        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        detached = {name: tensor.detach() for name, tensor in tensors.items()}
-        if version == self._store.latest():
-            self._store.check_published(version, detached)
-            return
-        try:
-            self._publisher.publish(version, detached)
-        except FencedError:
-            self.fenced = True
-            raise
+        sources: list[Source] = []
+
+        def offer() -> tuple[str, list[Offer]]:
+            sources.append(read(weights, self._checkpoint))
+            return secrets.token_hex(8), offers(sources[0].tensors)
+
+        def write() -> None:
+            boxes = share([offered for _, offered in everywhere], sources[0].wanted)[self._ranks.rank]
+            writer = Writer(self._ranks.rank, self._ranks.size, attempt=everywhere[0][0])
+            try:
+                self._publisher.publish(version, cuts(sources[0].tensors, boxes), writer)
+            except FencedError:
+                self.fenced = True
+                raise
+
+        everywhere = self._ranks.share(offer)
+        self._ranks.share(write)
+        return Publication(version=version, merged=sources[0].merged, rounded=sources[0].rounded)
 
     def weights_sha256(self, version: int) -> str:
         """Raises TransferError for a version that is not in the folder."""
         return self._store.weights_sha256(version)
 
-    def close(self) -> None:
+    def wait(self) -> None:
+        """Wait until this rank writes no more of the newest version."""
         self._publisher.wait()
+
+    def close(self) -> None:
+        self.wait()
+        if not self._ranks.leads:
+            return
         until = time.monotonic() + _FETCHED_S
         while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:
             time.sleep(_LOOK_S)

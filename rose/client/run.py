@@ -27,7 +27,8 @@ from rose.client.address import (
 )
 from rose.client.control import RESUME, Stalls, call
 from rose.client.generation import Generation, Part, judged
-from rose.client.publishing import WeightOrigin, address_towards, make_folder
+from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
+from rose.client.ranks import Ranks
 from rose.client.turns import TurnClient, TurnLabels
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
@@ -35,6 +36,7 @@ from rose.private_files import TemporaryFolder
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
 TURNS_MAX = 256
 PROGRESS_S = 2.0
@@ -65,14 +67,19 @@ def open_run(
     folder: Path | str | None = None,
     host: str | None = None,
     away_s: float = AWAY_S,
+    checkpoint: Path | str | None = None,
+    group: ProcessGroup | None = None,
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is a
-    rollout model of the fleet. `staleness_max`: default bound on how many versions a turn may be behind. Engines go to
-    runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be resumed.
-    `trainer_device` is the trainer's device in the fleet, if any. `folder` holds published weights: with a kept folder
-    a resumed run continues with deltas. `host` is this host's address for fetching; default: the address that reaches
-    the controller. Requests to an absent controller are repeated for `away_s`. Raises ClientError for a wrong argument
-    or a refusal, ControllerAwayError, and RunEndedError for a run that cannot be resumed."""
+    rollout model it has. `staleness_max` bounds how many versions behind the newest a turn may be, by default. Engines
+    go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be
+    resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published weights:
+    a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default: the one
+    that reaches the controller. Requests to an absent controller are repeated for `away_s`. `checkpoint` is the folder
+    of the model's checkpoint, whose names and types are published. All ranks of `group`, a torch.distributed process
+    group, call this at once and publish together; rank 0 holds the run, and `folder` must be shared by all hosts.
+    Raises ClientError for a wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that cannot
+    be resumed."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -90,14 +97,24 @@ def open_run(
         "trainer_device": trainer_device,
         "resume": resume,
     }
-    if folder is not None:
-        folder = Path(folder).expanduser()  # Before the run is open: a failure would leave it open.
-        make_folder(folder)
+    folder = None if folder is None else Path(folder).expanduser()
+    checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     url = url.rstrip("/")
     message = {field: value for field, value in wanted.items() if value is not None}
     keyed = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
     then = "open the run" if resume is None else RESUME
-    answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
+    ranks = Ranks(group)
+
+    def opened() -> dict[str, Any]:
+        if checkpoint is not None and not checkpoint.is_dir():
+            raise ClientError(f"checkpoint {str(checkpoint)!r} is not a folder of this host: correct it")
+        if not ranks.leads:
+            return {}
+        if folder is not None:
+            make_folder(folder)  # Before the run is open: a failure would leave it open.
+        return call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
+
+    answer = ranks.share(opened)[0]
     return Run(
         RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
         message,
@@ -106,12 +123,15 @@ def open_run(
         expires_s=answer.get("expires_s", expires_s),
         folder=folder,
         host=host,
+        checkpoint=checkpoint,
+        ranks=ranks,
     )
 
 
 class Run:
-    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at the
-    end: as failed after an exception, but left open if a newer client took it over."""
+    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at
+    the end: as failed after an exception, but left open if a newer client took it over. Of several ranks the first
+    renews, resumes and closes it; all generate and record."""
 
     def __init__(
         self,
@@ -123,11 +143,15 @@ class Run:
         expires_s: float,
         folder: Path | None,
         host: str | None,
+        checkpoint: Path | None,
+        ranks: Ranks,
     ) -> None:
         self.address, self._opened = address, opened
         self.version, self.last_step = version, last_step
+        self.published: Publication | None = None  # What was published last.
         self._expires_s = expires_s
-        self._folder, self._host = folder, host
+        self._folder, self._host, self._checkpoint = folder, host, checkpoint
+        self._ranks = ranks
         self._own_folder: TemporaryFolder | None = None
         self._origin: WeightOrigin | None = None
         self._background: BackgroundTurns | None = None
@@ -136,7 +160,8 @@ class Run:
         self._lost: ClientError | None = None
         self._unheard: dict[str, Any] | None = None  # The request to resume the run, until its answer arrives.
         self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
-        self._renewing.start()
+        if ranks.leads:
+            self._renewing.start()
 
     @property
     def run_id(self) -> str:
@@ -151,6 +176,8 @@ class Run:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._ranks.drop()
         if isinstance(error, (RunTakenError, RunEndedError, ControllerAwayError)):
             self.leave()
         elif error is None:
@@ -225,25 +252,56 @@ class Run:
         async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
 
-    def publish(self, tensors: Mapping[str, torch.Tensor], version: int | None = None) -> int:
-        """Publish weights under the names of the model's checkpoint; return their version, by default the next one.
-        Then engines can fetch them, and the tensors may change. Raises TransferError, RunTakenError, RunEndedError,
-        ControllerAwayError, and ClientError for a version below the run's newest, or published with other weights."""
-        self.check()
+    def publish(self, weights: Mapping[str, torch.Tensor] | Path | str, version: int | None = None) -> int:
+        """Publish weights; return their version, by default the next one. They are tensors under the names of the
+        model's checkpoint (of DTensors this rank's shards), the folder of a checkpoint, or the folder of a LoRA
+        adapter, which is merged. Engines can fetch them by then, and the weights may change. All ranks of `group` call
+        this at once: if one fails, no version appears and all raise. Raises TransferError, RunTakenError,
+        RunEndedError, ControllerAwayError, and ClientError for a version that the run has published with other
+        weights, or exceeded."""
+        self._follow()
         origin = self._weights()
-        if version is None:
-            version = max((number for number in (origin.latest(), self.version) if number is not None), default=-1) + 1
+        weights = weights if isinstance(weights, Mapping) else Path(weights).expanduser()
+        version = self._chosen(origin, version)
         try:
-            origin.publish(version, tensors)
+            published = origin.publish(weights, version)
         except UserError:
-            if origin.fenced:
+            if origin.fenced and self._ranks.leads:
                 # Only the controller knows whether that publisher also has the run.
                 self._call("POST", "/renew", {"expires_s": self._expires_s})
             raise
-        message = {"version": version, "url": origin.url, "token": origin.token}
-        self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
-        self.version = version
+        self._ranks.share(lambda: self._announce(origin, version))
+        self.version, self.published = version, published
         return version
+
+    def _chosen(self, origin: WeightOrigin, version: int | None) -> int:
+        """Return `version`, by default the one after all of the folder and of the run. Raises ClientError if a rank has
+        chosen another."""
+
+        def choose() -> int:
+            newest = [number for number in (origin.latest(), self.version) if number is not None]
+            return max(newest, default=-1) + 1 if version is None else version
+
+        first, *others = versions = self._ranks.share(choose)
+        if any(other != first for other in others):
+            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same on all")
+        return first
+
+    def _follow(self) -> None:
+        """Take over the address of rank 0, whose fence rises when it resumes the run."""
+
+        def current() -> RunAddress:
+            self.check()
+            return self.address
+
+        address = self._ranks.share(current)[0]
+        if not self._ranks.leads:
+            self.address = address
+
+    def _announce(self, origin: WeightOrigin, version: int) -> None:
+        if self._ranks.leads:
+            message = {"version": version, "url": origin.url, "token": origin.token}
+            self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
         """Record events durably, each once: by `event_id`, else by step, trajectory, or trajectory and verifier."""
@@ -260,11 +318,13 @@ class Run:
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run. Safe to call twice. Raises ControllerAwayError; the run then expires by itself."""
+        """End the run, once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires by
+        itself."""
         if self._left.is_set():
             return
+        self._part()
         try:
-            if self._lost is None:
+            if self._lost is None and self._ranks.leads:
                 message = {"outcome": outcome, "reason": reason}
                 values = {name: value for name, value in message.items() if value is not None}
                 self._call("DELETE", "", values, min(self.address.away_s, 10.0))  # It expires by itself.
@@ -272,7 +332,9 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice."""
+        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice.
+        Waits until all ranks leave."""
+        self._part()
         self._left.set()
         with self._lock:
             background, self._background = self._background, None
@@ -284,8 +346,15 @@ class Run:
             origin.close()
         if own_folder is not None:
             own_folder.close()
-        if threading.current_thread() is not self._renewing:
+        if self._ranks.leads and threading.current_thread() is not self._renewing:
             self._renewing.join()
+
+    def _part(self) -> None:
+        """Wait for the other ranks: they may use the run and its folder until they leave."""
+        if self._ranks.together:
+            if self._origin is not None:
+                self._origin.wait()
+            self._ranks.leave()
 
     def check(self) -> None:
         """Raise RunTakenError or RunEndedError if this client lost the run, ClientError if it was closed here."""
@@ -313,6 +382,8 @@ class Run:
                 self.check()
                 raise
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
+                if not self._ranks.leads:
+                    raise
                 self._go_on(error, address.fence, address.away_s, waits=away_s is None)
 
     def _renew(self) -> None:
@@ -372,12 +443,26 @@ class Run:
     def _weights(self) -> WeightOrigin:
         with self._lock:
             if self._origin is None:
-                host = address_towards(self.address.url) if self._host is None else self._host
-                if (folder := self._folder) is None:
-                    self._own_folder = self._own_folder or TemporaryFolder("rose-run-weights-")
-                    folder = self._own_folder.path
-                self._origin = WeightOrigin(folder, host, run_id=self.run_id, fence=self.fence)
+                folder, host = self._ranks.share(self._place)[0]
+                self._origin = WeightOrigin(
+                    folder,
+                    host,
+                    run_id=self.run_id,
+                    fence=self.fence,
+                    ranks=self._ranks,
+                    checkpoint=self._checkpoint,
+                )
             return self._origin
+
+    def _place(self) -> tuple[Path, str]:
+        """Return rank 0's folder, and the address at which it serves it."""
+        if not self._ranks.leads:
+            return Path(), ""
+        host = address_towards(self.address.url) if self._host is None else self._host
+        if self._folder is None:
+            self._own_folder = self._own_folder or TemporaryFolder("rose-run-weights-")
+            return self._own_folder.path, host
+        return self._folder, host
 
 
 def _message(event: Event) -> dict[str, Any]:

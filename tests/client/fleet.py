@@ -5,12 +5,15 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
+import torch
 from aiohttp import web
 
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import Heartbeat
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.codec.bits import integers, torch_dtype
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.receiver import Receiver
 from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, FakeEngine, report
@@ -70,6 +73,32 @@ class Fetching:
         )
         self.held[target.run_id] = target.version
         self.fetched.append((target.run_id, target.version, {m.run_id for m in staged.manifests}))
+        self.keep(staged)
+
+    def keep(self, staged):
+        """What is staged may be looked at here."""
+
+
+class Holding(Fetching):
+    """Also takes each version into the tensors of an engine, as one does; `weights` are copies of them by version."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.weights, self._engine = {}, {}
+
+    def keep(self, staged):
+        for info in staged.manifests[-1].tensors:
+            self._engine.setdefault(info.name, torch.zeros(info.shape, dtype=torch_dtype(info.dtype)))
+        prepare(staged, self._engine).commit()
+        self.weights[staged.version] = {name: tensor.clone() for name, tensor in self._engine.items()}
+
+
+def same_bits(held, expected):
+    """Return whether an engine holds these tensors, under these names and in these types."""
+    return held.keys() == expected.keys() and all(
+        held[name].dtype == tensor.dtype and torch.equal(integers(held[name]), integers(tensor))
+        for name, tensor in expected.items()
+    )
 
 
 class Recorded:

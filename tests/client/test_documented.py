@@ -30,6 +30,6 @@ def test_the_programs_of_the_documents_run(tmp_path, tiny_policy, monkeypatch, c
 
 
 def test_importing_the_client_loads_no_torch_ray_or_sglang():
-    heavy = ("torch", "ray", "sglang", "aiohttp", "duckdb", "pyarrow")
+    heavy = ("torch", "ray", "sglang", "aiohttp", "duckdb", "pyarrow", "transformers")
     program = f"import sys, rose.client; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"

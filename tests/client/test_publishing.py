@@ -54,7 +54,7 @@ def test_a_resumed_client_serves_what_was_published_where_it_was(tmp_path):
             third = client.open_run(service.url, resume=first.run_id, **fields)
             third.publish(weights(2))
             with pytest.raises(TransferError, match="taken over by a newer publisher"):
-                second._origin.publish(3, weights(3))
+                second._origin.publish(weights(3), 3)
             third.close()
             second.leave()
     assert json.loads((tmp_path / "weights" / "origin.json").read_text())["token"] == origin[1]
@@ -109,9 +109,9 @@ def test_tensors_are_given_to_the_store_where_they_lie(tmp_path):
     origin = WeightOrigin(tmp_path, "127.0.0.1", run_id="r", fence=1)
     origin._publisher = publisher = Mock()
     tensors = weights(0) | {"c.weight": torch.nn.Parameter(torch.empty(4, device="meta"))}
-    origin.publish(0, tensors)
+    origin.publish(tensors, 0)
     origin.close()
-    published = publisher.publish.call_args.args[1]
+    published = {cut.info.name: cut.source for cut in publisher.publish.call_args.args[1]}
     assert published["c.weight"].is_meta
     assert [published[name].data_ptr() for name in tensors] == [tensor.data_ptr() for tensor in tensors.values()]
     assert not any(tensor.requires_grad for tensor in published.values())
@@ -126,7 +126,7 @@ def test_tied_tensors_have_one_name_and_may_change_once_they_are_published(tmp_p
             if where == "cuda":
                 torch.cuda._sleep(100_000_000)
             tied += 1
-            origin.publish(version, {"embed_tokens.weight": tied, "lm_head.weight": tied})
+            origin.publish({"embed_tokens.weight": tied, "lm_head.weight": tied}, version)
             tied *= 2
     origin.close()
     store = VersionStore(tmp_path / "versions", run_id="r")

@@ -12,6 +12,7 @@ import torch
 
 from rose import client
 from rose.client import control
+from rose.client.publishing import Publication
 from rose.events import Turn
 from rose.ledger.layout import LedgerError
 from rose.runtime.engines.ports import free_port
@@ -30,8 +31,9 @@ class Announced:
     def latest(self):
         return self.newest
 
-    def publish(self, version, tensors):
+    def publish(self, weights, version):
         self.newest = version
+        return Publication(version=version)
 
     def weights_sha256(self, version):
         return "0" * 64

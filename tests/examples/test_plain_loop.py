@@ -32,4 +32,4 @@ def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy, monkeypatch, ca
 
 
 def test_it_is_short():
-    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) < 60
+    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 60

@@ -28,6 +28,7 @@ from rose.runtime.coserving.weights.parameters import EngineWeights
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.training.policy_model import PolicyShape
 from rose.runtime.transfer.codec.bits import integers
+from rose.runtime.transfer.layout.cuts import cut_whole
 from rose.runtime.transfer.layout.fused import hf_views
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.transfer.store.store import Publisher, VersionStore
@@ -264,7 +265,7 @@ class _Run:
         """Publish versions and bring the engine to each; only the first one after `until_s`, monotonic."""
         addresses = self._addresses()
         with phase("publishing version 0"):
-            self._publisher.publish(0, self._tensors)
+            self._publisher.publish(0, cut_whole(self._tensors))
             self._publisher.wait()
         try:
             for version, share in enumerate(SHARES, start=1):
@@ -282,7 +283,7 @@ class _Run:
         self._engine.expected[version] = self._engine.sums(self._trainer)
         row: dict[str, float] = {}
         with _timed(row, "publish_s"):
-            self._publisher.publish(version, self._tensors)
+            self._publisher.publish(version, cut_whole(self._tensors))
         with _timed(row, "fetch_s"):
             staged = self._receiver.fetch(version, version - 1)
         self._publisher.wait()  # In a fleet the trainer's process does the rest of publishing.

@@ -7,12 +7,12 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
@@ -20,8 +20,6 @@ from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
-    import torch
-
     from rose.client.publishing import WeightOrigin
     from rose.runtime.scheduling.controller import Controller
 
@@ -61,11 +59,11 @@ class FolderOrigins:
         if run.run_id not in self._publishing:
             self._later(run, 0, self._checkpoint)
 
-    def _later(self, run: Run, version: int, checkpoint: Callable[[str], Path] | None) -> None:
+    def _later(self, run: Run, version: int, folder: Callable[[str], Path] | None) -> None:
         async def publish() -> None:
             try:
-                folder = None if checkpoint is None else await asyncio.to_thread(checkpoint, run.facts.model)
-                await self.publish(run, folder, version)
+                weights = None if folder is None else await asyncio.to_thread(folder, run.facts.model)
+                await self.publish(run, weights, version)
             except Exception as error:
                 why = f"version {version} of run {run.run_id} cannot be published: {error}"
                 logger.warning(why)
@@ -77,24 +75,20 @@ class FolderOrigins:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def publish(self, run: Run, checkpoint: Path | None, version: int | None = None) -> int:
-        """Publish a checkpoint folder (None: what the store has) as `version`, by default the next; return it. Raises
-        TransferError, RunRefusedError."""
+    async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
+        """Publish the folder of a checkpoint or of a LoRA adapter (None: what the store has) as `version`, by default
+        the next; return it. Names and types are those of the model's checkpoint. Raises TransferError and
+        RunRefusedError."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
             newest = run.facts.version
             if version is None:
                 version = 0 if newest is None else newest + 1
             loop, fence = asyncio.get_running_loop(), run.facts.fence
+            checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
+            place = (self._folder / run.run_id, self._host, run.run_id, fence)
             try:
                 url, token, sha256 = await loop.run_in_executor(
-                    self._pool(),
-                    _publish,
-                    self._folder / run.run_id,
-                    self._host,
-                    run.run_id,
-                    fence,
-                    version,
-                    checkpoint,
+                    self._pool(), _publish, *place, version, weights, checkpoint
                 )
             except BrokenProcessPool:
                 self._process = None
@@ -113,7 +107,7 @@ _origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves
 
 
 def _publish(
-    folder: Path, host: str, run_id: str, fence: int, version: int, checkpoint: Path | None
+    folder: Path, host: str, run_id: str, fence: int, version: int, weights: Path | None, checkpoint: Path
 ) -> tuple[str, str, str]:
     from rose.client.publishing import WeightOrigin
 
@@ -121,24 +115,8 @@ def _publish(
     if origin is None or known != fence:
         if origin is not None:
             origin.close()
-        origin = WeightOrigin(folder, host, run_id=run_id, fence=fence)
+        origin = WeightOrigin(folder, host, run_id=run_id, fence=fence, checkpoint=checkpoint)
         _origins[run_id] = fence, origin
-    if checkpoint is not None:
-        origin.publish(version, read_checkpoint(checkpoint))
+    if weights is not None:
+        origin.publish(weights, version)
     return origin.url, origin.token, origin.weights_sha256(version)
-
-
-def read_checkpoint(folder: Path) -> Mapping[str, torch.Tensor]:
-    """Return the tensors of a Hugging Face checkpoint folder. Raises TransferError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    tensors: dict[str, Any] = {}
-    try:
-        for file in sorted(folder.glob("*.safetensors")):
-            tensors |= load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise TransferError(f"model_path {str(folder)!r} cannot be read: {error}") from None
-    if not tensors:
-        raise TransferError(f"model_path {str(folder)!r} holds no *.safetensors: give a checkpoint folder")
-    return tensors

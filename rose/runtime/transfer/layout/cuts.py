@@ -1,17 +1,19 @@
 """The pieces that a trainer publishes, with their elements."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
-from rose.runtime.transfer.codec.bits import dtype_name
+from rose.runtime.transfer.codec.bits import dtype_name, torch_dtype
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, Piece
 from rose.runtime.transfer.package.manifest import TensorInfo
 
 Key = tuple[str, Region]
+Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called once an element is needed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +23,33 @@ class Cut:
     info: TensorInfo
     region: Region
     holders: frozenset[int]
-    tensor: torch.Tensor
+    source: Elements
 
     @property
     def key(self) -> Key:
         return self.info.name, self.region
 
+    def elements(self) -> torch.Tensor:
+        """Return the elements in the published type, rounded to the nearest value, ties to even."""
+        return elements(self.source).to(torch_dtype(self.info.dtype))
+
+
+def elements(source: Elements) -> torch.Tensor:
+    return source if isinstance(source, torch.Tensor) else source()
+
 
 def cut_whole(
-    tensors: Mapping[str, torch.Tensor], model: ModelShape | None, cells: Mapping[str, Sequence[Piece]]
+    tensors: Mapping[str, torch.Tensor],
+    model: ModelShape | None = None,
+    cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> list[Cut]:
     """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in an earlier one's memory
     (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
     cuts = []
-    for name, tensor in _distinct(tensors).items():
+    same = aliases(tensors)
+    for name, tensor in tensors.items():
+        if name in same:
+            continue
         shape = tuple(tensor.shape)
         dtype = dtype_name(name, tensor)
         if model is None:
@@ -74,12 +89,12 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
             )
 
 
-def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    tensors_by_name: dict[str, torch.Tensor] = {}
-    seen: set[tuple[int, torch.Size, tuple[int, ...], torch.dtype]] = set()
+def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the names of tensors that lie in the memory of an earlier one (tied embeddings), with its name."""
+    names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
+    same: dict[str, str] = {}
     for name, tensor in tensors.items():
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() == 0 or place not in seen:
-            tensors_by_name[name] = tensor
-        seen.add(place)
-    return tensors_by_name
+        if tensor.numel() and names.setdefault(place, name) != name:
+            same[name] = names[place]
+    return same

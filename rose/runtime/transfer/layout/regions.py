@@ -73,24 +73,6 @@ class Region:
             raise TransferError(f"regions {self} and {other} have different numbers of axes; they are of two tensors")
 
 
-def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """Return elements `start` up to `stop` of a tensor in C order as at most 2 * axes - 1 contiguous boxes, in order.
-    Raises TransferError for a range outside of the tensor."""
-    if not 0 <= start <= stop <= math.prod(shape):
-        raise TransferError(f"elements {start} up to {stop} are not inside of a tensor of shape {shape}")
-    if start == stop:
-        return ()
-    if not shape:
-        return (Region((), ()),)
-    row = math.prod(shape[1:])
-    first, last = -(-start // row), stop // row  # Whole rows.
-    if first > last:
-        return _in_row(shape, last, start - last * row, stop - last * row)
-    head = _in_row(shape, first - 1, start - (first - 1) * row, row) if start < first * row else ()
-    body = Region.whole(shape).between(0, first, last)
-    return (*head, *((body,) if body else ()), *_in_row(shape, last, 0, stop - last * row))
-
-
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
     """Cut `whole` on each axis at the edges of `regions`; return the boxes in order."""
     bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
@@ -120,11 +102,6 @@ def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:
                 return other, box
         open_boxes.append(box)
     return None
-
-
-def _in_row(shape: tuple[int, ...], row: int, start: int, stop: int) -> tuple[Region, ...]:
-    inner = flat_regions(shape[1:], start, stop)
-    return tuple(Region((row, *region.start), (row + 1, *region.stop)) for region in inner)
 
 
 def _put(index: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:

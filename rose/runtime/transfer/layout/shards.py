@@ -1,6 +1,6 @@
-"""Parts of a model by rank, under Hugging Face names. Each tensor-parallel rank of a receiver needs one box of each
-tensor, split as SGLang does. Trainer ranks publish their boxes (`trainer_layouts`) in pieces that make up all of
-these."""
+"""Parts of a model by rank: receivers as SGLang shards it, and the resulting cells and pieces. Tensors have
+their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank publishes the
+boxes it owns, cut so that whole pieces make up every receiver's box."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,14 +73,10 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
         multiple *= tp
-    return tensor_parallel_regions(model, tp, rank, _up_to_multiple(model.vocab_size, multiple))
-
-
-def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_rows: int | None) -> dict[str, Region]:
-    """Return `receiver_regions` with a vocabulary padded to `vocabulary_rows`, by default as long as the tensors."""
     if misfit := _misfit(model, tp):
         raise TransferError(misfit)
-    regions = {name: _tensor_parallel_region(model, name, tp, rank, vocabulary_rows) for name in model.shapes}
+    rows = _up_to_multiple(model.vocab_size, multiple) // tp
+    regions = {name: _tensor_parallel_region(model, name, tp, rank, rows) for name in model.shapes}
     return {name: region for name, region in regions.items() if region is not None}
 
 
@@ -131,14 +127,11 @@ def _misfit(model: ModelShape, tp: int) -> str | None:
     return None
 
 
-def _tensor_parallel_region(
-    model: ModelShape, name: str, tp: int, rank: int, vocabulary_rows: int | None
-) -> Region | None:
+def _tensor_parallel_region(model: ModelShape, name: str, tp: int, rank: int, vocabulary_rows: int) -> Region | None:
     kind, leaf = _kind(name)
     whole, shape = model.published(name), model.shapes[name]
     if kind in _VOCABULARY:
-        rows = -(-(vocabulary_rows or shape[0]) // tp)
-        return whole.between(0, rank * rows, (rank + 1) * rows)
+        return whole.between(0, rank * vocabulary_rows, (rank + 1) * vocabulary_rows)
     if kind in ("k_proj", "v_proj"):
         index = rank * model.num_kv_heads // tp
         rows = max(1, model.num_kv_heads // tp) * model.head_dim

@@ -114,7 +114,7 @@ def encode_first(
     def encode(cut: Cut) -> tuple[Cut, _Blob]:
         bits = now.bits.get(cut.key)
         last = None if held is None or bits is None or anchor else Fetched(bits, held.on_device.get(cut.key))
-        fetched = fetch(cut.info.name, cut.tensor, last)
+        fetched = fetch(cut.info.name, cut.elements(), last)
         new, now.on_device[cut.key] = fetched.bits, fetched.on_device
         now.xxh3[cut.key] = digest(new)
         started_ns = time.monotonic_ns()

@@ -24,8 +24,8 @@ import torch
 
 from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
-from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
+from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_whole
+from rose.runtime.transfer.layout.shards import ModelShape, cells
 from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, check_sound, merge_parts, plan
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
@@ -35,6 +35,8 @@ from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more,
 from rose.runtime.transfer.store.fence import Fence
 
 logger = logging.getLogger(__name__)
+
+ALONE = Writer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +104,6 @@ class VersionStore:
         with self._catalog.locked():
             self._fence.check_run(self.packages())
 
-    def check_published(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Raise TransferError unless `version` is the newest in the folder, and has these weights."""
-        cuts = cut_whole(tensors, self._model, self._cells)
-        check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=True)
-        self._check_repeated(version, _digests(cuts))
-
     def weights_sha256(self, version: int) -> str:
         """Return the identity of a version's weights, the same in every folder. Raises TransferError."""
         return self._catalog.any_of(version).weights_sha256
@@ -130,28 +126,26 @@ class VersionStore:
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
         self._hold_fence(version)
-        published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer(), visible)
+        published = self._publish(version, cut_whole(tensors, self._model, self._cells), ALONE, visible)
         assert published is not None, "there are no other ranks to wait for"
         return published
 
     def publish_part(
-        self, version: int, rank: int, ranks: int, pieces: Mapping[Piece, torch.Tensor], *, attempt: str = "0"
+        self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's `pieces` of `version` (`shards.pieces` of its boxes, with their elements). The last part
-        makes the version visible, and only that call returns the version. A rank that died publishes its part again.
-        `attempt` names a start of the whole trainer, the same on all ranks: parts of different attempts are never
-        combined. Raises TransferError as `publish` does, if the parts do not make up the version, and if this part
-        differs from the published version."""
-        if self._model is None:
-            raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
-        writer = Writer(rank, ranks, attempt)
-        cuts = cut_part(pieces, self._model)
+        """Write one rank's pieces of `version`, and call `written`. The last part makes the version visible, and only
+        its call returns the version. A rank that died publishes its part again. The newest version is not written
+        again, and must hold the same weights. Parts of different `writer.attempt` are never combined. Raises
+        TransferError as `publish` does, also if the parts do not make up the version."""
         if (latest := self.latest()) is not None and version <= latest:
+            if version == latest:
+                whole = writer.ranks == 1
+                check_same_layout(self._catalog.any_of(version).tensors, cuts, version, whole=whole)
             self._check_repeated(version, _digests(cuts))
             return None
         if self._fence.given:
             self._hold_fence(version)
-        return self._publish(version, cuts, writer)
+        return self._publish(version, cuts, writer, written)
 
     def prune(self) -> None:
         """Remove unneeded manifests, then chunks without a manifest. Raises TransferError if the folder refuses it."""
@@ -173,7 +167,7 @@ class VersionStore:
             )
 
     def _publish(
-        self, version: int, cuts: Sequence[Cut], writer: Writer, visible: Callable[[], object] = lambda: None
+        self, version: int, cuts: Sequence[Cut], writer: Writer, written: Callable[[], object]
     ) -> Published | None:
         held = self._base(version, cuts, writer)
         # The steps below use up `_held` and write chunks. After a failure, the base is read from the folder again.
@@ -184,8 +178,7 @@ class VersionStore:
                 first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
                 self._chunks.sync()
                 published = self._complete(replace(first, run_id=self.run_id), writer)
-            if published is not None:
-                visible()
+            written()
             if held is not None:
                 with self._chunks.writing():
                     stride_max = self.anchor_every * self.anchors_kept  # No composite is based before the oldest one.
@@ -302,7 +295,7 @@ class VersionStore:
 
 
 def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
-    return {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts}
+    return {cut.key: digest(to_bits(cut.info.name, cut.elements())) for cut in cuts}
 
 
 class Publisher:
@@ -311,16 +304,19 @@ class Publisher:
     def __init__(self, store: VersionStore) -> None:
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-publish")
-        self._rest: Future[Published] | None = None
+        self._rest: Future[Published | None] | None = None
 
-    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Return once `version` is visible and the tensors may change; first wait for the rest of the version before.
-        Raises TransferError as `VersionStore.publish` does, if the version did not become visible."""
+    def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
+        """Return once this rank's part of `version` is written and its elements may change; a trainer of one process
+        has then published it. First wait for the rest of the version before. Raises TransferError as
+        `VersionStore.publish_part` does, if the part was not written."""
         self.wait()
-        visible: SimpleQueue[bool] = SimpleQueue()
-        publishing = self._thread.submit(self._store.publish, version, tensors, visible=lambda: visible.put(True))
-        publishing.add_done_callback(lambda _: visible.put(False))
-        if visible.get():
+        written: SimpleQueue[bool] = SimpleQueue()
+        publishing = self._thread.submit(
+            self._store.publish_part, version, writer, cuts, written=lambda: written.put(True)
+        )
+        publishing.add_done_callback(lambda _: written.put(False))
+        if written.get():
             self._rest = publishing
         else:
             publishing.result()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region, flat_regions, grid, overlapping
+from rose.runtime.transfer.layout.regions import Region, grid, overlapping
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -42,18 +42,6 @@ def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
         slab = np.zeros(shape, bool)
         slab[(slice(None),) * axis + (slice(1, 4),)] = True
         np.testing.assert_array_equal(mask(shape, a.between(axis, 1, 4)), mask(shape, a) & slab)
-
-
-@given(st.data())
-def test_the_boxes_of_a_flat_range_are_its_elements_in_order(data: st.DataObject) -> None:
-    shape = data.draw(SHAPES)
-    array = np.arange(int(np.prod(shape))).reshape(shape)
-    start, stop = sorted(data.draw(st.tuples(st.integers(0, array.size), st.integers(0, array.size))))
-    regions = flat_regions(shape, start, stop)
-    found = [array[region.slices] for region in regions]
-    assert [element for part in found for element in part.reshape(-1).tolist()] == list(range(start, stop))
-    assert all(part.size and part.flags["C_CONTIGUOUS"] for part in found)
-    assert len(regions) <= max(1, 2 * len(shape) - 1)
 
 
 @given(st.data())

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.shards import ModelShape, cells, receiver_regions
+from rose.runtime.transfer.layout.regions import Region, grid
+from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
 from tests.runtime.transfer.random_model import RANKS, Arrays, models, random_weights, runs_on
 
 LAYER = "model.layers.0"
@@ -101,3 +102,30 @@ def test_cells_cover_once_and_no_receiver_splits_one(model: ModelShape, tp: int)
                     shared = [cell.region.intersect(region) for cell in cut[name]]
                     assert all(box in (None, cell.region) for box, cell in zip(shared, cut[name], strict=True))
                     assert sum(box.elements for box in shared if box) == region.elements
+
+
+@given(st.data(), models(), st.sampled_from(RANKS))
+def test_the_pieces_of_a_trainer_s_boxes_lie_in_one_cell_each(data: st.DataObject, model: ModelShape, tp: int) -> None:
+    if not runs_on(model, tp):
+        return
+    cut = cells(model, tp)
+    held: dict[str, tuple[Region, ...]] = {}
+    for name in model.shapes:
+        whole = model.published(name)
+        edge = tuple(data.draw(st.integers(0, side)) for side in whole.shape)
+        held[name] = tuple(grid(whole, [Region((0,) * len(edge), edge)]))
+    sent = pieces(held, cut)
+    for name in model.shapes:
+        counts = np.zeros(model.published(name).shape, int)
+        for piece in (piece for piece in sent if piece.name == name):
+            counts[piece.region.slices] += 1
+            assert any(box.contains(piece.region) for box in held[name])
+            (cell,) = [cell for cell in cut[name] if cell.region.contains(piece.region)]
+            assert piece.holders == cell.holders
+        assert (counts == 1).all()
+
+
+def test_a_box_outside_of_the_model_is_refused() -> None:
+    model = vocabulary(70, 1)
+    with pytest.raises(TransferError, match=r"only 280 of the 284 elements of \[0:71, 0:4\]"):
+        pieces({"model.embed_tokens.weight": (Region((0, 0), (71, 4)),)}, cells(model, 1))

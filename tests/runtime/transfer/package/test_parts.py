@@ -1,6 +1,7 @@
 """Publication by several trainer ranks, none of which ever sees a full tensor."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.cuts import cut_part
+from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, pieces, receiver_regions
-from rose.runtime.transfer.layout.trainer_layouts import Layout, fsdp, fsdp_flat, tensor_parallel
 from rose.runtime.transfer.package.manifest import plan
+from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import Published, VersionStore
 from tests.runtime.transfer.random_model import random_weights
 from tests.runtime.transfer.training import stage
@@ -37,27 +40,51 @@ def version_of(model: ModelShape, version: int) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array.view(np.float32)) for name, array in arrays.items()}
 
 
+Layout = Callable[[int, int], dict[str, tuple[Region, ...]]]  # Of a rank and the number of ranks.
+
+
+def rows(rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
+    """As FSDP2 splits: the rows of each tensor in chunks of ceil(rows / ranks); the last ones may be empty."""
+    held = {}
+    for name in SHAPES:
+        whole = MODEL.published(name)
+        length = -(-SHAPES[name][0] // ranks)
+        if box := whole.between(0, rank * length, (rank + 1) * length):
+            held[name] = (box,)
+    return held
+
+
+def tensor_parallel(rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
+    """As SGLang's own ranks; what all have is published by the first."""
+    others = receiver_regions(MODEL, ranks, rank - 1) if rank else {}
+    own = receiver_regions(MODEL, ranks, rank)
+    return {name: (box,) for name, box in own.items() if others.get(name) != box}
+
+
 class Trainer:
     """The ranks of a trainer, each with a store of its own on the one folder, as processes have."""
 
-    def __init__(self, folder: Path, model: ModelShape, layout: Layout, tp: int, *, attempt: str = "0") -> None:
-        self.model = model
-        self.layout = layout
+    def __init__(self, folder: Path, layout: Layout, ranks: int, *, attempt: str = "0") -> None:
+        self.ranks = ranks
         self.attempt = attempt
-        self.stores = [VersionStore(folder, anchor_every=4, tp=tp, model=model) for _ in range(layout.ranks)]
-        cut = cells(model, tp)
-        self.pieces = [pieces(layout.regions(model, rank), cut) for rank in range(layout.ranks)]
+        self.stores = [VersionStore(folder, anchor_every=4, tp=TP, model=MODEL) for _ in range(ranks)]
+        cut = cells(MODEL, TP)
+        self.pieces = [pieces(layout(rank, ranks), cut) for rank in range(ranks)]
 
     def part(self, version: int, rank: int) -> dict[Piece, torch.Tensor]:
-        tensors = version_of(self.model, version)
+        tensors = version_of(MODEL, version)
         return {piece: tensors[piece.name][piece.region.slices] for piece in self.pieces[rank]}
 
     def publish(self, version: int, rank: int) -> Published | None:
         part = self.part(version, rank)
-        return self.stores[rank].publish_part(version, rank, self.layout.ranks, part, attempt=self.attempt)
+        return self.publish_pieces(version, rank, part)
+
+    def publish_pieces(self, version: int, rank: int, part: dict[Piece, torch.Tensor]) -> Published | None:
+        writer = Writer(rank, self.ranks, self.attempt)
+        return self.stores[rank].publish_part(version, writer, cut_part(part, MODEL))
 
     def publish_all(self, version: int) -> Published:
-        *others, last = [self.publish(version, rank) for rank in range(self.layout.ranks)]
+        *others, last = [self.publish(version, rank) for rank in range(self.ranks)]
         assert others == [None] * len(others)
         assert last is not None
         return last
@@ -75,9 +102,9 @@ def check_receivers(store: VersionStore, model: ModelShape, tp: int, version: in
             assert torch.equal(engine[name].view(torch.int32), expected.contiguous().view(torch.int32)), (rank, name)
 
 
-@pytest.mark.parametrize("layout", [fsdp(3), tensor_parallel(2)], ids=["fsdp", "tensor_parallel"])
-def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Layout) -> None:
-    trainer = Trainer(memory / "store", MODEL, layout, TP)
+@pytest.mark.parametrize(("layout", "ranks"), [(rows, 3), (tensor_parallel, 2)], ids=["rows", "tensor_parallel"])
+def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Layout, ranks: int) -> None:
+    trainer = Trainer(memory / "store", layout, ranks)
     for version in range(3):
         published = trainer.publish_all(version)
     assert len(published.composites) == 1
@@ -87,7 +114,7 @@ def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Lay
 
 
 def test_ranks_may_run_ahead_of_each_other(memory: Path) -> None:
-    trainer = Trainer(memory / "store", MODEL, fsdp_flat(2), TP)
+    trainer = Trainer(memory / "store", rows, 2)
     trainer.publish_all(0)
     for version in range(1, 5):
         trainer.stores[0].prune()  # What the others have yet to complete stays.
@@ -99,32 +126,42 @@ def test_ranks_may_run_ahead_of_each_other(memory: Path) -> None:
 
 
 def test_a_rank_that_died_publishes_again(memory: Path) -> None:
-    trainer = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    trainer = Trainer(memory / "store", rows, 2)
     for version in range(2):
         trainer.publish_all(version)
     trainer.publish(2, 1)
     # Rank 1 dies after its part is written, and rank 0 before; both come back and know nothing.
-    again = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    again = Trainer(memory / "store", rows, 2)
     assert again.publish(2, 1) is None
     assert again.publish(2, 0) is not None
     check_receivers(again.stores[0], MODEL, 4, 2, 1, memory / "staged")
     # It died after the version was complete: to publish it again changes nothing.
-    assert Trainer(memory / "store", MODEL, fsdp(2), TP).publish(2, 1) is None
+    assert Trainer(memory / "store", rows, 2).publish(2, 1) is None
     again.publish_all(3)
     check_receivers(again.stores[0], MODEL, 4, 3, 2, memory / "staged")
 
 
+def test_a_trainer_that_returns_with_more_ranks_continues_with_deltas(memory: Path) -> None:
+    before = Trainer(memory / "store", rows, 2)
+    for version in range(2):
+        before.publish_all(version)
+    after = Trainer(memory / "store", rows, 3)
+    assert after.publish_all(2).delta is not None
+    for have in (0, 1, None):
+        check_receivers(after.stores[0], MODEL, TP, 2, have, memory / "staged")
+
+
 def test_parts_of_two_attempts_are_never_put_together(memory: Path) -> None:
-    first = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    first = Trainer(memory / "store", rows, 2)
     first.publish_all(0)
     first.publish(1, 0)
     # The trainer begins anew, and its step comes out another way.
-    second = Trainer(memory / "store", MODEL, fsdp(2), TP, attempt="1")
+    second = Trainer(memory / "store", rows, 2, attempt="1")
     other = [{piece: tensor * 3 for piece, tensor in second.part(1, rank).items()} for rank in range(2)]
-    assert second.stores[1].publish_part(1, 1, 2, other[1], attempt="1") is None
+    assert second.publish_pieces(1, 1, other[1]) is None
     assert second.stores[0].latest() == 0
     store = second.stores[0]
-    assert store.publish_part(1, 0, 2, other[0], attempt="1") is not None
+    assert second.publish_pieces(1, 0, other[0]) is not None
     regions = receiver_regions(MODEL, 1, 0)
     engine = {name: version_of(MODEL, 0)[name][box.slices].clone() for name, box in regions.items()}
     prepare(stage(store, plan(store.packages(), 1, 0), memory / "staged", regions), engine, regions).commit()
@@ -136,27 +173,25 @@ def test_parts_of_two_attempts_are_never_put_together(memory: Path) -> None:
 
 
 def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None:
-    trainer = Trainer(memory / "store", MODEL, fsdp(2), TP)
+    trainer = Trainer(memory / "store", rows, 2)
     first, second = trainer.part(0, 0), trainer.part(0, 1)
     missing = next(piece for piece in second if piece.name == "model.norm.weight")
     store = trainer.stores[0]
-    store.publish_part(0, 0, 2, first)
+    trainer.publish_pieces(0, 0, first)
     with pytest.raises(TransferError, match=r"pieces of 'model\.norm\.weight' hold \d of its 6 elements"):
-        trainer.stores[1].publish_part(0, 1, 2, {piece: second[piece] for piece in second if piece != missing})
+        trainer.publish_pieces(0, 1, {piece: second[piece] for piece in second if piece != missing})
     assert store.packages() == []
     with pytest.raises(TransferError, match=r"does not come after|overlap"):
-        trainer.stores[1].publish_part(0, 1, 2, {**second, **dict(list(first.items())[:1])})
-    assert trainer.stores[1].publish_part(0, 1, 2, second) is not None
+        trainer.publish_pieces(0, 1, {**second, **dict(list(first.items())[:1])})
+    assert trainer.publish_pieces(0, 1, second) is not None
     with pytest.raises(TransferError, match=r"has shape \[2\]"):
-        store.publish_part(1, 0, 2, {missing: torch.zeros(2)})
+        trainer.publish_pieces(1, 0, {missing: torch.zeros(2)})
     with pytest.raises(TransferError, match=r"'model\.norm\.weight' is bfloat16\[6\], expected float32\[6\]"):
-        store.publish_part(1, 0, 2, {missing: torch.zeros(missing.region.shape, dtype=torch.bfloat16)})
-    with pytest.raises(ValueError, match="give the store the model's shape"):
-        VersionStore(memory / "store").publish_part(1, 0, 2, {})
+        trainer.publish_pieces(1, 0, {missing: torch.zeros(missing.region.shape, dtype=torch.bfloat16)})
 
 
 def test_ranks_in_processes_of_their_own(memory: Path) -> None:
-    trainer = Trainer(memory / "store", MODEL, fsdp_flat(3), TP)
+    trainer = Trainer(memory / "store", rows, 3)
     trainer.publish_all(0)
     children = []
     for rank in range(3):

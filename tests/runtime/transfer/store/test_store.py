@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.layout.cuts import cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.package.manifest import Package, plan, read_index
 from rose.runtime.transfer.store.store import Publisher, VersionStore
@@ -105,7 +106,7 @@ def test_a_published_version_is_visible_at_once_and_whole_after_a_wait(memory: P
     store = VersionStore(memory, anchor_every=2)
     publisher = Publisher(store)
     for version in range(5):
-        publisher.publish(version, weights(version))
+        publisher.publish(version, cut_whole(weights(version)))
         assert store.latest() == version
     publisher.wait()
     assert {package.base_version for package in store.packages() if package.version == 4} == {3, 2, None}
@@ -115,15 +116,15 @@ def test_a_trainer_goes_on_if_only_the_rest_fails(memory: Path, caplog: pytest.L
     store = VersionStore(memory, anchor_every=1)
     publisher = Publisher(store)
     large = [{"w": torch.full((64, 64), 1 + version / 128, dtype=torch.bfloat16)} for version in range(3)]
-    publisher.publish(0, large[0])
+    publisher.publish(0, cut_whole(large[0]))
     publisher.wait()
     # There is room for the delta, and not for the anchor of 8 KiB.
     with file_size_limit(4096), caplog.at_level(logging.WARNING):
-        publisher.publish(1, large[1])
+        publisher.publish(1, cut_whole(large[1]))
         publisher.wait()
     assert store.latest() == 1
     assert "version 1 is published, but more that leads there cannot be written" in caplog.text
-    publisher.publish(2, large[2])
+    publisher.publish(2, cut_whole(large[2]))
     publisher.wait()
     assert {package.base_version for package in store.packages() if package.version == 2} == {1, 0, None}
 

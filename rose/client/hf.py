@@ -1,0 +1,42 @@
+"""Publish from Hugging Face's Trainer: `Trainer(..., callbacks=[PublishCallback(run)])`. The one part of the client
+that needs transformers."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import TrainerCallback
+
+from rose.client.address import ClientError
+from rose.client.run import Run
+
+
+class PublishCallback(TrainerCallback):  # type: ignore[misc]
+    """Publishes the trained model to `run` after every `every` optimizer steps and at the end, and at the start if the
+    run has no version. Of a model with a LoRA adapter the merged weights are published. On several ranks open the run
+    with `group`. Raises the errors of `Run.publish`, which end the training."""
+
+    def __init__(self, run: Run, every: int = 1) -> None:
+        if every < 1:
+            raise ClientError(f"every is {every}, expected 1 or more steps")
+        self._run, self._every = run, every
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any, **_: Any) -> None:
+        if self._run.version is None:
+            self._publish(model)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any, **_: Any) -> None:
+        if state.global_step % self._every == 0:
+            self._publish(model)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, *, model: Any, **_: Any) -> None:
+        if state.global_step % self._every:
+            self._publish(model)
+
+    def _publish(self, model: Any) -> None:
+        if not hasattr(model, "peft_config"):
+            self._run.publish(model.state_dict())
+            return
+        with TemporaryDirectory(prefix="rose-adapter-") as folder:
+            model.save_pretrained(folder)
+            self._run.publish(Path(folder))

@@ -1,0 +1,90 @@
+"""A Hugging Face checkpoint folder: the names, types and shapes of a model's tensors, and their mapped elements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.package.manifest import TensorInfo
+from rose.runtime.transfer.sources.given import Given
+
+_DTYPES = {
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+
+
+class Checkpoint:
+    """The tensors in `folder`, mapped and not read. Where the output head is the embedding (`tie_word_embeddings`, or
+    no head in the folder), `tensors` lacks the head, as an engine does. Raises TransferError for a folder without
+    safetensors, a damaged file, and a tensor of an unknown type."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tensors: dict[str, Given] = {}
+        for file, names in self._files().items():
+            self.tensors |= mapped(file, names)
+        config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+        heads = [name for name in self.tensors if name.endswith(HEAD)]
+        self.tied = bool(config.get("tie_word_embeddings")) or not heads
+        for name in heads if self.tied else []:
+            del self.tensors[name]
+
+    def _files(self) -> dict[Path, list[str] | None]:
+        if (index := self.folder / _INDEX).exists():
+            weight_map = read_json(index).get("weight_map")
+            if not isinstance(weight_map, dict) or not weight_map:
+                raise TransferError(f"{index} names no files in `weight_map`: save the checkpoint again")
+            files: dict[Path, list[str] | None] = {}
+            for name, file in weight_map.items():
+                names = files.setdefault(self.folder / str(file), [])
+                assert names is not None
+                names.append(name)
+            return files
+        if (single := self.folder / _SINGLE).exists():
+            return {single: None}
+        raise TransferError(
+            f"folder {str(self.folder)!r} has neither {_INDEX} nor {_SINGLE}: give a Hugging Face checkpoint"
+        )
+
+
+def mapped(file: Path, names: list[str] | None = None) -> dict[str, Given]:
+    """Return the tensors of a safetensors file, `names` of them or all, mapped when they are needed. Raises
+    TransferError."""
+    try:
+        tensors: Any = safe_open(file, framework="pt")
+        found = set(tensors.keys())
+        given = {}
+        for name in found if names is None else names:
+            if name not in found:
+                raise TransferError(f"{file} lacks tensor {name!r}, which the folder's index puts there")
+            about = tensors.get_slice(name)
+            if (dtype := about.get_dtype()) not in _DTYPES:
+                raise TransferError(f"tensor {name!r} in {file} is {dtype}, expected one of {', '.join(_DTYPES)}")
+            info = TensorInfo(name, _DTYPES[dtype], tuple(about.get_shape()))
+            given[name] = Given.whole(info, partial(tensors.get_tensor, name))
+    except (OSError, SafetensorError) as error:
+        raise TransferError(f"{file} cannot be read ({error}): save it again") from None
+    return given
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Return a table of a folder. Raises TransferError."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TransferError(f"{path} cannot be read ({error}): save it again") from None
+    if not isinstance(table, dict):
+        raise TransferError(f"{path} holds no table: save it again")
+    return table
