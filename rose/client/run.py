@@ -71,15 +71,15 @@ def open_run(
     group: ProcessGroup | None = None,
 ) -> Run:
     """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is a
-    rollout model it has. `staleness_max` bounds how many versions behind the newest a turn may be, by default. Engines
-    go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be
-    resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published weights:
-    a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default: the one
-    that reaches the controller. Requests to an absent controller are repeated for `away_s`. `checkpoint` is the folder
-    of the model's checkpoint, whose names and types are published. All ranks of `group`, a torch.distributed process
-    group, call this at once and publish together; rank 0 holds the run, and `folder` must be shared by all hosts.
-    Raises ClientError for a wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that cannot
-    be resumed."""
+    rollout model of the fleet. `staleness_max` bounds how many versions behind the newest a turn may be, by default.
+    Engines go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and
+    can be resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published
+    weights: a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default:
+    the one that reaches the controller. Requests to an absent controller are repeated for `away_s`. `checkpoint` is the
+    folder of the model's checkpoint, whose names and types are published. All ranks of `group`, a torch.distributed
+    process group, call this at once and publish together; rank 0 holds the run, and `folder` must be shared by all
+    hosts. Raises ClientError for a wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that
+    cannot be resumed."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
