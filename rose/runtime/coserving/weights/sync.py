@@ -287,6 +287,10 @@ class EngineSync:
             base = None
             self._note(trusted=False)
             reasons.append(str(error))
+        if base is not None and self.held == (target.run_id, target.version):
+            # The engine started from a checkpoint that is this version.
+            sha256 = self._record.manifest(self.version).weights_sha256
+            return replace(self._event(target, began, base, None), ok=True, sha256=sha256)
         for have in dict.fromkeys((base, None)):
             try:
                 return self._try(target, have, began)

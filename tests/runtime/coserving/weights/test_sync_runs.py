@@ -50,6 +50,29 @@ def bring(sync, urls, run_id, version, at=None):
     return sync.bring(Target(run_id, version, urls[at or run_id]))
 
 
+def begun(engine, urls):
+    """Return a sync after version 0 of run "one" was swapped in: the engine's checkpoint was another."""
+    corrupt(engine, "model.norm.weight")
+    sync = sync_of(engine)
+    assert bring(sync, urls, "one", 0).ok
+    assert swaps(engine) == 1
+    return sync
+
+
+def test_a_checkpoint_that_is_the_version_is_not_fetched(engine, urls):
+    sync = sync_of(engine)
+    event = bring(sync, urls, "one", 0)
+    assert (event.ok, event.base_version, event.wire_bytes, swaps(engine)) == (True, 0, 0, 0), event.reason
+    assert sync.held == ("one", 0)
+    assert bring(sync, urls, "one", 1).base_version == 0
+    # Another run's version 0 is the same weights, and no longer the engine's.
+    assert bring(sync, urls, "two", 0).base_version is None
+    corrupted = sync_of(engine)
+    corrupt(engine, "model.norm.weight")
+    event = bring(corrupted, urls, "two", 0)
+    assert (event.ok, event.base_version, event.wire_bytes > 0) == (True, None, True)
+
+
 def test_another_runs_version_comes_by_an_anchor_although_its_number_is_the_same(engine, urls):
     sync = sync_of(engine)
     event = bring(sync, urls, "one", 1)
@@ -75,7 +98,7 @@ def test_a_package_of_another_run_than_the_targets_is_refused_and_changes_nothin
 
 
 def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(engine, urls):
-    assert bring(sync_of(engine), urls, "one", 0).ok
+    begun(engine, urls)
     # The last one was killed as it brought another version in.
     engine.updaters[0].ask("prepare", 7)
     sync = sync_of(engine)
@@ -94,8 +117,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(("target", "swapped"), [(("one", 1), False), (("one", 1), True), (("two", 0), True)])
 def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, target, swapped):
-    sync = sync_of(engine)
-    assert bring(sync, urls, "one", 0).ok
+    sync = begun(engine, urls)
     post = engine.post
 
     def killed(path, body):
@@ -119,8 +141,7 @@ def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, t
 
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
 def test_a_sync_under_way_ends_when_its_agent_leaves_the_engine(engine, urls, verb):
-    sync = sync_of(engine)
-    assert bring(sync, urls, "one", 0).ok
+    sync = begun(engine, urls)
     asking, events = threading.Event(), []
     engine.before[verb] = asking.set
     engine.deaf_to.add(verb)
@@ -144,8 +165,7 @@ def test_a_sync_under_way_ends_when_its_agent_leaves_the_engine(engine, urls, ve
 
 
 def test_what_was_fetched_when_the_agent_left_is_staged_for_the_next(engine, urls, monkeypatch):
-    sync = sync_of(engine)
-    assert bring(sync, urls, "one", 0).ok
+    sync = begun(engine, urls)
     fetch = Receiver.fetch
 
     def and_meanwhile(*arguments):
@@ -193,7 +213,7 @@ def garbled_answer(engine):
     ],
 )
 def test_what_cannot_be_confirmed_is_not_taken_over(engine, urls, change, reason):
-    assert bring(sync_of(engine), urls, "one", 0).ok
+    begun(engine, urls)
     change(engine)
     sync = sync_of(engine)
     assert reason in sync.take_over(swaps(engine))
@@ -201,8 +221,7 @@ def test_what_cannot_be_confirmed_is_not_taken_over(engine, urls, change, reason
 
 
 def test_the_same_weights_by_another_runs_name_are_not_what_is_on_record(engine, urls):
-    sync = sync_of(engine)
-    assert bring(sync, urls, "one", 0).ok
+    sync = begun(engine, urls)
     record = (engine.staging / "held-0.json").read_bytes()
     assert bring(sync, urls, "two", 0).ok
     # As if the agent had been killed before it noted the second.
