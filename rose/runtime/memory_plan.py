@@ -67,9 +67,13 @@ class MemoryPlan:
         cache = config.cache.expanduser()
         names = {config.serving_on(device).model for device in config.device}
         serving = {name: models.resolve(name, cache, say) for name in names}
-        return cls(
-            config=config, serving_models=serving, rollout_model=models.resolve(config.rollout.model, cache, say)
-        )
+        rollout = models.resolve(config.rollout.model, cache, say)
+        if config.rollout.tokenizer and not models.has_tokenizer(rollout):
+            say(
+                f"rollout.model {config.rollout.model!r} has no tokenizer.json in {rollout}: its engines take token "
+                "ids alone, and refuse stop strings and grammars"
+            )
+        return cls(config=config, serving_models=serving, rollout_model=rollout)
 
     def serving_model(self, device: DeviceConfig) -> Path:
         return self.serving_models[self.config.serving_on(device).model]
