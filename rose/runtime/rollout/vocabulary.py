@@ -55,11 +55,13 @@ def save_tokenizer(folder: Path) -> None:
     """Write Hugging Face's files of a tokenizer of `NAMES`, each with a blank before it; an unknown word is PAD."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({f" {name}": index for name, index in _ID.items()}, unk_token=" PAD"))
+    words = {f" {name}": index for name, index in _ID.items()}
+    pad, bos, eot = (f" {NAMES[index]}" for index in (PAD, BOS, EOT))
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=pad))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Prepend(" ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" \S+"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config |= {"bos_token": " BOS", "eos_token": " EOT", "pad_token": " PAD", "unk_token": " PAD"}
+    config |= {"bos_token": bos, "eos_token": eot, "pad_token": pad, "unk_token": pad}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

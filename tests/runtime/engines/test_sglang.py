@@ -156,8 +156,9 @@ def sharded(both):
     return both[1]
 
 
-def generate(engine, tokens=8, prompt=(1, 2, 3), **more):
-    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0}
+def generate(engine, tokens=8, prompt=(1, 2, 3), made=0, **more):
+    """The last `made` tokens of the prompt were made by an earlier attempt."""
+    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0, "custom_params": {MADE: made}}
     # A busy host computes slowly.
     return engine.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **more}, timeout_s=150)
 
@@ -175,7 +176,7 @@ def generating(page, engine, prompt):
     def steps():
         return page.drain(Party.ROLLOUT, 0)[1] - spans_before
 
-    thread, answers = answering(engine, 1900, prompt=prompt, rid="generating")
+    thread, answers = answering(engine, 1900, prompt=prompt, made=2, rid="generating")
     until(lambda: steps() >= 3)
     yield answers
     steps_before = steps()

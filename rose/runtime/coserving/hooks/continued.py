@@ -37,8 +37,8 @@ def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 def before_prefill(request: Any) -> None:
     """Bring the grammar to where the turn is. Let cached output be found, too: SGLang looks up to the first token whose
-    log probability is wanted, which it takes for the end of the input."""
-    if request.logprob_start_len >= len(request.origin_input_ids):
+    log probability is wanted, which it takes for the end of the input. It has none of earlier output."""
+    if made_before(request) or request.logprob_start_len >= len(request.origin_input_ids):
         request.logprob_start_len = -1
     if not getattr(request, _GRAMMAR_BEHIND, False):
         return
