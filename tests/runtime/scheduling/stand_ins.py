@@ -224,6 +224,9 @@ class Play:
             input_ids, sampling, trajectory_id=trajectory_id, turn=turn, version_min=version_min
         )
 
+    def stream(self, input_ids, sampling):
+        return self._client.stream(input_ids, sampling, trajectory_id="t")
+
     def begin(self, *arguments, **fields):
         return asyncio.create_task(self.turn(*arguments, **fields))
 
