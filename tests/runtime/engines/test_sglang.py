@@ -462,7 +462,9 @@ def test_a_request_whose_grammar_is_compiled_without_a_lease_begins_no_step(lent
     began = monotonic_ns()
     body = {"input_ids": BOARD, "sampling_params": {"regex": f"{MOVES}{{98}}"}}
     assert engine.post("/generate", body, timeout_s=60)["meta_info"]["finish_reason"]["type"] == "abort"
-    assert not [span for span in page.drain(Party.ROLLOUT, 0)[0] if span.start_ns >= began and span.kind is Span.ROLLOUT]
+    assert not [
+        span for span in page.drain(Party.ROLLOUT, 0)[0] if span.start_ns >= began and span.kind is Span.ROLLOUT
+    ]
 
 
 async def test_a_turn_is_made_as_if_it_had_never_moved(lent, sharded, monkeypatch):
