@@ -53,7 +53,8 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count existing output in a new prefill batch's penalties. SGLang forgets it, that of retracted requests too."""
+    """Count existing output in a new prefill batch's penalties. SGLang forgets it, that of retracted requests too. Where
+    it schedules ahead it counts each token a step late, and first the prompt's last one."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
@@ -62,7 +63,8 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
     for row, request in enumerate(batch.reqs):
         if not request.output_ids:
             continue
-        ids = torch.tensor(request.output_ids, device=orchestrator.device)
+        counted = [request.origin_input_ids[-1], *request.output_ids] if batch.enable_overlap else request.output_ids
+        ids = torch.tensor(counted[: len(request.output_ids)], device=orchestrator.device)
         for penalizer in orchestrator.penalizers.values():
             if hasattr(penalizer, "len_output_tokens"):
                 penalizer.len_output_tokens[row] += len(ids)
