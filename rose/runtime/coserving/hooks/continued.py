@@ -53,8 +53,8 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count existing output in a new prefill batch's penalties. SGLang forgets it, that of retracted requests too. Where
-    it schedules ahead it counts each token a step late, and first the prompt's last one."""
+    """Count existing output in a new prefill batch's penalties. SGLang forgets it, even that of retracted requests.
+    Where it schedules ahead it counts each token a step late, and first the prompt's last one."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
