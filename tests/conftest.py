@@ -240,8 +240,10 @@ def gone():
 
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory) -> Path:
+    from rose.runtime.rollout import vocabulary
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
     folder = tmp_path_factory.mktemp("policy")
     Policy(PolicyShape()).save(folder)
+    vocabulary.save_tokenizer(folder)
     return folder

@@ -229,6 +229,10 @@ class RolloutConfig(Section):
         default=None,
         description="KV-cache slots of an engine. Left out: `kv_bytes` less headroom on a GPU, 32768 on cores.",
     )
+    tokenizer: bool = Field(
+        default=True,
+        description="False starts engines for token ids alone, which refuse `stop`, grammars and `min_new_tokens`.",
+    )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")

@@ -17,7 +17,7 @@ from rose.events import Run
 from rose.runtime.coserving.agent.agent import AgentSpec, RolloutModel
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
-from rose.runtime.engines import gpu
+from rose.runtime.engines import gpu, models
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.ports import free_port
@@ -174,9 +174,8 @@ class FleetPlan:
             model=str(self.memory.rollout_models[config.model]),
             model_name=config.model,
             door=self.door,
-            port=free_port(
-                *addresses(self.door)
-            ),  # Each model has its own: that of an ended engine stays taken a while.
+            # Each model has its own: that of an ended engine stays taken a while.
+            port=free_port(*addresses(self.door)),
             any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device, config),
             plugin=PluginSettings(
@@ -191,7 +190,7 @@ class FleetPlan:
             fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
             nice=BACKGROUND_NICE,
             orphan_s=self.orphan_s,
-            token_ids_only=True,
+            token_ids_only=not (config.tokenizer and models.has_tokenizer(self.memory.rollout_models[config.model])),
             environment=mps.client_environment(self.config.coserving.compute_share) if lent_gpu else {},
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",

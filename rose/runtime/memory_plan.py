@@ -67,12 +67,15 @@ class MemoryPlan:
         cache = config.cache.expanduser()
         names = {config.serving_on(device).model for device in config.device}
         serving = {name: models.resolve(name, cache, say) for name in names}
-        rollouts = [rollout.model for rollout in config.rollouts.values()]
-        return cls(
-            config=config,
-            serving_models=serving,
-            rollout_models={name: models.resolve(name, cache, say) for name in rollouts},
-        )
+        folders: dict[str, Path] = {}
+        for rollout in config.rollouts.values():
+            folder = folders[rollout.model] = models.resolve(rollout.model, cache, say)
+            if rollout.tokenizer and not models.has_tokenizer(folder):
+                say(
+                    f"rollout model {rollout.model!r} has no tokenizer.json in {folder}: its engines take token ids "
+                    "alone, and refuse stop strings and grammars"
+                )
+        return cls(config=config, serving_models=serving, rollout_models=folders)
 
     def serving_model(self, device: DeviceConfig) -> Path:
         return self.serving_models[self.config.serving_on(device).model]

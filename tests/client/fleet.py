@@ -16,7 +16,7 @@ from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec.bits import integers, torch_dtype
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.receiver import Receiver
-from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, FakeEngine, report
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, FakeEngine, left_of, report
 
 MODEL = "frozenlake-tiny"
 
@@ -55,7 +55,7 @@ class Engine(FakeEngine):
     def tokens(self, body):
         if self._tokens is None:
             return super().tokens(body)
-        return self._tokens()[: body["sampling_params"]["max_new_tokens"]]
+        return self._tokens()[: left_of(body)]
 
 
 class Fetching:

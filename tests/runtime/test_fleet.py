@@ -15,6 +15,7 @@ from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.policy.slack import Budgets
+from rose.runtime.rollout import vocabulary
 
 SHAPE = {
     "num_attention_heads": 4,
@@ -96,12 +97,31 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(fleet
     assert lends.rollout.plugin.gated
     assert lends.rollout.nice > serving.spec.nice  # the lent engine gives way on the core they share
     assert lends.serving_engine_id == "serving-0-serving"
-    assert lends.rollout.token_ids_only
     assert none is None
     assert not dedicated.rollout.plugin.gated
     assert serving.spec.plugin.page == serving.page == lends.rollout.plugin.page == lends.page
     assert lends.page != dedicated.page
     assert lends.serving_kv_bytes_per_token in (2 * 3 * 2 * 64 * 2, 2 * 3 * 2 * 64 * 4)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_rollout_engines_have_a_tokenizer_if_the_model_has_one_unless_told_otherwise(fleet, model, there, wanted):
+    fleet = fleet.model_copy(update={"rollout": fleet.rollout.model_copy(update={"tokenizer": wanted})})
+    if there:
+        vocabulary.save_tokenizer(model)
+    rollout = plan(fleet, model).agent_spec(fleet.device[1], None).rollout
+    assert rollout.token_ids_only is not (there and wanted)
+
+
+def test_a_rollout_model_without_a_tokenizer_is_said(fleet, model):
+    said = []
+    fleet = fleet.model_copy(update={"rollout": fleet.rollout.model_copy(update={"model": str(model)}), "device": []})
+    MemoryPlan.resolve(fleet, said.append)
+    assert ["no tokenizer.json" in line for line in said] == [True]
+    vocabulary.save_tokenizer(model)
+    MemoryPlan.resolve(fleet, said.append)
+    assert len(said) == 1
 
 
 def test_only_what_computes_runs_on_the_cores_of_a_serving_device(fleet, model, monkeypatch):

@@ -4,11 +4,12 @@ is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rose.runtime.coserving.attach.attachment import STATE, EngineState
+from rose.runtime.coserving.hooks import continued
 from rose.runtime.coserving.hooks.gate import add_layer_hooks, before_each_layer, capture_in_layers
 from rose.runtime.coserving.hooks.rollout import RolloutPlugin
 from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
@@ -26,7 +27,10 @@ RUN = f"{_SCHEDULER}.run_batch"
 PROCESS = f"{_SCHEDULER}.process_batch_result"
 HANDLERS = f"{_STATE}._update_handlers"
 READBACK = f"{_STATE}.get_internal_state"
+NEW = f"{_SCHEDULER}._create_generation_req"
 MATCH = "sglang.srt.managers.schedule_batch.Req.init_next_round_input"
+PREFILL = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend"
+SPANS = "sglang.srt.managers.scheduler_components.output_streamer.compute_weight_version_spans"
 ADDER = f"{_SCHEDULER}.get_prefill_adder_class"
 CAPTURE = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one"
 LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
@@ -34,7 +38,8 @@ POOL = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers_normal
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
 SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)  # without these nothing is lent beside a serving engine
-TARGETS = (*SERVING_TARGETS, MATCH, ADDER, CAPTURE, LOAD)  # without these an engine of ROSE's is not started
+#: Without these an engine of ROSE's is not started.
+TARGETS = (*SERVING_TARGETS, NEW, MATCH, PREFILL, SPANS, ADDER, CAPTURE, LOAD)
 
 _ABANDONED = object()  # the result of a step that was given up
 
@@ -136,7 +141,15 @@ def _init_next_round_input(original: Any, req: Any, tree_cache: Any = None, *arg
     # Without a tree nothing is matched: the request is in the middle of a chunked prefill.
     if tree_cache is not None and isinstance(_plugin, RolloutPlugin):
         _plugin.key_by_weights(req)
+        continued.before_prefill(req)
     return original(req, tree_cache, *args, **kwargs)
+
+
+def _of_rollouts(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def only_there(result: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(result, *args, **kwargs) if isinstance(_plugin, RolloutPlugin) else None
+
+    return only_there
 
 
 def _prefill_adder_class(adder: Any, scheduler: Any) -> Any:
@@ -196,6 +209,9 @@ def register() -> None:
     HookRegistry.register(HANDLERS, _update_handlers, HookType.AFTER)
     HookRegistry.register(READBACK, _internal_state, HookType.AFTER)
     HookRegistry.register(MATCH, _init_next_round_input, HookType.AROUND)
+    HookRegistry.register(NEW, _of_rollouts(continued.continue_turn), HookType.AFTER)
+    HookRegistry.register(PREFILL, _of_rollouts(continued.count_penalties), HookType.AFTER)
+    HookRegistry.register(SPANS, _of_rollouts(continued.later_spans), HookType.AFTER)
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)

@@ -37,6 +37,11 @@ def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
     return heads, kv_heads, int(config.get("head_dim") or config["hidden_size"] // heads)
 
 
+def has_tokenizer(checkpoint: Path) -> bool:
+    """Return whether SGLang's embedded server can read the checkpoint's tokenizer."""
+    return (checkpoint / "tokenizer.json").is_file()
+
+
 def weights_bytes(checkpoint: Path | str) -> int:
     """Return bytes of the safetensors files, else of a dense Llama of that shape. Raises ValueError."""
     folder = Path(checkpoint)

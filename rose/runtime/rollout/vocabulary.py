@@ -1,4 +1,4 @@
-"""The tokens of the built-in policy: a small vocabulary, so that engines run on token ids alone.
+"""The tokens of the built-in policy: a small vocabulary of whole words.
 
 A conversation reads, in names (see `text`):
 
@@ -10,7 +10,9 @@ A conversation reads, in names (see `text`):
 A board token names its cell as well as its kind, so that a model learns to look a cell up in seconds of CPU time.
 Ids are part of every saved checkpoint: append names, never reorder them."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 SIDE_MAX = 8
 
@@ -47,3 +49,19 @@ def on_board(tile: str, row: int, col: int) -> int:
 def text(ids: Sequence[int]) -> str:
     """Return the names of `ids` with blanks between them; an id without a name is shown as `<id>`."""
     return " ".join(NAMES[i] if 0 <= i < len(NAMES) else f"<{i}>" for i in ids)
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Write Hugging Face's files of a tokenizer of `NAMES`, each with a blank before it; an unknown word is PAD."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    words = {f" {name}": index for name, index in _ID.items()}
+    pad, bos, eot = (f" {NAMES[index]}" for index in (PAD, BOS, EOT))
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=pad))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Prepend(" ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" \S+"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= {"bos_token": bos, "eos_token": eot, "pad_token": pad, "unk_token": pad}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,3 +1,4 @@
+import asyncio
 import dataclasses
 import os
 import pickle
@@ -6,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 from contextlib import contextmanager
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import question
+from rose.runtime.coserving.hooks.continued import MADE
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.sync import EngineSync, Target
@@ -20,12 +23,15 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.rollout import vocabulary
+from rose.runtime.scheduling.turns import turns
 from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime import loads
 from tests.runtime.conftest import ENVIRONMENT, until
+from tests.runtime.scheduling.stand_ins import play, post
 
 pytestmark = pytest.mark.live
 
@@ -54,7 +60,6 @@ def make_spec(folder, model, *, gated=True, **changes):
         plugin=PluginSettings("rollout", page.path, staging, gated),
         log=folder / "engine.log",
         cores=[min(os.sched_getaffinity(0))],
-        token_ids_only=True,
         environment=ENVIRONMENT,
     )
     return page, EngineSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, **changes})
@@ -150,8 +155,9 @@ def sharded(both):
     return both[1]
 
 
-def generate(engine, tokens=8, prompt=(1, 2, 3), **more):
-    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0}
+def generate(engine, tokens=8, prompt=(1, 2, 3), made=0, **more):
+    """The last `made` tokens of the prompt were made by an earlier attempt."""
+    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0, "custom_params": {MADE: made}}
     # A busy host computes slowly.
     return engine.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **more}, timeout_s=150)
 
@@ -169,7 +175,7 @@ def generating(page, engine, prompt):
     def steps():
         return page.drain(Party.ROLLOUT, 0)[1] - spans_before
 
-    thread, answers = answering(engine, 1900, prompt=prompt, rid="generating")
+    thread, answers = answering(engine, 1900, prompt=prompt, made=2, rid="generating")
     until(lambda: steps() >= 3)
     yield answers
     steps_before = steps()
@@ -392,6 +398,98 @@ def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
         assert alone.bring(Target("", 2, server.url)).ok
     prompt = [5, 6, 7, 8]
     assert generate(engine, 16, prompt)["output_ids"] == generate(lent[1], 16, prompt)["output_ids"]
+
+
+MOVES = "( UP| DOWN| LEFT| RIGHT)"
+BOARD = [vocabulary.BOS, *range(20, 60)]
+LONG = {"regex": f"{MOVES}{{99}}"}
+
+
+def sampled(engine, made=(), **sampling):
+    """Return greedy tokens after `made`, their log probabilities, and how they ended."""
+    sampling = {"max_new_tokens": 16, "temperature": 0, "custom_params": {MADE: len(made)}} | sampling
+    body = {"input_ids": [*BOARD, *made], "sampling_params": sampling, "return_logprob": True}
+    answer = engine.post("/generate", body, timeout_s=150)
+    tokens, meta = answer["output_ids"], answer["meta_info"]
+    logprobs = meta["output_token_logprobs"]
+    assert [token for _, token, _ in logprobs] == tokens
+    assert [(span["start"], span["end"]) for span in meta["weight_versions"]] == [(0, len(tokens))]
+    return tokens, [logprob for logprob, _, _ in logprobs], meta["finish_reason"]
+
+
+@pytest.mark.parametrize(
+    ("end", "sampling"),
+    [
+        ("length", {"ignore_eos": True}),
+        ("stop", {"regex": f"({MOVES} WALL){{5}} GOAL"}),
+        ("length", {**LONG, "frequency_penalty": 0.4}),
+        ("length", {**LONG, "presence_penalty": 1.5, "repetition_penalty": 1.3}),
+        ("stop", {"min_new_tokens": 6, "logit_bias": {str(vocabulary.EOT): 100.0}}),
+        ("stop", {**LONG, "frequency_penalty": 0.4, "stop": None}),
+        ("stop", {**LONG, "frequency_penalty": 0.4, "stop_regex": None}),
+    ],
+    ids=["nothing", "grammar", "frequency", "presence", "minimum", "stop", "stop_regex"],
+)
+def test_a_turn_that_moves_keeps_the_meaning_of_its_parameters(lent, sharded, end, sampling):
+    """Tokens, their log probabilities and their end are the same from any token on, on either engine."""
+    page, engine = lent
+    lend(page, 15)
+    for name in {"stop", "stop_regex"} & set(sampling):
+        moves, *_ = sampled(engine, **sampling)
+        sampling = {**sampling, name: vocabulary.text(moves[2:8])}
+    tokens, logprobs, finish = sampled(engine, **sampling)
+    assert finish["type"] == end
+    assert len(tokens) > 5
+    for made in range(1, len(tokens)):
+        other = (engine, sharded[1])[made // 2 % 2]
+        rest, rest_logprobs, rest_finish = sampled(other, tokens[:made], **sampling)
+        assert (rest, rest_finish) == (tokens[made:], finish)
+        assert rest_logprobs == pytest.approx(logprobs[made:], abs=1e-3)
+
+
+def test_earlier_tokens_that_the_grammar_refuses_are_refused(lent):
+    page, engine = lent
+    lend(page, 16)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        sampled(engine, [vocabulary.WALL], **LONG)
+    assert refused.value.code == 400
+    assert len(sampled(engine, **LONG)[0]) == 16
+
+
+def test_a_request_whose_grammar_is_compiled_without_a_lease_begins_no_step(lent):
+    page, engine = lent
+    page.set_lease(LeaseTerms(number=16))
+    began = monotonic_ns()
+    body = {"input_ids": BOARD, "sampling_params": {"regex": f"{MOVES}{{98}}"}}
+    assert engine.post("/generate", body, timeout_s=60)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert not [
+        span for span in page.drain(Party.ROLLOUT, 0)[0] if span.start_ns >= began and span.kind is Span.ROLLOUT
+    ]
+
+
+async def test_a_turn_is_made_as_if_it_had_never_moved(lent, sharded, monkeypatch):
+    page, engine = lent
+    lend(page, 17)
+    sampling = {"regex": f"({MOVES} WALL){{200}} GOAL", "max_new_tokens": 500}
+    whole, *_ = await asyncio.to_thread(sampled, engine, **sampling)
+    monkeypatch.setattr(turns, "AVOID_NS", FOREVER_NS)  # Or until the engine has another lease.
+    urls, moves = {"e0": engine.url, "e1": sharded[1].url}, [("e0", 50), ("e1", 150), ("e0", 300)]
+    async with play() as run:
+
+        async def beat():
+            await run.beat(*(run.report(url, name, lease_id=f"{name}-{len(moves)}") for name, url in urls.items()))
+
+        await beat()
+        made = 0
+        async for part in run.stream(BOARD, sampling | {"temperature": 0}):
+            made += len(part.output_ids)
+            if moves and made > moves[0][1]:
+                await post(run.session, "/preempt", {"engine_id": moves.pop(0)[0], "reason": "test"})
+                await beat()
+    assert part.generation.output_ids == whole
+    assert len(whole) == 402
+    worked = [attempt.engine_id for attempt in part.generation.attempts if attempt.output_tokens]
+    assert sorted(set(worked)) == ["e0", "e1"]
 
 
 def test_stopping_leaves_no_process(running, gone):

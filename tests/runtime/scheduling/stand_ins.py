@@ -14,6 +14,7 @@ from aiohttp import web
 from rose.client.address import RunAddress, authorization
 from rose.client.turns import TurnClient
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
+from rose.runtime.coserving.hooks.continued import MADE
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import sharing
 from rose.runtime.scheduling import controller, demand
@@ -22,6 +23,12 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.paths import AGENT_PATHS
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 from rose.runtime.scheduling.turns import turns
+
+
+def left_of(body):
+    """Return how many tokens an engine may make, which does not count those that it is told were made before."""
+    sampling = body["sampling_params"]
+    return sampling["max_new_tokens"] - sampling.get("custom_params", {}).get(MADE, 0)
 
 
 class FakeEngine:
@@ -64,7 +71,7 @@ class FakeEngine:
 
     def tokens(self, body):
         first = len(body["input_ids"])
-        return list(range(first, first + body["sampling_params"]["max_new_tokens"]))
+        return list(range(first, first + left_of(body)))
 
     def answer(self, ids, finish_reason):
         return {
@@ -216,6 +223,9 @@ class Play:
         return await self._client.turn(
             input_ids, sampling, trajectory_id=trajectory_id, turn=turn, version_min=version_min
         )
+
+    def stream(self, input_ids, sampling):
+        return self._client.stream(input_ids, sampling, trajectory_id="t")
 
     def begin(self, *arguments, **fields):
         return asyncio.create_task(self.turn(*arguments, **fields))

@@ -19,7 +19,7 @@ from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.loads import IDLE
-from tests.runtime.scheduling.stand_ins import FakeEngine
+from tests.runtime.scheduling.stand_ins import FakeEngine, left_of
 from tests.runtime.service import stand_ins
 
 TOKEN_S = 0.02
@@ -38,7 +38,7 @@ class Engine(FakeEngine):
         self.staging, self.prepared = staging, None
 
     def tokens(self, body):
-        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][: body["sampling_params"]["max_new_tokens"]]
+        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][: left_of(body)]
 
     async def generate(self, request):
         rid = (await request.json()).get("rid", "")

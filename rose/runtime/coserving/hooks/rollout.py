@@ -67,6 +67,7 @@ class RolloutPlugin:
                 on_preemptible=self._describe,
                 host_cores=settings.host_cores,
             )
+            self.view.own_compiled()
             logger.info("ROSE gates this engine: %d layers yield to serving", layers)
         self.weights = WeightUpdater(
             scheduler,
@@ -106,6 +107,7 @@ class RolloutPlugin:
         )
 
     def answer(self) -> None:
+        self.view.queue_compiled()
         for request in list(self.view.waiting):
             question = asked(str(request.rid))
             if question is None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import client_id
+from rose.runtime.coserving.hooks.continued import made_before
 from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.steptime import attended
 
@@ -23,6 +24,7 @@ class SchedulerView:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.kv_tokens_total = int(scheduler.max_total_num_tokens)
+        self._grammars: Any = None
         self.computed_share = 1.0  # recent share of a prompt that was not in the prefix cache
 
     @property
@@ -48,6 +50,18 @@ class SchedulerView:
     def _socket(self) -> Any:
         socket = getattr(self._scheduler, "recv_from_tokenizer", None)
         return socket if hasattr(socket, "getsockopt") else None
+
+    def own_compiled(self) -> None:
+        """From now on `queue_compiled` alone queues requests whose grammar is compiled: SGLang would do it past the
+        gate, in the step that prefills them."""
+        self._grammars = self._scheduler.grammar_manager
+        self._compiled = self._grammars.get_ready_grammar_requests
+        self._grammars.get_ready_grammar_requests = list
+
+    def queue_compiled(self) -> None:
+        if self._grammars is not None and self._grammars.has_waiting_grammars():
+            for request in self._compiled():
+                self._scheduler._add_request_to_queue(request)
 
     @property
     def running(self) -> list[Any]:
@@ -136,7 +150,7 @@ class SchedulerView:
                 release_kv_cache(request, scheduler.tree_cache, checkpoint=True)
         self._drop_finished()
         self._answer(requests)
-        return len(requests), sum(len(request.output_ids) for request in requests)
+        return len(requests), sum(map(answered_tokens, requests))
 
     def _answer(self, requests: Sequence[Any]) -> None:
         scheduler = self._scheduler
@@ -185,7 +199,7 @@ class SchedulerView:
         for request in requests:
             _finish(request, "Aborted")
         self._answer(requests)
-        return len(requests), sum(len(request.output_ids) for request in requests)
+        return len(requests), sum(map(answered_tokens, requests))
 
     def evict(self, tokens: int) -> None:
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
@@ -198,6 +212,10 @@ def _finish(request: Any, message: str) -> None:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
+
+
+def answered_tokens(request: Any) -> int:
+    return len(request.output_ids) - made_before(request)
 
 
 def context_tokens(request: Any) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.clock import utc_us
+from rose.runtime.coserving.hooks.continued import MADE
 from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.request import TurnRequest
@@ -80,12 +81,11 @@ class Turn:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return the sampling parameters of the next attempt, less the tokens that exist."""
-        sampling = dict(self.request.sampling)
-        sampling["max_new_tokens"] -= self.tokens.count
-        if "min_new_tokens" in sampling:
-            sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - self.tokens.count)
-        return sampling
+        """Return the sampling parameters of the next attempt, which continues the tokens that exist."""
+        sampling = self.request.sampling
+        if not self.tokens.count:
+            return sampling
+        return sampling | {"custom_params": (sampling.get("custom_params") or {}) | {MADE: self.tokens.count}}
 
     def take(self, answer: Answer, *, completed: bool) -> bool:
         """Keep an attempt's tokens; return whether the turn has all of them."""

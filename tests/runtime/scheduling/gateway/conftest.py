@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, fleet, gateway, open_run, publish
+from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, fleet, gateway, left_of, open_run, publish
 
 CALL = '{"name":"add","arguments":{"a":1}}'
 WORDS = ["<end>", "<user>", "<model>", "a", "b", "c", "d", "stop", "<tool_call>", CALL, "</tool_call>", "<tools>"]
@@ -42,7 +42,7 @@ class Speaker(FakeEngine):
     says, finish = "a b c", {"type": "stop", "matched": 0}
 
     def tokens(self, body):
-        return [WORDS.index(word) for word in self.says.split()][: body["sampling_params"]["max_new_tokens"]]
+        return [WORDS.index(word) for word in self.says.split()][: left_of(body)]
 
     def answer(self, ids, finish_reason):
         said = finish_reason and (finish_reason if finish_reason["type"] == "abort" else self.finish)

@@ -156,7 +156,7 @@ async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_
     engine = HaltingEngine()
     async with serve(engine) as url, play() as run:
         await run.beat(run.report(url))
-        turn = run.begin(24, min_new_tokens=10)
+        turn = run.begin(24, min_new_tokens=10, custom_params={"own": 1})
         wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test").model_dump_json()
         while not turn.done():
             await post(run.session, "/preempt", wanted)
@@ -166,9 +166,9 @@ async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_
         assert generation.output_ids == list(range(1, 25))
         assert len(generation.attempts) >= 12
         for request in engine.requests:
-            count = len(request["input_ids"]) - 1
-            assert request["sampling_params"]["max_new_tokens"] == 24 - count
-            assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - count)
+            made = len(request["input_ids"]) - 1
+            custom = {"own": 1, "rose_made": made} if made else {"own": 1}
+            assert request["sampling_params"] == {"max_new_tokens": 24, "min_new_tokens": 10, "custom_params": custom}
 
 
 async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
