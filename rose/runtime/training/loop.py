@@ -231,7 +231,7 @@ def step_event(
         step=step,
         groups=len({trajectory.group_id for trajectory in trajectories}),
         trajectories=len(trajectories),
-        trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
+        trajectories_accepted=sum(trajectory.accepted for trajectory in trajectories),
         reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
         loss=_finite(stats.loss),  # A diverged update must not stop the run that shows it.
         entropy=_finite(stats.entropy),
