@@ -30,7 +30,7 @@ def train(
     say: Callable[[str], None],
     done: Callable[[Step], None],
     *,
-    name: str = "frozenlake",
+    name: str | None = None,
     team: str | None = None,
     fleet: FleetConfig | None = None,
     kept: bool = False,
@@ -80,7 +80,7 @@ def train(
         run = stack.enter_context(
             client.open_run(
                 url,
-                name=name,
+                name=name or task.environment,
                 model=model,
                 team=team or tags.get("team"),
                 tags=tags,

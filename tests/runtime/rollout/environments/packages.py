@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import textwrap
+from contextlib import contextmanager
 
 import pytest
 
@@ -86,25 +86,33 @@ requires = ["setuptools"]
 build-backend = "setuptools.build_meta"
 
 [project]
-name = "guessing"
+name = "{module}"
 version = "1.0"
 
 [project.entry-points."rose.environments"]
-guess = "guessing:Guess"
+{entry}
 
 [tool.setuptools]
-py-modules = ["guessing"]
+py-modules = ["{module}"]
 """
+
+
+@contextmanager
+def installed(folder, module, text, entry):
+    """Install a distribution of one module and one entry point for the processes that are started meanwhile."""
+    source, target = folder / "source", folder / "installed"
+    source.mkdir()
+    (source / f"{module}.py").write_text(text)
+    (source / "pyproject.toml").write_text(PROJECT.format(module=module, entry=entry))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", f"{target}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        yield
 
 
 @pytest.fixture(scope="session")
 def guessing(tmp_path_factory):
     """A distribution with an entry point, and two environments of Gymnasium."""
-    source, installed = tmp_path_factory.mktemp("guessing"), tmp_path_factory.mktemp("installed")
-    (source / "guessing.py").write_text(textwrap.dedent(GUESSING))
-    (source / "pyproject.toml").write_text(PROJECT)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(installed), str(source)], check=True)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        yield installed
+    with installed(tmp_path_factory.mktemp("guessing"), "guessing", GUESSING, 'guess = "guessing:Guess"'):
+        yield
