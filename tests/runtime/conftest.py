@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from rose.runtime.engines.forkserver import ForkServer
+from tests.runtime.rollout.environments.packages import guessing  # noqa: F401 - a fixture
 
 #: SGLang would compile a vocabulary's lookup for half a minute; fork server and engines share it.
 ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}

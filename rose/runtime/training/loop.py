@@ -152,8 +152,8 @@ class TrainLoop:
         for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             trajectory = played.trajectory
             self._rollouts[trajectory.step].take(played)
-            # A game without any engine's turn leaves no record.
-            if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
+            # A game that only waited for an engine leaves no record.
+            if (loss := trajectory.loss) is None or loss.failed or loss.attempts or trajectory.turns:
                 self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
         if now - self._recorded >= 1.0:  # They are also recorded when their step is trained.

@@ -9,8 +9,9 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentStartError
+from rose.runtime.training import loop
 from rose.runtime.training.train import train
-from tests.client.fleet import Engine, Fetching, fleet
+from tests.client.fleet import Engine, Fetching, Recorded, fleet
 
 FILE = """
 cache = "{folder}"
@@ -91,3 +92,29 @@ def test_a_task_that_cannot_be_played_is_named_before_a_run_is_opened(tmp_path, 
                 fleet=settings(tmp_path, model, environment),
             )
         assert not list(service.gateway.controller.runs)
+
+
+class Guesser(Solver):
+    """Guesses each number but every third."""
+
+    def tokens(self, body):
+        text = self.conversation._tokenizer.decode(body["input_ids"])
+        guess = int(re.findall(r"Guess (\d+)", text)[-1]) + next(self.mistakes)
+        return [*self.conversation._ids(str(guess)), *self.conversation.stop_token_ids]
+
+
+def test_an_environment_that_hangs_costs_its_group_and_the_run_goes_on(tmp_path, chat_model, guessing, monkeypatch):
+    monkeypatch.setattr(loop, "_AGAIN_S", 0.0)
+    recorded, said, done = Recorded(), [], []
+    guesser = Guesser(tmp_path / "staging", Conversation(chat_model))
+    fleet_file = settings(tmp_path, chat_model, "guess")
+    limits = {"options": {"hang_at": 1}, "call_s_max": 0.3, "turns_max": 1}
+    fleet_file = fleet_file.model_copy(update={"task": fleet_file.task.model_copy(update=limits)})
+    with fleet(tmp_path / "state", guesser, writer=recorded, model=str(chat_model)) as service:
+        train(service.url, None, tmp_path / "kept", said.append, done.append, fleet=fleet_file)
+    assert [(step.trajectories, step.groups) for step in done] == [(6, 1), (12, 2)]
+    lost = [event for event in recorded.of("trajectory") if event.outcome == "lost"]
+    assert {event.reason for event in lost} == {"guess.reset took longer than 0.3 s"}
+    assert {event.group_id[-2:] for event in lost} == {"g1"}
+    assert len(lost) == 18, "three tries of six"
+    assert any("played again: guess.reset took longer than 0.3 s" in line for line in said)

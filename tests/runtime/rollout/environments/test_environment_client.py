@@ -15,7 +15,6 @@ from rose.runtime.rollout.environments.environment_client import (
 )
 from rose.runtime.rollout.environments.protocol import Traits
 from tests.runtime.conftest import until
-from tests.runtime.rollout.environments.packages import guessing  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("guessing")
 
