@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import operator
 import random
 import re
@@ -11,12 +10,13 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from rose.runtime.rollout.environments.tool_calls import calls_in, parsed, written
+
 EXPRESSION_LENGTH_MAX = 200
 
 #: A small model follows examples better than instructions.
 _EXAMPLES = (("12 * 34", "408"), ("71 - 25", "46"), ("8 + 96", "104"))
 
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _RESULT = re.compile(rf"(?:=|answer(?:\s+is)?\s*:?|is)\s*\**({_NUMBER.pattern})", re.IGNORECASE)
 _OPERATORS: dict[type, Callable[..., Fraction]] = {
@@ -54,7 +54,7 @@ class Arithmetic:
         return [*examples, _question(self._expression)]
 
     def step(self, answer: str) -> tuple[list[dict[str, str]], float, bool, Mapping[str, Any]]:
-        if calls := _CALL.findall(answer):
+        if calls := calls_in(answer):
             results = [{"role": "tool", "content": _called(call)} for call in calls]
             return results, 0.0, False, {"tool_calls": len(calls)}
         self._answer = answer
@@ -72,10 +72,9 @@ def _question(expression: str) -> dict[str, str]:
 
 
 def _exchange(expression: str, result: str) -> list[dict[str, str]]:
-    call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
     return [
         _question(expression),
-        {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
+        {"role": "assistant", "content": written("calculator", {"expression": expression})},
         {"role": "tool", "content": result},
         {"role": "assistant", "content": f"Answer: {result}"},
     ]
@@ -94,10 +93,10 @@ def _products(numbers: list[int], signs: list[str]) -> list[int]:
 
 def _called(call: str) -> str:
     try:
-        message = json.loads(call)
-        if message["name"] != "calculator":
-            return f"error: there is no tool {message['name']!r}, only 'calculator'"
-        value = calculate(message["arguments"]["expression"])
+        name, arguments = parsed(call)
+        if name != "calculator":
+            return f"error: there is no tool {name!r}, only 'calculator'"
+        value = calculate(arguments["expression"])
     except (ValueError, TypeError, KeyError, SyntaxError, ZeroDivisionError, RecursionError) as error:
         return f"error: {error}"
     return str(value) if value.denominator == 1 else str(float(value))
