@@ -113,7 +113,8 @@ class Trainer:
         sums = torch.zeros(3, dtype=torch.float64, device=self.policy.device)
         self._optimizer.zero_grad()
         shape = self.policy.shape
-        tokens_max = MICRO_BATCH_TOKENS * _TOKEN_VALUES // max(_TOKEN_VALUES, shape.hidden_size * shape.num_hidden_layers)
+        values = max(_TOKEN_VALUES, shape.hidden_size * shape.num_hidden_layers)
+        tokens_max = MICRO_BATCH_TOKENS * _TOKEN_VALUES // values
         for batch in by_length([len(t.ids) for t, _ in samples], tokens_max):
             rows = [samples[index] for index in batch]
             logits, ids = generated_logits(self.policy, [t.ids for t, _ in rows], [t.mask for t, _ in rows])
