@@ -111,7 +111,7 @@ class _Game:
         answer: Any = generation.output_ids if conversation is None else conversation.text(generation.output_ids)
         began_ns = time.monotonic_ns()
         observation, reward, done, facts = await self._environment.step(answer)
-        if calls := int(facts.get("tool_calls", 0)):
+        if calls := facts.get("tool_calls", 0):
             self.tool_calls += calls
             self.tool_ns += time.monotonic_ns() - began_ns
         self.reward += reward

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rose.config import TaskConfig
 from rose.errors import UserError
+from rose.event_fields import AMOUNT_MAX
 from rose.private_files import TemporaryFolder
 from rose.runtime.rollout.environments import environment_server
 from rose.runtime.rollout.environments.protocol import Environment, Observation, Traits
@@ -140,9 +141,16 @@ class _Child:
 
     async def step(self, answer: Any) -> Step:
         values = await self._call("step", answer)
-        if not math.isfinite(values["reward"]):
-            raise EnvironmentFailedError(f"{self._task.environment}: reward {values['reward']} is no finite number")
-        return values["observation"], values["reward"], values["done"], values["info"]
+        info = values["info"]
+        faults = [] if math.isfinite(values["reward"]) else [f"reward {values['reward']} is no finite number"]
+        for name in ("tool_calls", "answer_tokens"):
+            if not isinstance(count := info.get(name, 0), int) or not 0 <= count <= AMOUNT_MAX:
+                faults.append(f"info has {name} {count!r}, which is no count")
+        if not isinstance(correct := info.get("correct"), bool | None):
+            faults.append(f"info has correct {correct!r}, which is neither true nor false")
+        if faults:
+            raise EnvironmentFailedError(f"{self._task.environment}: {', '.join(faults)}")
+        return values["observation"], values["reward"], values["done"], info
 
     async def recheck(self) -> bool:
         return bool((await self._call("recheck", None))["correct"])

@@ -48,6 +48,8 @@ class Guess:
             return str(tool.pid), 0.0, False, {"tool_calls": 1}
         elif answer == "nothing":
             return None, float("nan"), True, {}
+        elif answer == "boast":
+            return "", 0.0, True, {"tool_calls": "many", "answer_tokens": -1, "correct": 1}
         elif answer == "odd":
             return 1
         return "no", 0.75 * (answer == str(self._seed)), answer == str(self._seed), {}

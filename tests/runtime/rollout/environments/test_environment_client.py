@@ -63,6 +63,8 @@ TROUBLE = {
     "flood": "guess.step said more than 1000 bytes",
     "grow": "guess.step failed: MemoryError: ",
     "nothing": "guess: reward nan is no finite number",
+    "boast": "guess: info has tool_calls 'many', which is no count, info has answer_tokens -1, which is no count, "
+    "info has correct 1, which is neither true nor false",
     "odd": "guess.step failed: TypeError: cannot unpack non-iterable int object",
 }
 
