@@ -355,6 +355,9 @@ class Trajectory(Event):
     answer_tokens: Count | None = None
     staleness: Difference
     duration_ns: DurationNs
+    tool_calls: Count | None = None  # None: the trainer did not say.
+    tool_ns: DurationNs | None = None
+    reason: str | None = None  # Why it was lost, or cut short.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -365,6 +368,7 @@ class Verdict(Event):
     group_id: Id
     step: Count
     verifier: str
+    verifier_version: str | None = None
     reward: float
     threshold: float
     accepted: bool

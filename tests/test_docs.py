@@ -43,7 +43,7 @@ ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile"
 PROGRAMS_ELSEWHERE = {"training.md": "tests/client/test_documented.py", "README.md": "tests/client/test_documented.py"}
 #: Where the API answers by default, and the test that makes the calls that are documented.
 API, API_CALLS_RUN_BY = "http://127.0.0.1:9470/", "tests/pricing/commands/test_api.py"
-VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}
+VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG", "ROSE_TESTS_VERIFIERS_PYTHON"}
 
 
 @dataclass(frozen=True)

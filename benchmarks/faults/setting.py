@@ -106,7 +106,13 @@ def make_model(folder: Path) -> None:
     """Save the smallest policy that a trainer takes, for stand-ins."""
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 32}
-    layers = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    shape = PolicyShape(
+        hidden_size=32,
+        intermediate_size=64,
+        head_dim=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+    )
     folder.mkdir(parents=True)
-    Policy(PolicyShape(**sizes, **layers), seed=0).save(folder)
+    Policy(shape, seed=0).save(folder)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from rose.config import TaskConfig
-from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode, seed_of
-from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode, FrozenLake, seed_of
+from rose.runtime.rollout.trajectory import Trajectory, Verifier
 from rose.runtime.training.policy_model import Policy, pad
 
 
@@ -33,16 +33,17 @@ def rollouts(
             trajectory_id=f"{group}-{number}",
             group_id=group,
             step=version,
-            task=task.name,
-            outcome="finished" if episode.terminated else "truncated",
+            task=task.environment,
+            outcome="finished" if episode.lake.terminated else "truncated",
             ids=episode.ids,
             mask=episode.mask,
             logprobs=episode.logprobs,
             versions=episode.versions,
             reward=episode.reward,
-            correct=episode.reward == 1.0,
+            verifier=Verifier(
+                name=FrozenLake.verifier, version=FrozenLake.verifier_version, threshold=FrozenLake.threshold
+            ),
             turns=episode.turns,
-            answer_tokens=episode.answer_tokens,
             duration_ns=0,
         )
         for number, (group, episode) in enumerate(episodes)

@@ -318,7 +318,34 @@ class TrafficConfig(Section):
 
 
 class TaskConfig(Section):
-    name: Literal["frozenlake"] = Field(default="frozenlake", description="The environment.")
+    environment: str = Field(
+        default="frozenlake",
+        description="The environment: `frozenlake`, `arithmetic`, `gymnasium:ID`, `verifiers:NAME`, or the name of an "
+        "entry point of group `rose.environments`. All but `frozenlake` want a chat model as `rollout.model`.",
+        pattern=r"^[\w./@-]+(:[\w./@:-]+)?$",
+    )
+    options: dict[str, Any] = Field(
+        default={}, description="Arguments of the environment, as in { digits = 3 }. Not for `frozenlake`."
+    )
+    python: Annotated[str, AfterValidator(lambda path: str(_absolute_path(Path(path))))] | None = Field(
+        default=None,
+        description="The Python that runs the environment, such as that of a virtual environment with its packages. "
+        "Left out: the trainer's.",
+    )
+    threshold: float | None = Field(
+        default=None, description="Reward from which on a trajectory is accepted. Left out: the environment's."
+    )
+    recheck_share: Share = Field(
+        default=0.1,
+        description="Share of accepted trajectories that an environment with a `recheck` judges again, to measure how "
+        "many are right.",
+    )
+    answer_tokens_max: PositiveInt = Field(default=256, description="Most tokens of a turn. Not for `frozenlake`.")
+    call_s_max: PositiveFloat = Field(
+        default=30.0, description="Longest step of an environment, tools included, in seconds."
+    )
+    memory_mb_max: PositiveInt = Field(default=1024, description="Most memory that a trajectory's environment adds.")
+    observation_bytes_max: PositiveInt = Field(default=65_536, description="Most that a step may return.")
     size: int = Field(default=4, ge=3, le=8, description="Side of the lake.")
     frozen_share: Share = Field(default=0.8, description="Probability that a tile is ice rather than a hole.")
     slippery: bool = Field(default=False, description="Whether a move may slip sideways.")

@@ -35,6 +35,7 @@ def check(config: FleetConfig) -> None:
     _check_hardware(config)
     _check_ranks(config)
     _check_ports(config)
+    _check_task(config)
 
 
 def _check_names(config: FleetConfig) -> None:
@@ -146,3 +147,12 @@ def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, i
             yield f"{device.serving_table}.port{counted}", port + number
     if config.gateway.port is not None and first:
         yield "gateway.port", config.gateway.port
+
+
+def _check_task(config: FleetConfig) -> None:
+    task, model = config.task.environment, config.rollout.model
+    if task != "frozenlake" and model == "frozenlake-tiny":
+        raise ValueError(
+            f"task.environment is {task!r}, and rollout.model {model!r} knows the tokens of 'frozenlake' only: name a "
+            "chat model, such as 'smollm2-135m-instruct'"
+        )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from rose.runtime.engines.forkserver import ForkServer
+from tests.runtime.rollout.environments.packages import guessing  # noqa: F401 - a fixture
 
 #: SGLang would compile a vocabulary's lookup for half a minute; fork server and engines share it.
 ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}
@@ -24,3 +25,26 @@ def fork_server(tmp_path_factory):
     server = ForkServer.start(folder / "socket", folder / "log", ENVIRONMENT)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory):
+    """A checkpoint with the small chat model's tokenizer and the smallest tied weights."""
+    from gguf import GGUFReader
+
+    from rose.runtime.engines import models
+    from rose.runtime.training.policy_model import Policy, PolicyShape
+
+    folder = tmp_path_factory.mktemp("chat-model")
+    meta = {key: value.contents() for key, value in GGUFReader(models.packaged_gguf()).fields.items()}
+    models._save_tokenizer(meta, folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
+    shape = PolicyShape(
+        vocab_size=len(meta["tokenizer.ggml.tokens"]),
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        **sizes,
+    )
+    Policy(shape, seed=0).save(folder)
+    return folder

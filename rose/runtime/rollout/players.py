@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rose.client import Generation, RunAddress
 from rose.client.run import BackgroundTurns
 from rose.config import TaskConfig, TrainingConfig
-from rose.runtime.rollout.agent import play
-from rose.runtime.rollout.frozenlake import Episode, sampling_params
-from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.rollout.agent import Rules, play
+from rose.runtime.rollout.conversation import Conversation
+from rose.runtime.rollout.environments.environment_client import EnvironmentWorkers, Here, Playable
+from rose.runtime.rollout.environments.protocol import FROZENLAKE, Traits
+from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, FrozenLake
+from rose.runtime.rollout.trajectory import Trajectory, Verifier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A trajectory to play. `number` tells it from the others of its group, which share the map."""
+    """A trajectory to play. `number` tells it from the others of its group, which share the task's seed."""
 
     trajectory_id: str
     group_id: str
-    map_seed: int
+    seed: int
     number: int
 
 
@@ -35,12 +39,12 @@ class Played:
 
 
 def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
-    """Return all games of a step; their names begin with `prefix`. The maps depend only on step and training."""
+    """Return all games of a step; their names begin with `prefix`. The seeds depend only on step and training."""
     return [
         Game(
             trajectory_id=f"{prefix}-s{step}-g{group}-{number}",
             group_id=f"{prefix}-s{step}-g{group}",
-            map_seed=training.seed * 1_000_003 + step * 1_009 + group,
+            seed=training.seed * 1_000_003 + step * 1_009 + group,
             number=number,
         )
         for group in range(training.groups_per_step)
@@ -52,15 +56,58 @@ def first_name(trajectory_id: str) -> str:
     return trajectory_id.partition("~")[0]
 
 
-class Players:
-    """Plays games of the run at `address`; a context manager that cancels running games at its end."""
+class Task:
+    """The environment of `[task]`, ready to be played; a context manager. Raises EnvironmentStartError."""
 
-    def __init__(self, address: RunAddress, task: TaskConfig, temperature: float) -> None:
-        self._task, self._sampling = task, sampling_params(temperature)
+    def __init__(self, config: TaskConfig) -> None:
+        self.config = config
+        self._workers = None if config.environment == FROZENLAKE else EnvironmentWorkers(config)
+        self.traits = Traits.of(FrozenLake, FROZENLAKE) if self._workers is None else self._workers.traits
+
+    def __enter__(self) -> Task:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+    def rules(self, checkpoint: Path | None) -> Rules:
+        """Return the rules for the model in `checkpoint`. Raises ConversationError if it is no chat model."""
+        traits, threshold = self.traits, self.config.threshold
+        assert traits.token_ids or checkpoint is not None
+        return Rules(
+            task=self.config,
+            verifier=Verifier(
+                name=traits.verifier,
+                version=traits.verifier_version,
+                threshold=traits.threshold if threshold is None else threshold,
+            ),
+            conversation=None if traits.token_ids or checkpoint is None else Conversation(checkpoint),
+            rechecks=traits.rechecks,
+        )
+
+    @asynccontextmanager
+    async def environment(self, number: int) -> AsyncIterator[Playable]:
+        """Yield the environment of one trajectory, the `number`-th of its group."""
+        if self._workers is None:
+            yield Here(FrozenLake(self.config, slip_seed=number))
+        else:
+            async with self._workers.open() as environment:
+                yield environment
+
+
+class Players:
+    """Plays games of the run at `address`; a context manager that cancels running games at its end. `checkpoint` has
+    the tokenizer, for environments that speak text."""
+
+    def __init__(self, address: RunAddress, task: Task, checkpoint: Path | None, temperature: float) -> None:
+        self._task, rules = task, task.rules(checkpoint)
+        self._rules = rules
+        self._sampling = sampling_params(task, rules, temperature)
         self._over: queue.SimpleQueue[Future[Played]] = queue.SimpleQueue()
         self._repeated = itertools.count(1)
         self._background = BackgroundTurns(address)
-        self._room = asyncio.Semaphore(task.trajectories_max)
+        self._room = asyncio.Semaphore(task.config.trajectories_max)
 
     def play(self, step: int, version_min: int, games: Sequence[Game]) -> None:
         """Start games of a step; turns accept weights of `version_min` or newer."""
@@ -99,9 +146,26 @@ class Players:
                 step=step,
             )
 
-        async with self._room:
-            episode = Episode(self._task, seed=game.map_seed, slip_seed=game.number)
+        async with self._room, self._task.environment(game.number) as environment:
             trajectory = await play(
-                episode, generate, trajectory_id=game.trajectory_id, group_id=game.group_id, step=step
+                self._rules,
+                environment,
+                generate,
+                trajectory_id=game.trajectory_id,
+                group_id=game.group_id,
+                step=step,
+                seed=game.seed,
             )
         return Played(game=game, trajectory=trajectory)
+
+
+def sampling_params(task: Task, rules: Rules, temperature: float) -> dict[str, object]:
+    """Return SGLang's parameters. With top_p or top_k, logprobs would be of another distribution than the trainer's."""
+    config, conversation = task.config, rules.conversation
+    return {
+        "temperature": temperature,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_new_tokens": MAX_NEW_TOKENS if config.environment == FROZENLAKE else config.answer_tokens_max,
+        "stop_token_ids": list(task.traits.stop_token_ids if conversation is None else conversation.stop_token_ids),
+    }

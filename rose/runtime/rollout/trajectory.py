@@ -1,7 +1,42 @@
 """A finished trajectory in plain Python values: it crosses processes by pickle, and needs no torch."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
+
+NOT_GENERATED = -1  #: Version of a token that no policy generated.
+
+
+@dataclass
+class Transcript:
+    """Tokens of a trajectory in progress. `ids`, `mask`, `logprobs` and `versions` have one length; tokens of the
+    environment have mask False, logprob 0.0 and version `NOT_GENERATED`."""
+
+    ids: list[int] = field(default_factory=list, init=False)
+    mask: list[bool] = field(default_factory=list, init=False)
+    logprobs: list[float] = field(default_factory=list, init=False)
+    versions: list[int] = field(default_factory=list, init=False)
+    turns: int = field(default=0, init=False)
+
+    def read(self, ids: Sequence[int]) -> None:
+        """Append tokens of the environment."""
+        self.ids += ids
+        self.mask += [False] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+        self.versions += [NOT_GENERATED] * len(ids)
+
+    def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
+        """Append one turn of the policy; `logprobs` (of the sampling distribution) and `versions` are per token. Raises
+        ValueError for unequal lengths."""
+        if not len(output_ids) == len(logprobs) == len(versions):
+            raise ValueError(
+                f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
+            )
+        self.ids += output_ids
+        self.mask += [True] * len(output_ids)
+        self.logprobs += logprobs
+        self.versions += versions
+        self.turns += 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,9 +47,15 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Verifier:
+    name: str
+    version: str | None
+    threshold: float  #: Rewards from here on are accepted.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectory:
-    """Tokens of one finished trajectory and its result. `ids`, `mask`, `logprobs` and `versions` have one length.
-    `mask` is True for generated tokens; elsewhere `logprobs` (of the sampling engine) are 0.0 and `versions` -1."""
+    """One finished trajectory: the lists of its `Transcript`, and its result."""
 
     trajectory_id: str
     group_id: str
@@ -26,10 +67,14 @@ class Trajectory:
     logprobs: list[float]
     versions: list[int]
     reward: float
-    correct: bool
+    verifier: Verifier
     turns: int
-    answer_tokens: int
     duration_ns: int
+    correct: bool | None = None  #: The truth, where it is known.
+    answer_tokens: int | None = None
+    tool_calls: int = 0
+    tool_ns: int = 0
+    reason: str | None = None  #: Why it ended, where it did not end by itself.
     loss: Loss | None = None
 
     def __post_init__(self) -> None:
@@ -38,6 +83,10 @@ class Trajectory:
                 f"trajectory {self.trajectory_id}: {len(self.ids)} ids, {len(self.mask)} mask, "
                 f"{len(self.logprobs)} logprobs, {len(self.versions)} versions: they must match"
             )
+
+    @property
+    def accepted(self) -> bool:
+        return self.reward >= self.verifier.threshold
 
     @property
     def output_tokens(self) -> int:

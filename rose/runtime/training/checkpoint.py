@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats, Trainer
 
 
+#: Fields of the tables that leave learning the same.
+_MAY_CHANGE = {"steps", "threads", "python", "call_s_max", "memory_mb_max", "observation_bytes_max"}
+
+
 class CheckpointError(UserError):
     """The folder belongs to another trainer or run, holds no run, or cannot be used."""
 
@@ -61,7 +65,7 @@ class Checkpoint:
         kept = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             before = kept.get(table, now)
-            for field in now.keys() - {"steps", "threads"}:  # These may change: learning stays the same.
+            for field in now.keys() - _MAY_CHANGE:
                 if before.get(field, now[field]) != now[field]:
                     raise CheckpointError(
                         f"{table}.{field} is {now[field]!r} and the run in {self.folder} was begun with "

@@ -1,4 +1,4 @@
-"""`rose train`: the built-in FrozenLake loop, as a client of an existing fleet."""
+"""`rose train`: the built-in loop, as a client of an existing fleet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def train_command(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="A fleet file: task, training, rollout and tags are used.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the run, in the ledger and on screens.")] = "frozenlake",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run, in the ledger and on screens; the task's if left out.")
+    ] = None,
     team: Annotated[str | None, typer.Option(help="Paying team; the file's tag `team` if left out.")] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to keep the run in after each update.")] = None,
@@ -43,7 +45,7 @@ def train_command(
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON on stdout for each step.")] = False,
 ) -> None:
-    """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
+    """Train a policy on a fleet file's task; Ctrl-C ends it, and --resume goes on from the last update."""
     from rose import config as configuration
     from rose.runtime.fleet import BACKGROUND_NICE
     from rose.runtime.service.console import find

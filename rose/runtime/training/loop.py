@@ -152,8 +152,8 @@ class TrainLoop:
         for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             trajectory = played.trajectory
             self._rollouts[trajectory.step].take(played)
-            # A game without any engine's turn leaves no record.
-            if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
+            # A game that only waited for an engine leaves no record.
+            if (loss := trajectory.loss) is None or loss.failed or loss.attempts or trajectory.turns:
                 self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
         if now - self._recorded >= 1.0:  # They are also recorded when their step is trained.
@@ -231,7 +231,7 @@ def step_event(
         step=step,
         groups=len({trajectory.group_id for trajectory in trajectories}),
         trajectories=len(trajectories),
-        trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
+        trajectories_accepted=sum(trajectory.accepted for trajectory in trajectories),
         reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
         loss=_finite(stats.loss),  # A diverged update must not stop the run that shows it.
         entropy=_finite(stats.entropy),

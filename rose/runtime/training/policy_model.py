@@ -32,6 +32,7 @@ class PolicyShape:
     max_position_embeddings: int = 2048
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
+    tie_word_embeddings: bool = False
 
     def config(self) -> dict[str, object]:
         return {
@@ -41,7 +42,6 @@ class PolicyShape:
             "hidden_act": "silu",
             "attention_bias": False,
             "mlp_bias": False,
-            "tie_word_embeddings": False,
             "bos_token_id": vocabulary.BOS,
             "eos_token_id": vocabulary.EOT,
             "pad_token_id": vocabulary.PAD,
@@ -53,7 +53,7 @@ class PolicyShape:
         """Return the shape in `folder`/config.json. Raises ValueError for a model that this class does not describe."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         shape = cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
-        for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias", "tie_word_embeddings"):
+        for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias"):
             if config.get(name) != shape.config()[name]:
                 raise ValueError(
                     f"{folder}/config.json: {name} is {config.get(name)!r}, but the built-in trainer handles only "
@@ -126,6 +126,8 @@ class Policy(nn.Module):
         self.shape = shape
         self.model = Backbone(shape)
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        if shape.tie_word_embeddings:  # Then a checkpoint has no `lm_head.weight`, and neither have `weights`.
+            self.lm_head.weight = self.model.embed_tokens.weight
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
@@ -163,7 +165,10 @@ class Policy(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> Policy:
         """Read a checkpoint folder into float32 masters on `device`. Raises ValueError for a model it cannot train."""
         policy = cls(PolicyShape.read(folder))
-        policy.load_state_dict(load_file(folder / "model.safetensors"))
+        weights = load_file(folder / "model.safetensors")
+        if policy.shape.tie_word_embeddings:
+            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        policy.load_state_dict(weights)
         return policy.to(device)
 
 

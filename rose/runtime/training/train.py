@@ -12,7 +12,7 @@ from rose.errors import UserError, did_you_mean
 from rose.events import Step
 from rose.runtime.engines import models
 from rose.runtime.fleet import host_cores
-from rose.runtime.rollout.players import Players
+from rose.runtime.rollout.players import Players, Task
 from rose.runtime.service.console import ControllerClient
 from rose.runtime.training import warm_start
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -30,7 +30,7 @@ def train(
     say: Callable[[str], None],
     done: Callable[[Step], None],
     *,
-    name: str = "frozenlake",
+    name: str | None = None,
     team: str | None = None,
     fleet: FleetConfig | None = None,
     kept: bool = False,
@@ -61,6 +61,7 @@ def train(
         model = (RolloutConfig() if fleet is None else fleet.rollout).model
         if not resume and not wait_s:
             _check_fleet(url, token, model)
+        environment = stack.enter_context(Task(task))
         # torch reads the number of threads only when it is loaded.
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         import torch
@@ -79,11 +80,11 @@ def train(
         run = stack.enter_context(
             client.open_run(
                 url,
-                name=name,
+                name=name or task.environment,
                 model=model,
                 team=team or tags.get("team"),
                 tags=tags,
-                task=task.name,
+                task=task.environment,
                 staleness_max=training.staleness_max,
                 trainer_device=device,
                 resume=begun,
@@ -94,7 +95,7 @@ def train(
         say(f"run {run.run_id} {'goes on' if begun else 'is open'} at {url}")
         if begun is None:
             checkpoint.begin(run.run_id, task, training)
-        players = stack.enter_context(Players(run.address, task, training.temperature))
+        players = stack.enter_context(Players(run.address, environment, weights, training.temperature))
         if wait_s:
             wait_ready(url, token, wait_s, say)
             page = None if device is None else page_of(device)

@@ -16,7 +16,10 @@ from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss
 from rose.runtime.training.policy_model import Policy, generated_logits
 
-MICRO_BATCH_TOKENS = 4096  #: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy.
+#: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy. They are for a model of
+#: `_TOKEN_VALUES` values (hidden size times layers) for a token; a larger one has fewer.
+MICRO_BATCH_TOKENS = 4096
+_TOKEN_VALUES = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +112,10 @@ class Trainer:
         tokens = sum(t.output_tokens for t, _ in samples)
         sums = torch.zeros(3, dtype=torch.float64, device=self.policy.device)
         self._optimizer.zero_grad()
-        for batch in by_length([len(t.ids) for t, _ in samples], MICRO_BATCH_TOKENS):
+        shape = self.policy.shape
+        values = max(_TOKEN_VALUES, shape.hidden_size * shape.num_hidden_layers)
+        tokens_max = MICRO_BATCH_TOKENS * _TOKEN_VALUES // values
+        for batch in by_length([len(t.ids) for t, _ in samples], tokens_max):
             rows = [samples[index] for index in batch]
             logits, ids = generated_logits(self.policy, [t.ids for t, _ in rows], [t.mask for t, _ in rows])
             # The temperature shaped the sampling distribution of the engine's logprobs.

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +29,13 @@ class WarmStart:
     episodes: int = 2000
     batch_episodes: int = 8
     learning_rate: float = 1.5e-3
-    shape: dict[str, int] = field(default_factory=dict)  #: Fields of `PolicyShape` that differ from its defaults.
+    shape: dict[str, Any] = field(default_factory=dict)  #: Fields of `PolicyShape` that differ from its defaults.
 
     def digest(self) -> str:
         """Return a hash of the inputs of the weights, which names the cached checkpoint."""
         settings = dataclasses.asdict(dataclasses.replace(self, task=None))  # type: ignore[arg-type]
-        task = self.task.model_dump(include={"name", "size", "frozen_share", "slippery", "turns_max"})
+        task = self.task.model_dump(include={"size", "frozen_share", "slippery", "turns_max"})
+        task = {"name": self.task.environment, **task}
         text = json.dumps([RECIPE, settings, task, vocabulary.NAMES], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -77,12 +79,13 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
 
 def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Episode:
     episode = Episode(settings.task, seed_of(_STREAM, settings.seed, number), slip_seed=number)
-    steps_left = distances(episode.board)
+    lake = episode.lake
+    steps_left = distances(lake.board)
     while not episode.done:
-        row, col = episode.position
+        row, col = lake.position
         after = [steps_left.get((row + down, col + right), len(steps_left)) for down, right in STEPS]
         best = [move for move in range(len(STEPS)) if after[move] == min(after)]
         move = int(luck.integers(len(STEPS)) if luck.random() < settings.noise else luck.choice(best))
-        output = [*episode.around(), vocabulary.MOVES[move], vocabulary.EOT]
+        output = [*lake.around(), vocabulary.MOVES[move], vocabulary.EOT]
         episode.apply(output, [0.0] * len(output), [0] * len(output))
     return episode

@@ -97,7 +97,10 @@
 -- task: Name of the environment.
 -- turns: Turns of the trajectory.
 -- staleness: Trainer's version minus the oldest version that made one of its tokens.
+-- tool_calls: Calls of tools in the trajectory; NULL where nobody counted.
+-- tool_ns: Time the trajectory waited for its tools, nanoseconds.
 -- verifier: Name of the verifier.
+-- verifier_version: Its version.
 -- reward: The verifier's reward.
 -- threshold: The reward from which a trajectory is accepted.
 -- accepted: Whether the verifier accepted it.

@@ -6,11 +6,14 @@ import pytest
 from rose.client.generation import Attempt, Generation, GenerationLost
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
-from rose.runtime.rollout.agent import play, trajectory_event, verdict
-from rose.runtime.rollout.frozenlake import Episode
-from rose.runtime.rollout.trajectory import Loss, Trajectory
+from rose.runtime.rollout.agent import Rules, play, trajectory_event, verdict
+from rose.runtime.rollout.conversation import Conversation
+from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Here
+from rose.runtime.rollout.frozenlake import FrozenLake
+from rose.runtime.rollout.trajectory import Loss, Trajectory, Verifier
 
 TASK = TaskConfig(size=3, frozen_share=1.0)
+RULES = Rules(task=TASK, verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0))
 DOWN, RIGHT = v.MOVES[1], v.MOVES[2]
 ATTEMPT = Attempt(
     engine_id="rollout-0/rollout",
@@ -49,7 +52,8 @@ class Scripted:
 
 
 def run(generate: Scripted) -> Trajectory:
-    return asyncio.run(play(Episode(TASK, 0), generate, trajectory_id="t", group_id="g", step=4))
+    lake = Here(FrozenLake(TASK))
+    return asyncio.run(play(RULES, lake, generate, trajectory_id="t", group_id="g", step=4, seed=0))
 
 
 def test_a_goal_is_reached_turn_by_turn() -> None:
@@ -85,3 +89,99 @@ def test_verdict_follows_the_goal_and_a_trajectory_refuses_uneven_lists() -> Non
         assert not verdict(lost, stale=stale).accepted
     with pytest.raises(ValueError, match="they must match"):
         replace(won, logprobs=[])
+
+
+class Chatting:
+    """Generates the given answers as tokens, each ended by the model's end token."""
+
+    def __init__(self, conversation: Conversation, answers: list[str]) -> None:
+        self.conversation, self.answers, self.prompts = conversation, answers, []
+
+    async def __call__(self, input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation:
+        self.prompts.append(self.conversation._tokenizer.decode(input_ids))
+        ids = [*self.conversation._ids(self.answers[turn]), *self.conversation.stop_token_ids]
+        return Generation(output_ids=ids, logprobs=[-0.5] * len(ids), versions=[2] * len(ids), attempts=[ATTEMPT])
+
+
+class Shop:
+    """Asks for a price until it gets 7. The tool `look` is called in between; `fail_at` is the method that fails."""
+
+    def __init__(self, fail_at: str = "") -> None:
+        self.fail_at = fail_at
+
+    async def reset(self, seed: int) -> str:
+        return await self._do("reset", "What does it cost?")
+
+    async def step(self, answer: str):
+        if answer == "look":
+            seen = [{"role": "tool", "content": "7 coins"}]
+            return await self._do("look", (seen, 0.25, False, {"tool_calls": 2}))
+        return None, 0.5 * (answer == "7"), True, {}
+
+    async def recheck(self) -> bool:
+        return await self._do("recheck", False)
+
+    async def _do(self, method, result):
+        await asyncio.sleep(0.01)
+        if method == self.fail_at:
+            raise EnvironmentFailedError(f"shop.{method} died")
+        return result
+
+
+@pytest.fixture(scope="module")
+def conversation(chat_model) -> Conversation:
+    return Conversation(chat_model)
+
+
+def shop(conversation: Conversation, answers: list[str], *, fail_at: str = "", share: float = 1.0, name: str = "t"):
+    task = TaskConfig(environment="shop", recheck_share=share, turns_max=3)
+    verifier = Verifier(name="price", version="3", threshold=0.5)
+    rules = Rules(task=task, verifier=verifier, conversation=conversation, rechecks=True)
+    generate = Chatting(conversation, answers)
+    playing = play(rules, Shop(fail_at), generate, trajectory_id=name, group_id="g", step=0, seed=1)
+    return asyncio.run(playing), generate.prompts
+
+
+def test_messages_and_tools_are_read_after_each_answer(conversation: Conversation) -> None:
+    trajectory, prompts = shop(conversation, ["look", "7"])
+    assert prompts[1] == (f"{prompts[0]}look<|im_end|>\n<|im_start|>tool\n7 coins<|im_end|>\n<|im_start|>assistant\n")
+    assert (trajectory.outcome, trajectory.reward, trajectory.accepted, trajectory.turns) == ("finished", 0.75, True, 2)
+    made = [i for i, made in zip(trajectory.ids, trajectory.mask, strict=True) if made]
+    assert conversation.text(made) == "look7"
+    ended = trajectory_event(trajectory, 2)
+    assert (ended.tool_calls, ended.answer_tokens, ended.reason) == (2, None, None)
+    assert 10_000_000 <= ended.tool_ns <= ended.duration_ns
+    judged = verdict(trajectory, stale=False)
+    assert (judged.verifier, judged.verifier_version, judged.threshold, judged.correct) == ("price", "3", 0.5, False)
+
+
+def test_a_share_of_what_was_accepted_is_judged_again(conversation: Conversation) -> None:
+    names = [f"t-{number}" for number in range(40)]
+    drawn = [shop(conversation, ["7"], share=0.25, name=name)[0].correct for name in names]
+    assert 3 <= drawn.count(False) <= 18
+    assert drawn.count(None) == 40 - drawn.count(False)
+    assert drawn == [shop(conversation, ["7"], share=0.25, name=name)[0].correct for name in names]
+    assert shop(conversation, ["6"])[0].correct is None, "it was not accepted"
+
+
+FAILURES = [
+    ("reset", ["7"], "lost", 0, 0.0, Loss(reason="shop.reset died", attempts=0, failed=True)),
+    ("look", ["look", "7"], "truncated", 1, 0.0, None),
+    ("recheck", ["7"], "finished", 1, 0.5, None),
+]
+
+
+@pytest.mark.parametrize(("fail_at", "answers", "outcome", "turns", "reward", "loss"), FAILURES)
+def test_an_environment_that_fails_ends_the_trajectory(
+    conversation, fail_at, answers, outcome, turns, reward, loss
+) -> None:
+    trajectory, _ = shop(conversation, answers, fail_at=fail_at)
+    assert (trajectory.outcome, trajectory.turns, trajectory.reward, trajectory.loss) == (outcome, turns, reward, loss)
+    assert (trajectory.reason, trajectory.correct) == (f"shop.{fail_at} died", None)
+    assert trajectory_event(trajectory, 2).reason == trajectory.reason
+
+
+def test_an_endless_trajectory_is_cut_off(conversation: Conversation) -> None:
+    trajectory, prompts = shop(conversation, ["look"] * 4)
+    assert (trajectory.outcome, trajectory.turns, len(prompts)) == ("truncated", 3, 3)
+    assert trajectory.mask[-1], "nothing is read that no answer follows"

@@ -4,12 +4,12 @@ import pytest
 
 from rose import client
 from rose.config import TaskConfig
-from rose.runtime.rollout.players import Game, Players
+from rose.runtime.rollout.players import Game, Players, Task
 from tests.client.fleet import MODEL, fleet
 from tests.runtime.training.frozenlake_fleet import engine
 
-GAMES = [Game(trajectory_id=f"g{n // 4}-{n}", group_id=f"g{n // 4}", map_seed=n // 4, number=n) for n in range(8)]
-TASK = TaskConfig(size=3, turns_max=3, trajectories_max=4)
+GAMES = [Game(trajectory_id=f"g{n // 4}-{n}", group_id=f"g{n // 4}", seed=n // 4, number=n) for n in range(8)]
+TASK = Task(TaskConfig(size=3, turns_max=3, trajectories_max=4))
 
 
 def announced(service):
@@ -30,7 +30,7 @@ def test_games_are_played_and_played_again_under_other_names_until_the_run_is_cl
     moving = engine(tmp_path / "staging")
     moving.fetch = None
     with fleet(tmp_path / "state", moving) as service, announced(service) as run:
-        with Players(run.address, TASK, 1.0) as players:
+        with Players(run.address, TASK, None, 1.0) as players:
             players.play(0, 0, GAMES)
             played = collect(players, len(GAMES))
             assert sorted(item.game.trajectory_id for item in played) == [game.trajectory_id for game in GAMES]
@@ -47,7 +47,7 @@ def test_what_is_still_played_is_given_up_at_the_end(tmp_path):
     moving = engine(tmp_path / "staging", pause_s=1.0)
     moving.fetch = None
     with fleet(tmp_path / "state", moving) as service, announced(service) as run:
-        with Players(run.address, TASK, 1.0) as players:
+        with Players(run.address, TASK, None, 1.0) as players:
             players.play(0, 0, GAMES)
             while not moving.requests:
                 time.sleep(0.01)

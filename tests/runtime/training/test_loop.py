@@ -10,10 +10,8 @@ import pytest
 from rose import config
 from rose.client import Run
 from rose.events import Step
-from rose.runtime.rollout.agent import trajectory_of
-from rose.runtime.rollout.frozenlake import Episode
 from rose.runtime.rollout.players import Game, Played
-from rose.runtime.rollout.trajectory import Loss
+from rose.runtime.rollout.trajectory import Loss, Trajectory, Verifier
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -145,11 +143,23 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
 
 def played(name, *, lost=False, failed=False):
     loss = Loss(reason="why", attempts=int(failed), failed=failed) if lost else None
-    episode = Episode(config.TaskConfig(), seed=0)
-    trajectory = replace(
-        trajectory_of(episode, name, "r-s0-g0", 0, duration_ns=1, loss=loss), outcome="lost" if lost else "finished"
+    trajectory = Trajectory(
+        trajectory_id=name,
+        group_id="r-s0-g0",
+        step=0,
+        task="frozenlake",
+        outcome="lost" if lost else "finished",
+        ids=[1],
+        mask=[False],
+        logprobs=[0.0],
+        versions=[-1],
+        reward=0.0,
+        verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0),
+        turns=0,
+        duration_ns=1,
+        loss=loss,
     )
-    return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", map_seed=0, number=0), trajectory=trajectory)
+    return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", seed=0, number=0), trajectory=trajectory)
 
 
 def test_a_game_is_given_up_once_engines_failed_at_it_and_its_step_has_others():

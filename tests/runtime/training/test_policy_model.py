@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from rose.runtime.engines.cpu import define_torchvision
 from rose.runtime.training.policy_model import Policy, PolicyShape
@@ -18,7 +20,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_same_logits_as_transformers(checkpoint: Path) -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_same_logits_as_transformers(checkpoint: Path, tied: bool) -> None:
+    Policy(replace(SHAPE, tie_word_embeddings=tied), seed=1).save(checkpoint)
     if not torch.cuda.is_available():
         define_torchvision()
     from transformers import LlamaForCausalLM
@@ -42,8 +46,18 @@ def test_checkpoint_round_trip_is_exact_in_bfloat16(checkpoint: Path) -> None:
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
 
 
+def test_tied_weights_are_one_tensor_and_are_published_once(checkpoint: Path) -> None:
+    Policy(replace(SHAPE, tie_word_embeddings=True), seed=1).save(checkpoint)
+    with safe_open(checkpoint / "model.safetensors", "pt") as kept:
+        names = set(kept.keys())
+    loaded = Policy.load(checkpoint)
+    assert set(loaded.weights()) == names
+    assert "lm_head.weight" not in names
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
 def test_another_architecture_is_refused(checkpoint: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
-    (checkpoint / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
-    with pytest.raises(ValueError, match="tie_word_embeddings is True"):
+    (checkpoint / "config.json").write_text(json.dumps({**config, "attention_bias": True}))
+    with pytest.raises(ValueError, match="attention_bias is True"):
         Policy.load(checkpoint)

@@ -1,0 +1,76 @@
+"""Messages of an environment as the model's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rose.errors import UserError
+
+Messages = Sequence[Mapping[str, str]]
+
+#: A finished exchange: what a template writes between an answer and the next one does not depend on earlier messages.
+_ANSWERED = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]
+
+
+class ConversationError(UserError):
+    """The rollout model has no tokenizer with a chat template."""
+
+
+class Conversation:
+    """Turns messages into token ids by the chat template of a checkpoint. Sampled tokens stay as they are, so that
+    their log probabilities hold. Raises ConversationError."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from rose.runtime.engines import cpu
+
+        cpu.define_torchvision()
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint)
+        except (OSError, ValueError) as error:
+            raise ConversationError(_message(checkpoint, str(error).partition("\n")[0])) from None
+        if self._tokenizer.chat_template is None or self._tokenizer.eos_token is None:
+            raise ConversationError(_message(checkpoint, "its tokenizer has no chat template or no end-of-text token"))
+        self._end: str = self._tokenizer.eos_token
+        self.stop_token_ids: list[int] = [self._tokenizer.eos_token_id]
+
+    def opening(self, observation: str | Messages) -> list[int]:
+        return self._ids(self._render(_messages(observation), answers=True))
+
+    def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
+        """Return the tokens between the answer `answer_ids` and the next answer."""
+        before = self._render(_ANSWERED, answers=False)
+        ended = before.rfind(self._end)
+        whole = self._render([*_ANSWERED, *_messages(observation)], answers=True)
+        # Whatever the template has after an answer's end belongs to the reply; a cut answer lacks its end too.
+        kept = len(before) if ended < 0 else ended + len(self._end)
+        end = [] if ended < 0 or (answer_ids and answer_ids[-1] in self.stop_token_ids) else self.stop_token_ids
+        return [*end, *self._ids(whole[kept:])]
+
+    def text(self, answer_ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(answer_ids, skip_special_tokens=True)
+        return text
+
+    def _render(self, messages: Messages, *, answers: bool) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=answers
+        )
+        return text
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+
+def _messages(observation: str | Messages) -> Messages:
+    return [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+
+
+def _message(checkpoint: Path, why: str) -> str:
+    return (
+        f"task.environment speaks text, and rollout.model in {checkpoint} cannot read it ({why}): name a chat model, "
+        "such as 'smollm2-135m-instruct'"
+    )
