@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
 from rose.runtime.scheduling.turns.answer import Tokens, array
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
+from rose.runtime.weight_version import weights_name
 
 KEY_GRACE_S = 10.0  # A turn with a key continues for this long after its client left, who may return.
 #: Waiting time of one attempt without tokens counts up to this: a death after long work must not end the turn.
@@ -245,7 +247,18 @@ def _answer(turn: Turn, tokens: Tokens, meta: Mapping[str, object]) -> dict[str,
         "prompt_tokens": turn.request.prompt.count,
         "rose": {"attempts": turn.attempts, "versions": tokens.versions},
     }
+    if len(turn.attempts) > 1:  # The engine names the weights of the last attempt's tokens alone.
+        more["weight_versions"] = _spans(turn.run_id, tokens.versions)
     return {"output_ids": array(tokens.ids), "meta_info": {**meta, **more}}
+
+
+def _spans(run_id: str, versions: Sequence[int]) -> list[dict[str, Any]]:
+    spans, start = list[dict[str, Any]](), 0
+    for version, alike in groupby(versions):
+        end = start + len(list(alike))
+        spans.append({"version": weights_name(run_id, version), "start": start, "end": end})
+        start = end
+    return spans
 
 
 def _failure(message: str, turn: Turn) -> dict[str, Any]:

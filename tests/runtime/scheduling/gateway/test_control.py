@@ -38,6 +38,16 @@ async def test_a_paused_run_keeps_its_tokens_and_goes_on(speaking):
         (status, made), (_, other) = await turn, await later
         assert (status, len(made["output_ids"]), len(other["output_ids"])) == (200, 30, 30)
         assert [one["outcome"] for one in made["meta_info"]["rose"]["attempts"]] == ["preempted", "completed"]
+        plain = {"input_ids": [3], "sampling_params": {"max_new_tokens": 30}}
+        run_id = next(iter(server.controller.runs)).run_id
+        turn = asyncio.create_task(post(session, f"/runs/{run_id}/generate", plain))
+        await until(lambda: engine.running)
+        await asyncio.sleep(0.1)
+        for path in ("/pause_generation", "/continue_generation"):
+            assert (await post(session, path, {"mode": "keep"}))[0] == 200
+        _, made = await turn
+        assert len(made["meta_info"]["rose"]["attempts"]) > 1
+        assert made["meta_info"]["weight_versions"] == [{"version": f"{run_id}/0", "start": 0, "end": 30}]
 
 
 @pytest.mark.parametrize("where", ["on an engine", "in the queue"])
