@@ -24,6 +24,7 @@ _REPEAT_S = 0.25  # An abort can overtake its turn, so it is repeated at this in
 #: Every engine would refuse such a turn. Other errors are the engine's own: another engine on the port asks for its own
 #: token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
+_IDLE_S = 1.0
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -57,8 +58,8 @@ class _Reply:
 
 class EngineCalls:
     def __init__(self) -> None:
-        # One connection per request: an engine may close an idle one just as the next request goes out.
-        connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=watched_socket)
+        # SGLang closes a connection that was idle for 5 s: then none may be chosen for a request.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=watched_socket)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
         )

@@ -368,7 +368,7 @@ async def _answer(
 ) -> Response:
     if not stream:
         with Client(request.scope) as client:
-            return JSONResponse(await answer(client))
+            return Response(msgspec.json.encode(await answer(client)), media_type="application/json")
     made = events()
     try:
         first = await anext(made)  # A request that fails before its first token gets a plain answer.

@@ -150,14 +150,19 @@ def _opened(run: Run, request: Request) -> Response:
 
 def is_turn(scope: Scope) -> bool:
     path = str(scope["path"])
-    return scope["method"] == "POST" and path.endswith(_GENERATE) and path.startswith(_RUNS) and path.count("/") == 3
+    of_run = path.endswith(_GENERATE) and path.startswith(_RUNS) and path.count("/") == 3
+    return scope["method"] == "POST" and (of_run or path == _GENERATE)
+
+
+def run_of_turn(scope: Scope) -> str | None:
+    return str(scope["path"])[len(_RUNS) : -len(_GENERATE)] or None
 
 
 async def answer_turn(
     controller: Controller, request: requests.TurnRequest, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer one turn without Starlette's routing: this is by far the most frequent request."""
-    run_id = str(scope["path"])[len(_RUNS) : -len(_GENERATE)]
+    """Answer one turn of a run, by its own path."""
+    run_id = str(run_of_turn(scope))
     now_ns = monotonic_ns()
     run = controller.runs.hear(run_id, now_ns)
     check_team(token_of(scope), run)

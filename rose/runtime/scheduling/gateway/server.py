@@ -118,13 +118,13 @@ class Gateway:
             if state is not None:
                 self._origins = FolderOrigins(self.controller, state / "origins", host, checkpoint)
         self._service = Service(self.controller, self._texts, self._origins)
+        self._apis = Paths(self._service)
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)
 
     def application(self) -> Starlette:
-        apis = Paths(self._service)
         return Starlette(
-            routes=[*paths.routes(self.controller), *apis.of(), *apis.of("/runs/{run_id}")],
+            routes=[*paths.routes(self.controller), *self._apis.of(), *self._apis.of("/runs/{run_id}")],
             exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
         )
 
@@ -154,12 +154,7 @@ class Gateway:
                 await refused(scope, receive, send)
             elif paths.is_turn(scope):
                 try:
-                    body = await bodies.read(receive)
-                    session = any(_sent(scope, name.encode()) for name in bodies.SESSIONS)
-                    if session or (request := read_turn(body)) is None:
-                        await self._application(scope, bodies.again(body, receive), send)
-                    else:
-                        await paths.answer_turn(self.controller, request, scope, receive, send)
+                    await self._answer_turn(scope, receive, send)
                 except _REFUSED as error:
                     await _refusal(error, str(scope["path"]))(scope, receive, send)
             else:
@@ -171,6 +166,17 @@ class Gateway:
                 raise
             with suppress(RuntimeError):  # The time to stop is over. A stream that has begun breaks off.
                 await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
+
+    async def _answer_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer `/generate` without Starlette's routing: these are by far the most frequent requests."""
+        body, run_id = await bodies.read(receive), paths.run_of_turn(scope)
+        named = any(_sent(scope, name.encode()) for name in bodies.SESSIONS)
+        if run_id is not None and not named and (request := read_turn(body)) is not None:
+            await paths.answer_turn(self.controller, request, scope, receive, send)
+            return
+        scope["path_params"] = {} if run_id is None else {"run_id": run_id}
+        answer = await self._apis.generate(Request(scope, bodies.again(body, receive)))
+        await answer(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
         host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))

@@ -185,7 +185,10 @@ class Service:
         assert service is not None
         if len(wanted) > 1 and (key := wanted[0].labels.key) is not None:
             raise RequestError(f"rose.key is {key!r}, and the request asks for {len(wanted)} turns: a key is of one")
-        making = [asyncio.create_task(service.generate(turn, load, client)) for turn in self.turns(run, wanted)]
+        turns = self.turns(run, wanted)
+        if len(turns) == 1:
+            return [_made(await service.generate(turns[0], load, client), wanted[0])]
+        making = [asyncio.create_task(service.generate(turn, load, client)) for turn in turns]
         try:
             outcomes = await asyncio.gather(*making)
             return [_made(outcome, one) for outcome, one in zip(outcomes, wanted, strict=True)]

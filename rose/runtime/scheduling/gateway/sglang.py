@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ _TAKEN = frozenset(
         *("weight_version", "session_id", "conversation_id", "routing_key", "model", *_TO_ENGINES, *_HARMLESS),
     }
 )
+_TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
 _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
 
@@ -123,9 +124,10 @@ async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> 
     """Return a prompt's token ids. Raises RequestError."""
     if isinstance(prompt, str) and prompt and where != "input_ids":
         return await (await service.texts(run)).encode(prompt)
-    if isinstance(prompt, list) and prompt and all(type(one) is int and 0 <= one < 1 << 31 for one in prompt):
-        return prompt
-    raise RequestError(f"{where} must be a text that is not empty, or a list of token ids, none negative")
+    try:
+        return msgspec.convert(prompt, _TokenIds)
+    except msgspec.ValidationError:
+        raise RequestError(f"{where} must be a text that is not empty, or a list of token ids, none negative") from None
 
 
 def _names(rid: object, count: int) -> list[str]:

@@ -126,7 +126,10 @@ class TurnQueue:
             turn = item.turn
             if (avoid := turn.avoids(self._table, now_ns)) in nowhere:
                 continue
-            prefix = self._trajectories.engine(turn.trajectory)
+            own = self._trajectories.engine(turn.trajectory)
+            # Trajectories of a group begin with the same prompt.
+            alike = f"{run_id}#{hash(turn.request.prompt.text)}"
+            prefix = own or self._trajectories.engine(alike)
             placement = self._place(TurnFacts(prefix, version_min, avoid), facts.values(), now_ns)
             if placement.engine_id is None:
                 nowhere.add(avoid)
@@ -145,6 +148,8 @@ class TurnQueue:
             )
             worker.take(taken)
             turn.placed = worker, taken
+            if own is None:
+                self._trajectories.completed(alike, placement.engine_id)
             item.placed.set_result(Placed(worker, taken, reason, now_ns - item.since_ns))
             facts[placement.engine_id] = worker.facts
             placed.append(index)

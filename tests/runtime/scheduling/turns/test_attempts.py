@@ -7,7 +7,7 @@ from aiohttp import web
 from rose.client.generation import GenerationLost
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
-from rose.runtime.scheduling.engines import workers
+from rose.runtime.scheduling.engines import engine_calls, workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turns
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve, until
@@ -99,6 +99,39 @@ async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, mes
         assert len(lost.value.attempts) == 1
 
 
+class CountingEngine(FakeEngine):
+    def __init__(self):
+        super().__init__()
+        self.connections = []
+
+    async def generate(self, request):
+        self.connections.append(request.transport)
+        return await super().generate(request)
+
+
+async def test_a_connection_is_used_again_unless_it_was_idle_for_so_long_that_the_engine_may_close_it(monkeypatch):
+    monkeypatch.setattr(engine_calls, "_IDLE_S", 0.3)
+    engine = CountingEngine()
+    async with serve(engine) as url, play() as run:
+        await run.beat(run.report(url))
+        for pause_s in (0.0, 0.0, 0.5, 0.0):
+            await asyncio.sleep(pause_s)
+            await run.turn(1)
+    assert [engine.connections.index(one) for one in engine.connections] == [0, 0, 2, 2]
+
+
+async def test_the_first_turns_of_a_group_go_where_their_prompt_is_cached():
+    async with serve(FakeEngine()) as url, play() as run:
+        await run.beat(run.report(url, "one"), run.report(url, "other"))
+        went = []
+        for prompt in ([1, 2], [1, 2], [3, 4], [1, 2]):
+            _, answer = await run.post({"input_ids": prompt})
+            (attempt,) = answer["meta_info"]["rose"]["attempts"]
+            went.append((attempt["engine_id"], attempt["placement"] == "prefix"))
+        assert [prefix for _, prefix in went] == [False, True, False, True]
+        assert went[0][0] == went[1][0] == went[3][0]
+
+
 async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_attempt_says_why():
     engines = {
         "answered 500: out of memory": BrokenEngine(500, "out of memory"),
@@ -109,11 +142,11 @@ async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_attempt_say
         "could not be reached: ": None,
     }
     async with serve(FakeEngine()) as url, play() as run, AsyncExitStack() as stack:
-        for error, engine in engines.items():
+        for number, (error, engine) in enumerate(engines.items()):
             away = f"http://127.0.0.1:{free_port()}"
             broken_url = away if engine is None else await stack.enter_async_context(serve(engine))
             await run.beat(run.report(broken_url, error, capacity=100), run.report(url, "sound", capacity=1))
-            status, answer = await run.post({"input_ids": [1]})
+            status, answer = await run.post({"input_ids": [number]})
             assert status == 200
             first, second = answer["meta_info"]["rose"]["attempts"]
             assert (first["engine_id"], first["outcome"]) == (error, "failed")
