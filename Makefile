@@ -30,7 +30,7 @@ dashboard: $(READY)  ## the dashboard on the newest ledger, or on the sample one
 	@$(BIN)/rose dashboard
 
 gpu-kit: $(READY)  ## build/gpu-kit: what a GPU host with no network needs beside its own torch; 60 MB at most
-	@$(BIN)/python -m benchmarks.gpu_kit
+	@$(BIN)/python -m deploy.gpu_kit
 
 format: $(READY)
 	@$(BIN)/ruff format .

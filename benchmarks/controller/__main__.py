@@ -1,18 +1,19 @@
-"""`python -m benchmarks.controller`: what a borrowed token costs in controller CPU, beside forwarding alone."""
+"""`python -m benchmarks.controller`: what a borrowed token costs in controller CPU."""
 
-import json
+import asyncio
+import random
 import shutil
-import subprocess
-import sys
 import tempfile
-import urllib.request
+import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
+import uvloop
 
+from benchmarks import parts
+from benchmarks.parts import Client
 from benchmarks.shared import arguments, measured
 from rose.accept.report import ROOT, Report, phase
 from rose.ledger import catalog
@@ -30,7 +31,9 @@ ORDER BY arrived_us
 
 RATE = 200.0  #: Turns a second for which the target holds.
 RECORDED, EVEN = "as a live run sent them", "evenly spaced"
-WAYS = ("bare proxy", "controller")
+ENGINES = 4
+CAPACITY = 64  #: Turns at once on one engine.
+TURN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,81 +83,53 @@ def main() -> None:
 
 
 def measure(report: Report, load: Load, seconds: float, rate: float, folder: Path) -> None:
-    figures: dict[str, dict[str, Any]] = {}
     # Reading arrivals keeps a core busy, so it comes before the measuring.
     warm_up, arrivals = even(rate, min(2.0, seconds)), (recorded if load.arrivals == RECORDED else even)(rate, seconds)
-    for way in WAYS:
-        with phase(f"{way}, {load}"):
-            figures[way] = _measure(way, load, warm_up, arrivals, folder / f"load-{LOADS.index(load)}")
-        # A host that is too busy to send turns at the rate does not make them cheaper.
-        figures[way]["cpu_share"] = figures[way]["cpu_s"] / max(1, figures[way]["turns"]) * rate
+    with phase(str(load)):
+        figures = _measure(load, warm_up, arrivals, folder / f"load-{LOADS.index(load)}")
+    # A host that is too busy to send turns at the rate does not make them cheaper.
+    figures["cpu_share"] = figures["cpu_s"] / max(1, figures["turns"]) * rate
     report.detail[str(load)] = figures
     if load in LOADS[:2]:
         name = f"CPU of the controller at {rate:g} turns a second, {load}"
-        report.claim(name, figures["controller"]["cpu_share"], "of a core", 0.10, "lower")
-        report.claim(f"turns that failed, {load}", figures["controller"]["failed"], "turns", 0, "lower")
-    shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in WAYS)
-    echo(f"of a core at {rate:g} turns a second, {load}: {shares}", err=True)
+        report.claim(name, figures["cpu_share"], "of a core", 0.10, "lower")
+        report.claim(f"turns that failed, {load}", figures["failed"], "turns", 0, "lower")
+    echo(f"of a core at {rate:g} turns a second, {load}: {figures['cpu_share']:.1%}", err=True)
 
 
-def _measure(way: str, load: Load, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, Any]:
+def _measure(load: Load, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, float]:
     engine_port, port = free_port(), free_port()
     with ExitStack() as stack:
-        _start(stack, "engines", engine_port, load.output)
-        if way == "controller":
-            process = _start(stack, "controller", port, folder)
-            run_id = _open_run(port)
-            _start(stack, "agents", port, engine_port, run_id)
-            path = f"/runs/{run_id}/generate"
-        else:
-            process = _start(stack, "bare", port, engine_port)
-            path = "/generate"
-        _send(port, path, warm_up, load)  # The warm-up pays for connections, deferred imports and a first segment.
-        before = _cpu_s(process)
-        figures = _send(port, path, arrivals, load)
+        engine = parts.start(stack, "engine", engine_port, load.output, TURN_S)
+        process = parts.start(stack, "controller", port, folder)
+        run_id = parts.open_run(port)
+        parts.start(stack, "agents", port, run_id, CAPACITY, *[f"{engine_port}:{engine.pid}"] * ENGINES)
+        path = f"/runs/{run_id}/generate"
+        # The warm-up pays for connections, deferred imports and a first segment.
+        uvloop.run(_send(port, path, warm_up, load.prompt))
+        before = parts.cpu_s(process.pid)
+        done = uvloop.run(_send(port, path, arrivals, load.prompt))
         # Heartbeats, ticks and writes of all that time count, an interpreter's start does not.
-        figures["cpu_s"] = _cpu_s(process) - before
-    return figures
+        return {"turns": done[200], "failed": done.total() - done[200], "cpu_s": parts.cpu_s(process.pid) - before}
 
 
-def _send(port: int, path: str, arrivals: list[float], load: Load) -> dict[str, Any]:
-    words = _command("clients", port, path, load.prompt)
-    done = subprocess.run(words, cwd=ROOT, input=json.dumps(arrivals).encode(), stdout=subprocess.PIPE, check=True)
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
+async def _send(port: int, path: str, arrivals: list[float], prompt: int) -> Counter[int]:
+    """Send a turn at each of these seconds, without waiting for earlier turns; return how many had each status."""
+    ids, idle, statuses = random.choices(range(30_000), k=prompt), list[Client](), Counter[int]()
 
+    async def one(number: int) -> None:
+        turn = {"trajectory_id": f"t{number % 500}", "group_id": "g", "step": 1, "key": f"k{number}-{time.time_ns()}"}
+        body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 4096}, "rose": turn}
+        client = idle.pop() if idle else await Client.connect(port)
+        statuses[await client.ask(parts.http_post(path, body, ""))] += 1
+        idle.append(client)
 
-def _open_run(port: int) -> str:
-    opened = _post(port, "/runs", {"name": "benchmark", "model": "stand-in", "expires_s": 600})
-    _post(port, f"/runs/{opened['run_id']}/versions", {"fence": opened["fence"], "version": 0, "url": "http://store"})
-    return str(opened["run_id"])
-
-
-def _post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as response:
-        answer: dict[str, Any] = json.loads(response.read())
-    return answer
-
-
-def _start(stack: ExitStack, part: str, *given: object) -> subprocess.Popen[bytes]:
-    """Start a part that ends with the stack, and return once it is ready."""
-    process = subprocess.Popen(_command(part, *given), cwd=ROOT, stdout=subprocess.PIPE)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
-    assert process.stdout is not None
-    if not process.stdout.readline():
-        raise RuntimeError(f"{part} did not start")
-    return process
-
-
-def _command(part: str, *given: object) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.controller.parts", part, *map(str, given)]
-
-
-def _cpu_s(process: subprocess.Popen[bytes]) -> float:
-    times = psutil.Process(process.pid).cpu_times()
-    return float(times.user + times.system)
+    began, running = time.perf_counter(), []
+    for number, after_s in enumerate(arrivals):
+        await asyncio.sleep(max(0.0, began + after_s - time.perf_counter()))
+        running.append(asyncio.create_task(one(number)))
+    await asyncio.gather(*running)
+    return statuses
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dashboard import browser
-from benchmarks.dashboard.browser import Screen
 from benchmarks.dashboard.visitor import Visitor
 from benchmarks.shared import arguments, measured
 from benchmarks.traffic import Fleet, close_epochs
 from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
+from tests.dashboard import browser
+from tests.dashboard.browser import Screen
 
 #: Each fleet, with about this many events, and the most seconds until a page's first figure.
 SIZES = {"1 million events": (Fleet(64, 6_000), 2.0), "10 million events": (Fleet(128, 30_000), 3.0)}

@@ -9,9 +9,9 @@ from typing import Any
 
 from PIL import Image
 
-from benchmarks.dashboard import browser
-from benchmarks.dashboard.browser import Screen
 from rose.accept.report import ROOT, phase
+from tests.dashboard import browser
+from tests.dashboard.browser import Screen
 
 HEIGHT_MAX_PX = 3600  #: Taller pages are cut off there; the rest is tables.
 FIRST, FIRST_PX = ("Overview", "Fleet now"), 1100  #: The pages of which the README shows the top.

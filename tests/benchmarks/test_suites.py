@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,21 @@ import pytest
 from benchmarks import shared
 from benchmarks.coverage import __main__ as coverage
 from benchmarks.coverage.shown import Shown
-from benchmarks.dashboard import browser
+from benchmarks.gateway import __main__ as gateway
+from benchmarks.gateway import sides
 from benchmarks.ledger import scale
 from benchmarks.traffic import MIX, Fleet, close_epochs
 from rose.accept.report import ROOT, Report
 from rose.ledger.verify import verify
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
+from tests.dashboard import browser
 from tests.runtime import hosts
 
 RESULTS = ROOT / "benchmarks" / "results"
 SEEN_BY_A_BROWSER = pytest.mark.skipif(not browser.is_there(), reason=browser.MISSING)
 ON_HOSTS = pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
+WITH_ROUTER = pytest.mark.skipif(not find_spec("sglang_router"), reason=f"install {sides.ROUTER} beside ROSE")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
 
 
@@ -36,6 +40,8 @@ TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the dev
         ("ledger", ["--folder", "."]),
         ("transfer", ["--folder", "."]),
         ("coverage", ["--ledgers", "12"]),
+        ("controller", []),
+        pytest.param("gateway", [], marks=WITH_ROUTER),
         pytest.param("dashboard", ["--folder", "."], marks=SEEN_BY_A_BROWSER),
         pytest.param("coserve", [], marks=[pytest.mark.live, TWO_CORES]),
         pytest.param("faults.runs", ["--engines", "stand-in"], marks=[pytest.mark.live, ON_HOSTS]),
@@ -52,6 +58,14 @@ def test_the_quick_form_runs_and_claims(tmp_path: Path, suite: str, options: lis
     assert [claim for claim in counted if not claim["holds"]] == []
     assert len(claimed) > 1
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"], "a suite leaves nothing but its report"
+
+
+def test_a_missing_router_is_named_with_the_way_to_install_it(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["gateway", "--quick", "--router", "/bin/false"])
+    with pytest.raises(SystemExit) as ended:
+        gateway.main()
+    assert ended.value.code == 1
+    assert sides.ROUTER in capsys.readouterr().err
 
 
 def test_parts_are_measured_in_folders_that_are_removed(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.dashboard import browser as chromium
-from benchmarks.dashboard.browser import Screen, wait_for
 from dashboard import format as words
 from rose import events
+from tests.dashboard import browser as chromium
+from tests.dashboard.browser import Screen, wait_for
 
 #: Pages on which this ledger has nothing to draw.
 WITHOUT_CHARTS = {"Borrowing", "Runs", "Books", "Trust"}

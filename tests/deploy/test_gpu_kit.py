@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_kit as kit
+from deploy import gpu_kit as kit
 from rose.accept.report import ROOT
 
 REQUIREMENTS = ROOT / "requirements"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu_kit`: a folder for a GPU host that has CUDA torch and no network.
+"""`python -m deploy.gpu_kit`: a folder for a GPU host that has CUDA torch and no network.
 
 It has the wheels of `requirements/gpu-native.txt` without the parts that are never imported, ROSE, its tests and a
 model's shape. Its `accept.sh` unpacks it and proves ROSE on that host.
