@@ -25,10 +25,6 @@ TOOLS: list[Any] = [
 ]
 
 
-def add(a: float = 0, b: float = 0) -> float:
-    return a + b
-
-
 def solve(client: OpenAI, model: str, question: str, turns_max: int = 4) -> str:
     """Ask until the model answers without calling a tool."""
     messages: list[Any] = [{"role": "user", "content": question}]
@@ -39,7 +35,7 @@ def solve(client: OpenAI, model: str, question: str, turns_max: int = 4) -> str:
         if not message.tool_calls:
             break
         for call in message.tool_calls:
-            result = add(**json.loads(call.function.arguments))
+            result = sum(json.loads(call.function.arguments).values())
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
     return str(messages[-1]["content"])
 
@@ -50,7 +46,8 @@ def main(model: str) -> None:
     print("completion:", made.choices[0].text)
     print("log probabilities:", made.choices[0].logprobs.token_logprobs)
     hello: list[Any] = [{"role": "user", "content": "Say hello."}]
-    print("chat:", client.chat.completions.create(model=model, messages=hello, max_tokens=16).choices[0].message.content)
+    answer = client.chat.completions.create(model=model, messages=hello, max_tokens=16)
+    print("chat:", answer.choices[0].message.content)
     print("tools:", solve(client, model, "How much is 2 + 3?"))
     stream = client.chat.completions.create(model=model, messages=hello, max_tokens=16, stream=True)
     print("stream:", "".join(part.choices[0].delta.content or "" for part in stream if part.choices))
