@@ -126,6 +126,7 @@ ENGINES = (
 #: The demo comes before other real engines and hosts: beside them it takes twice as long, and trains all the while.
 LONGEST_FIRST = (
     "runtime/service/test_demo.py",
+    "examples/test_live.py",
     "dashboard/test_screens.py",
     "sql/test_queries.py",
     "pricing/spend/test_cost.py",

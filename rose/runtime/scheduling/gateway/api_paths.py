@@ -49,11 +49,13 @@ class Paths:
             ("/generate", self.generate, ["POST", "PUT"]),
             *((path, self.server_info, ["GET"]) for path in ("/server_info", "/get_server_info")),
             *((path, self.model_info, ["GET"]) for path in ("/model_info", "/get_model_info")),
-            *((path, self.ready, ["GET"]) for path in ("/health_generate", "/ready", "/liveness")),
+            *((path, self.ready, ["GET"]) for path in ("/health", "/health_generate", "/ready", "/liveness")),
+            ("/get_weight_version", self.weight_version, ["GET"]),
             *((path, self.loads, ["GET"]) for path in ("/v1/loads", "/get_load", "/get_loads")),
             ("/workers", self.workers, both),
             ("/workers/{worker:path}", self.worker, ["GET", "PUT", "DELETE"]),
             ("/flush_cache", self.flush_cache, both),
+            ("/reset_prefix_cache", self.reset_prefix_cache, ["POST"]),
             ("/abort_request", self.abort, ["POST"]),
             *((path, self.pause, ["POST"]) for path in ("/pause_generation", "/pause")),
             *((path, self.go_on, ["POST"]) for path in ("/continue_generation", "/resume")),
@@ -96,16 +98,16 @@ class Paths:
         )
 
     async def models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": self._models(request)})
+        return JSONResponse({"object": "list", "data": await self._models(request)})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        for model in self._models(request):
+        for model in await self._models(request):
             if model["id"] == name:
                 return JSONResponse(model)
         raise ApiError(404, f"there is no model {name!r}", "model")
 
-    def _models(self, request: Request) -> list[dict[str, Any]]:
+    async def _models(self, request: Request) -> list[dict[str, Any]]:
         service = self._service
         runs = [run for run in self._controller.runs if run.is_open and may_use(token_of(request.scope), run)]
         found: list[tuple[str, str | None, int]] = [(name, None, 0) for name in service.models]
@@ -118,6 +120,7 @@ class Paths:
                 "created": created,
                 "root": model or name,
                 "parent": model,
+                "max_model_len": await service.context(model or name),
             }
             for name, model, created in found
         ]
@@ -148,7 +151,8 @@ class Paths:
 
     async def ready(self, _request: Request) -> Response:
         lacking = missing(self._controller, monotonic_ns())
-        return JSONResponse({"ready": not lacking, "missing": lacking}, status_code=503 if lacking else 200)
+        answer = {"ready": not lacking, "missing": lacking}
+        return JSONResponse(answer, 503, {"Retry-After": "1"}) if lacking else JSONResponse(answer)
 
     async def server_info(self, request: Request) -> Response:
         """Describe the fleet as one server. An engine here works alone: what it is made of is no client's concern."""
@@ -160,8 +164,11 @@ class Paths:
             "reason": "; ".join(lacking) or None,
             "applied": None if version is None else f"{info['run_id']}/weight_v{int(version):06}",
         }
-        sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1}
+        sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1, "enable_memory_saver": False}
         return JSONResponse({**info, **state, **sizes, "internal_states": [], "version": "rose"})
+
+    async def weight_version(self, request: Request) -> Response:
+        return JSONResponse({"weight_version": self._info(request)["weight_version"]})
 
     async def model_info(self, request: Request) -> Response:
         return JSONResponse(self._info(request))
@@ -234,6 +241,10 @@ class Paths:
             raise ApiError(400, f"the run has {turns} turns: they come first")
         return JSONResponse({"success": True, "message": "no cached prefix outlives its weights"})
 
+    async def reset_prefix_cache(self, _request: Request) -> Response:
+        """Agree at once: unlike `/flush_cache`, vLLM's path does not say whether the run is idle."""
+        return JSONResponse({})
+
     async def abort(self, request: Request) -> Response:
         body = await _json(request)
         sglang.check_known(body, frozenset({"rid", "abort_all", "abort_message"}))
@@ -274,9 +285,9 @@ class Paths:
         sglang.check_known(body, frozenset({*known, "is_async", "keep_pause", "torch_empty_cache", "step", "version"}))
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise RequestError(f"load_format is {str(body['load_format'])[:60]!r}: give auto, or leave it out")
-        path = body.get("model_path") or body.get("weight_dir")
-        if not (isinstance(path, str) and Path(path).is_absolute()):
-            raise RequestError(f"model_path is {str(path)[:60]!r}: give the full path of a checkpoint folder")
+        name = "weight_dir" if "weight_dir" in body else "model_path"
+        if not (isinstance(path := body.get(name), str) and Path(path).is_absolute()):
+            raise RequestError(f"{name} is {str(path)[:60]!r}: give the full path of a checkpoint folder")
         run = self._service.run_of(request.scope)
         origins = self._service.origins
         if origins is None:

@@ -10,7 +10,7 @@ from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
 
 REQUEST_BYTES_MAX = 64 << 20
 #: Headers by which clients and routers name a conversation, whose turns go where its prefix is cached.
-SESSIONS = ("x-session-id", "x-smg-routing-key", "x-conversation-id")
+SESSIONS = ("x-session-id", "x-session-affinity", "x-smg-routing-key", "x-conversation-id")
 
 
 class BodyTooLongError(Exception):

@@ -40,6 +40,7 @@ class _Sampling(BaseModel):
     include_stop_str_in_output: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None  # Only of the tokens that were made.
     detokenize: bool | None = None  # Only tokens are answered.
+    routed_experts_prompt_start: Count | None = None  # Says nothing unless routed experts are answered.
     prompt_logprobs: None = None
     bad_words: Annotated[list[Name], Field(max_length=0)] | None = None
     logit_bias: Biases | None = None
@@ -64,7 +65,7 @@ class GenerateRequest(BaseModel):
 
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 _NAMES |= {"include_stop_str_in_output": "no_stop_trim"}
-_OURS = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words"}
+_OURS = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words", "routed_experts_prompt_start"}
 
 
 @dataclass(frozen=True, kw_only=True)

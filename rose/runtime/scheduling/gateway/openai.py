@@ -162,7 +162,7 @@ class Answering:
     async def answer(self, client: Client) -> dict[str, Any]:
         made = await self.service.make(self.run, self.wanted, client)
         choices = [self._choice(number, one) for number, one in enumerate(made)]
-        return self._head(chunk=False) | {"choices": choices, "usage": self._usage(made)}
+        return self._head(choices, chunk=False) | {"usage": self._usage(made)}
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of a stream. Text that a stop string or a tool call may yet take away waits."""
@@ -177,12 +177,20 @@ class Answering:
             yield self._event([], usage=self._usage(list(last.values())))
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return json.dumps(self._head(chunk=True) | {"choices": choices} | more).encode()
+        return json.dumps(self._head(choices, chunk=True) | more).encode()
 
-    def _head(self, *, chunk: bool) -> dict[str, Any]:
+    def _head(self, choices: list[dict[str, Any]], *, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.chat else "text_completion"
         name = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
+        told: dict[str, Any] = {}
+        for choice in choices:
+            weights = choice.get("meta_info", {})
+            told |= {name: weights[name] for name in ("weight_version_start", "weight_version_end") if name in weights}
+            if self.chat and "prompt_token_ids" in choice:  # vLLM has them here for a chat: it has one prompt.
+                told["prompt_token_ids"] = choice.pop("prompt_token_ids")
         return {
+            "choices": choices,
+            **told,
             "id": name,
             "object": kind,
             "created": self.created,

@@ -218,6 +218,7 @@ def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
 
 _GENERATING = ("/generate", "/completions", "/tokenize", "/detokenize", "/abort_request")
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
+_SERVER_ERRORS = {503: "EngineUnavailable"}
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -225,12 +226,17 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _failure(
-    path: str, status: int, error: str, headers: dict[str, str] | None = None, param: str | None = None
+    path: str,
+    status: int,
+    error: str,
+    headers: dict[str, str] | None = None,
+    param: str | None = None,
+    kind: str | None = None,
 ) -> Response:
     """Return an error in the form of the path's API: the fleet's own, or OpenAI's, which SGLang's clients read too."""
     if paths.is_own(path):
         return failure(status, error, headers)
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = kind or ("invalid_request_error" if status < 500 else _SERVER_ERRORS.get(status, "server_error"))
     answer = {"message": error, "type": kind, "param": param, "code": status}
     return JSONResponse({"error": answer}, status_code=status, headers=headers)
 
@@ -241,7 +247,7 @@ def _refusal(error: Exception, path: str) -> Response:
         case ValidationError():
             return failure(400, _explain(error), param=".".join(map(str, error.errors()[0]["loc"])) or None)
         case ApiError():
-            return failure(error.status, str(error), error.headers, error.param)
+            return failure(error.status, str(error), error.headers, error.param, error.kind)
         case BodyTooLongError():
             return failure(413, f"a request has at most {bodies.REQUEST_BYTES_MAX} bytes")
         case HTTPException():

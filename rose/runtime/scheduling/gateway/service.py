@@ -32,15 +32,22 @@ _ANYONE = "anyone"
 
 
 class ApiError(UserError):
-    """An answer other than 200; `param` is the field, if one is to blame."""
+    """An answer other than 200; `param` is the field, if one is to blame, `kind` the error's name for programs."""
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(self, status: int, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.param = status, param
+        self.status, self.param, self.kind = status, param, kind
 
     @property
     def headers(self) -> dict[str, str]:
         return {"Retry-After": "1"} if self.status in (429, 503) else {}
+
+
+class NotReadyError(ApiError):
+    """No engine may make the tokens with the version that a request wants; it may be asked again."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(409, f"WeightVersionNotReady: {why}", kind="WeightVersionNotReady")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +79,8 @@ class Made:
         """Return the versions of its weights, as external rollout services name them."""
         if not self.versions:
             return {}
-        first, last = str(self.versions[0]), str(self.versions[-1])
-        return {"weight_version": last, "weight_version_start": first, "weight_version_end": last}
+        first, last = self.versions[0], self.versions[-1]
+        return {"weight_version": str(last), "weight_version_start": first, "weight_version_end": last}
 
 
 class Service:
@@ -93,6 +100,13 @@ class Service:
             raise ApiError(400, f"this controller has no texts of model {run.facts.model!r}: send token ids")
         await texts.ready()
         return texts
+
+    async def context(self, model: str) -> int | None:
+        """Return how many tokens a prompt and its answer may have together; None if unknown."""
+        if (texts := self._texts.get(model)) is None:
+            return None
+        await texts.ready()
+        return texts.context
 
     async def texts_or_none(self, run: Run) -> Texts | None:
         """Return the texts of the run's model; None for a model without a tokenizer."""
@@ -163,9 +177,9 @@ class Service:
         for one in wanted:
             least = one.labels.version_min if one.exact is None else one.exact
             if least is not None and least > (-1 if newest is None else newest):
-                raise ApiError(409, f"WeightVersionNotReady: version {least} of run {run.run_id!r} is not published")
+                raise NotReadyError(f"version {least} of run {run.run_id!r} is not published")
             if one.exact is not None and one.exact != newest:
-                raise ApiError(409, f"WeightVersionNotReady: run {run.run_id!r} is at version {newest}")
+                raise NotReadyError(f"run {run.run_id!r} is at version {newest}")
         if newest is None and self.origins is not None:
             self.origins.publish_checkpoint(run)
         return [
@@ -305,7 +319,7 @@ def _made(outcome: Outcome, wanted: Wanted) -> Made:
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
     if wanted.exact is not None and set(versions) - {wanted.exact}:
-        raise ApiError(409, f"WeightVersionNotReady: version {max(versions)} came while {wanted.exact} made the tokens")
+        raise NotReadyError(f"version {max(versions)} came while {wanted.exact} made the tokens")
     return Made(
         ids=answer["output_ids"],
         logprobs=[item[0] for item in meta["output_token_logprobs"]],

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, fleet, gateway, left_of, open_run, publish
 
 CALL = '{"name":"add","arguments":{"a":1}}'
-WORDS = ["<end>", "<user>", "<model>", "a", "b", "c", "d", "stop", "<tool_call>", CALL, "</tool_call>", "<tools>"]
+WORDS = ["<end>", "<user>", "<model>", "a", "b", "c", "d", "stop", "<tool_call>", CALL, "</tool_call>", "<tools>", "7"]
 TEMPLATE = (
     "{% if tools %}<tools> {% endif %}{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }} "
     "{% endfor %}{% if add_generation_prompt %}<model>{% endif %}"

@@ -105,7 +105,7 @@ async def test_a_version_that_is_not_there_is_not_ready_and_an_answer_names_its_
             status, made = await post(session, path, {"text": "a", "weight_version": wanted})
             assert (status, made["meta_info"]["weight_version_start"], made["meta_info"]["weight_version"]) == (
                 200,
-                "7",
+                7,
                 "7",
             )
         for wanted in ({"min_version": 8}, {"exact_version": 6}, {"exact_version": 8}):

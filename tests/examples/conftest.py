@@ -1,0 +1,3 @@
+from tests.runtime.scheduling.gateway.conftest import checkpoint, speaking
+
+__all__ = ["checkpoint", "speaking"]
