@@ -152,7 +152,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     checkpoint = make_checkpoint(folder / "words")
 
     def gateway() -> Gateway:
-        many = {"state": folder / "state", "writer": writer, "model": "m", "checkpoint": lambda _: checkpoint}
+        many = {"state": folder / "state", "writer": writer, "models": ["m"], "checkpoint": lambda _: checkpoint}
         return Gateway("127.0.0.1", port, **many)
 
     def open_run(**more: object) -> str:

@@ -28,14 +28,18 @@ BASE = "rose-serving"
 #: A trainer brings its own torch.
 TRAINER = (BASE, "torch")
 #: What parts that work inside of SGLang, or start it, find with it.
+TASKS = {"verifiers", "mcp"}  # Environments of other packages, which have their own.
 ENGINE = {"sglang", "zmq", "setproctitle", "cuda"}
 #: What parts may import at any time: requirements, and other packages.
 PARTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     **dict.fromkeys(("rose.config", "rose.tokens", "rose.runtime.service.console"), ((BASE,), set())),
-    "rose.client": (TRAINER, set()),
+    "rose.client": (TRAINER, {"transformers"}),  # For a callback of its trainer.
     **dict.fromkeys(("rose.runtime.coserving.attach", "rose.runtime.coserving.plugin"), (TRAINER, ENGINE)),
     **{
-        part: ((f"{BASE}[{extra.replace('gpu', 'runtime')}]",), ENGINE if extra in ("runtime", "gpu") else set())
+        part: (
+            (f"{BASE}[{extra.replace('gpu', 'runtime')}]",),
+            TASKS | ENGINE if extra in ("runtime", "gpu") else set(),
+        )
         for part, extra in EXTRAS.items()
     },
 }
