@@ -126,18 +126,14 @@ class Paths:
         ]
 
     async def tokenize(self, request: Request) -> Response:
-        body = await _json(request)
-        run = self._service.run_of(request.scope, body.pop("model", None))
-        texts = await self._service.texts(run)
-        sglang.check_known(
-            body, frozenset({"prompt", "messages", "tools", "add_special_tokens", "chat_template_kwargs"})
-        )
-        if isinstance(messages := body.get("messages"), list) and messages:
-            ids = await texts.chat(messages, body.get("tools"), **(body.get("chat_template_kwargs") or {}))
-        elif isinstance(prompt := body.get("prompt"), str):
-            ids = await texts.encode(prompt, special=bool(body.get("add_special_tokens", True)))
+        asked = openai.TokenizeRequest.model_validate_json(await read(request.receive))
+        texts = await self._service.texts(self._service.run_of(request.scope, asked.model))
+        if asked.messages is not None:
+            ids = await texts.chat(asked.messages, asked.tools, **(asked.chat_template_kwargs or {}))
+        elif asked.prompt is not None:
+            ids = await texts.encode(asked.prompt, special=asked.add_special_tokens)
         else:
-            raise RequestError(f"prompt is {str(body.get('prompt'))[:60]}: give a text, or messages")
+            raise RequestError("prompt is missing: give a text, or messages")
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": texts.context})
 
     async def detokenize(self, request: Request) -> Response:

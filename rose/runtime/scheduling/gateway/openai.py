@@ -124,6 +124,19 @@ class ChatRequest(_Request):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+class TokenizeRequest(BaseModel):
+    """A text or a conversation to make token ids of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name | None = None
+    prompt: Text | None = None
+    messages: Objects | None = None
+    tools: Objects | None = None
+    add_special_tokens: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
 def _grammar(wanted: Any) -> dict[str, Any]:
     match wanted:
         case None | {"type": "text"}:

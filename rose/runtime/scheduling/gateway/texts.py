@@ -79,13 +79,15 @@ class Texts:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
     ) -> list[int]:
         """Return the ids of a conversation, up to where the model's answer begins."""
-        tokenizer, plain = self._tokenizer, [_plain(message) for message in messages]
-        length = sum(len(str(message["content"])) for message in plain)
-        more: dict[str, Any] = {"tools": tools or None, "add_generation_prompt": True, "return_dict": False, **template}
+        tokenizer = self._tokenizer
+        ours = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
+        more: dict[str, Any] = {**template, **ours}
         try:
+            plain = [_plain(message) for message in messages]
+            length = sum(len(str(message["content"])) for message in plain)
             return await self._alone(length, lambda: list(tokenizer.apply_chat_template(plain, **more)))
-        except (ValueError, TypeError, KeyError) as error:
-            raise RequestError(f"messages: {error}") from None
+        except RequestError:
+            raise
         except Exception as error:  # Jinja's errors: a template refuses a conversation by raising one.
             raise RequestError(f"messages: the model's chat template refuses them: {error}") from None
 
