@@ -1,4 +1,4 @@
-"""What is compared, before the same engines: the router, the controller, and asking an engine directly."""
+"""Three ways to the same engines: the router, the controller, and no server between."""
 
 import asyncio
 import os

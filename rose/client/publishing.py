@@ -26,7 +26,7 @@ _FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """What was published as `version`. `merged`: the tensors to which a LoRA adapter was added. `rounded`: those whose
+    """A published version. `merged`: the tensors to which a LoRA adapter was added. `rounded`: the tensors whose
     type was not the checkpoint's. On one of several ranks, those of its tensors."""
 
     version: int

@@ -148,7 +148,7 @@ class Run:
     ) -> None:
         self.address, self._opened = address, opened
         self.version, self.last_step = version, last_step
-        self.published: Publication | None = None  # What was published last.
+        self.published: Publication | None = None  # The last publication.
         self._expires_s = expires_s
         self._folder, self._host, self._checkpoint = folder, host, checkpoint
         self._ranks = ranks

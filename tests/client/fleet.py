@@ -76,7 +76,7 @@ class Fetching:
         self.keep(staged)
 
     def keep(self, staged):
-        """What is staged may be looked at here."""
+        """A test may look at the staged files here."""
 
 
 class Holding(Fetching):

@@ -48,7 +48,7 @@ class EngineReport(Report):
     failed: Failure | None = None  # Why the last sync to its target failed.
     fault: Failure | None = None  # Why no turn can run on it, if the agent knows.
     beside: BesideReport | None = None  # None: its device lends nothing beside serving's requests.
-    model: Address | None = None  # Of the engine that answered last; None: none has.
+    model: Address | None = None  # The last engine's model; None: no engine has answered.
     unstarted: Address | None = None  # The model whose last start failed, or that the agent does not have.
     start_ns: Nanoseconds = 0  # Time that the engine took to start; 0: unknown.
 

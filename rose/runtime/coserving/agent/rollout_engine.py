@@ -86,7 +86,7 @@ class RolloutEngine:
     ) -> None:
         self.spec, self._page, self._accountant, self._record = spec, page, accountant, record
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
-        self.model: str | None = None  # Of the engine that answered last.
+        self.model: str | None = None  # The last engine's model.
         self.unstarted: str | None = None  # The model whose last start failed, or that this agent does not have.
         self.start_ns = 0  # How long the engine took to start; 0: unknown.
         self._wanted: str | None = None  # The model that the controller wants; None: any.

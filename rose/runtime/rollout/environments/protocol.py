@@ -35,7 +35,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """What an environment says of itself."""
+    """The properties of an environment."""
 
     verifier: str
     verifier_version: str | None = None

@@ -129,7 +129,7 @@ class VerifiersEnvironment:
 
 
 class _Agent:
-    """What an environment's `run` sees of its one agent."""
+    """The one agent of an environment, in the form that its `run` reads."""
 
     def __init__(self, environment: VerifiersEnvironment, spec: Any, name: str) -> None:
         self._environment, self._spec, self._name = environment, spec, name

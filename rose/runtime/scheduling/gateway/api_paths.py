@@ -211,7 +211,7 @@ class Paths:
             raise ApiError(404, f"there is no worker {request.path_params['worker']!r}: there is {_WORKER!r}")
         if request.method == "GET":
             return JSONResponse(self._worker(request))
-        # A worker that a client takes away is none of its requests' any more: the engines stay the fleet's.
+        # A client cannot remove the fleet's engines.
         return JSONResponse({"status": "accepted", "worker_id": _WORKER}, 202)
 
     def _worker(self, request: Request) -> dict[str, Any]:

@@ -10,40 +10,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rose.runtime.scheduling.gateway.openai import Biases, Count, Ids, Name, Real, Samples, Seed, Stops, StreamOptions
+from rose.runtime.scheduling.gateway.openai import Count, Ids, Name, Samples, Sampling, StreamOptions
 from rose.runtime.scheduling.gateway.service import Made, Service, Wanted
 from rose.runtime.scheduling.gateway.sglang import check_sampling, read_labels
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.turn_service import Client
 
 
-class _Sampling(BaseModel):
+class _Sampling(Sampling):
     """vLLM's sampling parameters, as far as engines here have them."""
 
     model_config = ConfigDict(extra="forbid")
 
     n: Samples = 1
     max_tokens: Count = 16
-    min_tokens: Count | None = None
-    temperature: Real | None = None
-    top_p: Real | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
-    min_p: Real | None = None
-    frequency_penalty: Real | None = None
-    presence_penalty: Real | None = None
-    repetition_penalty: Real | None = None
-    seed: Seed | None = None
-    stop: Stops | None = None
-    stop_token_ids: Ids | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None  # Only of the tokens that were made.
     detokenize: bool | None = None  # Only tokens are answered.
     routed_experts_prompt_start: Count | None = None  # Says nothing unless routed experts are answered.
     prompt_logprobs: None = None
     bad_words: Annotated[list[Name], Field(max_length=0)] | None = None
-    logit_bias: Biases | None = None
 
 
 class GenerateRequest(BaseModel):

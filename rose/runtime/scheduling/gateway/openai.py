@@ -52,14 +52,9 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: Literal[False] = False
 
 
-class _Request(BaseModel):
-    """The fields of both requests. A field of another name, or a value that asks for what is not there, is refused."""
+class Sampling(BaseModel):
+    """Sampling parameters that OpenAI's requests and vLLM's have under the same names."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    model: Name | None = None
-    n: Samples = 1
-    max_tokens: Count | None = None
     temperature: Real | None = None
     top_p: Real | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
@@ -70,13 +65,23 @@ class _Request(BaseModel):
     logit_bias: Biases | None = None
     seed: Seed | None = None
     stop: Stops | None = None
-    stop_regex: Stops | None = None
     stop_token_ids: Ids | None = None
     min_tokens: Count | None = None
-    no_stop_trim: bool | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+
+
+class _Request(Sampling):
+    """The fields of both requests. A field of another name, or a value that asks for what is not there, is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name | None = None
+    n: Samples = 1
+    max_tokens: Count | None = None
+    stop_regex: Stops | None = None
+    no_stop_trim: bool | None = None
     json_schema: Text | None = None
     regex: Text | None = None
     ebnf: Text | None = None
@@ -303,7 +308,7 @@ class Answering:
 
 @dataclass(slots=True)
 class _Told:
-    """What a stream has told of a completion."""
+    """The part of a completion that a stream has sent."""
 
     growing: GrowingText | None
     text: str = ""

@@ -1,4 +1,4 @@
-"""What is published of a trainer's tensors: the names and types of the fleet's checkpoint."""
+"""Gives a trainer's tensors the names and types of the fleet's checkpoint."""
 
 from __future__ import annotations
 
