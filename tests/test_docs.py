@@ -44,6 +44,7 @@ PROGRAMS_ELSEWHERE = {"training.md": "tests/client/test_documented.py", "README.
 #: Where the API answers by default, and the test that makes the calls that are documented.
 API, API_CALLS_RUN_BY = "http://127.0.0.1:9470/", "tests/pricing/commands/test_api.py"
 VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG", "ROSE_TESTS_VERIFIERS_PYTHON"}
+VARIABLES |= {"OPENAI_BASE_URL", "OPENAI_API_KEY"}
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,9 @@ def check_exists(document: str, line: str) -> None:
         assert (ROOT / words[3]).exists(), f"{where}: no such tests"
     elif words[:2] == [".venv/bin/python", "tests/pricing/export/focus_validator.py"]:
         assert (ROOT / words[1]).exists(), where
+    elif words[0] == ".venv/bin/python" and words[1].startswith("examples/"):
+        name = Path(words[1]).stem
+        assert name in (ROOT / "tests" / "examples" / f"test_{name}.py").read_text(encoding="utf-8"), where
     elif words[1] == "-m" and words[2].startswith("benchmarks."):
         assert (ROOT / words[2].replace(".", "/") / "__main__.py").exists(), where
     elif words[0] == "curl" and any(word.startswith(API) for word in words):
