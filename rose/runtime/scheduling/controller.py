@@ -136,6 +136,7 @@ class Controller:
 
     def publish(self, run_id: str, request: PublishVersion, client_address: str | None) -> Run:
         run = self.runs.publish(run_id, request, monotonic_ns(), self.devices.hosts, client_address)
+        self.queue.renew(run_id, self.loads[run_id].renew(run.version_min), run.version_min)
         self._changed()
         return run
 

@@ -146,6 +146,16 @@ class Load:
     def version_min(self) -> int:
         return min(self._versions, default=0)
 
+    def renew(self, version_min: int) -> set[Turn]:
+        """Have the turns that set no bound of their own want `version_min` or newer; return them."""
+        older = (turn for turn in self.turns if turn.version_min < version_min)
+        turns = {turn for turn in older if turn.request.labels.version_min is None}
+        for turn in turns:
+            self._leave_version(turn.version_min)
+            turn.version_min = version_min
+            self._versions[version_min] += 1
+        return turns
+
     def begin(self, turn: Turn, now_ns: int) -> None:
         self.turns.add(turn)
         self._versions[turn.version_min] += 1
@@ -154,9 +164,12 @@ class Load:
 
     def end(self, turn: Turn) -> None:
         self.turns.discard(turn)
-        self._versions[turn.version_min] -= 1
-        if not self._versions[turn.version_min]:
-            del self._versions[turn.version_min]
+        self._leave_version(turn.version_min)
+
+    def _leave_version(self, version: int) -> None:
+        self._versions[version] -= 1
+        if not self._versions[version]:
+            del self._versions[version]
 
     def complete(self, turn: Turn) -> None:
         self.completed += 1

@@ -222,7 +222,7 @@ class Answering:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in made)},
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in per_prompt)},
         }
 
     def _special(self, number: int) -> bool:

@@ -210,7 +210,7 @@ class Gateway:
 def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
     path = str(scope["path"])
     if scope["method"] in ("GET", "HEAD"):
-        return ("read", "generate", "publish")
+        return ("read",) if path == "/metrics" else ("read", "generate", "publish")
     if path.endswith(_GENERATING):
         return ("generate",)
     return ("publish",) if path.startswith("/runs") or not paths.is_own(path) else ("admin",)

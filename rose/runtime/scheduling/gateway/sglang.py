@@ -60,6 +60,9 @@ def check_sampling(sampling: object, where: str = "sampling_params") -> dict[str
             raise RequestError(f"{where}.{name} is {repr(count)[:60]}: give an integer from {least}")
     if given.get("beam_width", 1) != 1:
         raise RequestError(f"{where}.beam_width is not supported here: leave it out")
+    stop = given.get("stop") or []
+    if given.get("stop") == "" or "" in ([stop] if isinstance(stop, str) else stop):
+        raise RequestError(f"{where}.stop holds an empty text, which every answer ends with: leave it out")
     return {"max_new_tokens": TOKENS_DEFAULT, **given}
 
 
@@ -81,9 +84,8 @@ async def read(body: Any, service: Service, run: Run, session: str | None) -> tu
     check_known(body, _TAKEN)
     given = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
     if len(given) != 1:
-        raise RequestError(
-            f"{' and '.join(given) or 'text'} {'are both' if given else 'is not'} given: give one of them"
-        )
+        both = "text and input_ids are both given" if given else "text is missing, and so is input_ids"
+        raise RequestError(f"{both}: give one of them")
     prompts, batch = body[given[0]], False
     if isinstance(prompts, list) and (given[0] == "text" or isinstance(prompts[0], list)):
         batch = True

@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rose.clock import monotonic_ns
@@ -56,6 +56,13 @@ class TurnQueue:
     def _firsts(self, run_id: str) -> Iterator[_Waiting]:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
+    def renew(self, run_id: str, turns: Collection[Turn], version_min: int) -> None:
+        """Let these turns of the run, which want `version_min` now, wait for it."""
+        for key in [key for key in self._waiting if key[0] == run_id and key[1] < version_min]:
+            for waiting in self._waiting.pop(key):
+                wanted = (run_id, version_min) if waiting.turn in turns else key
+                insort(self._waiting.setdefault(wanted, []), waiting, key=lambda item: item.turn.arrived_ns)
+
     def end(self, run_id: str) -> None:
         """Let the run's turns go that must end."""
         for waiting in [waiting for key, alike in self._waiting.items() if key[0] == run_id for waiting in alike]:
@@ -81,17 +88,18 @@ class TurnQueue:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
             if taken is not None:
                 taken.release()
-            self._remove(key, waiting)
+            self._remove(waiting)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
         if placed is not None:
             turn.waited_ns += placed.queue_ns
         else:
-            self._remove(key, waiting)
+            self._remove(waiting)
         return placed
 
-    def _remove(self, key: tuple[str, int], waiting: _Waiting) -> None:
+    def _remove(self, waiting: _Waiting) -> None:
+        key = (waiting.turn.run_id, waiting.turn.version_min)
         alike = self._waiting.get(key, [])
         if waiting in alike:
             alike.remove(waiting)

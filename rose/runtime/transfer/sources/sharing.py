@@ -42,7 +42,9 @@ def share(ranks: Sequence[Sequence[Offer]], wanted: Collection[str] | None) -> l
             load[rank] += box.elements
             shares[rank].add((info.name, box))
     if lacking := sorted(set(wanted or ()) - names):
-        raise TransferError(f"tensors {lacking} are in the checkpoint, and no rank gives them: publish the whole model")
+        raise TransferError(
+            f"tensors {lacking} are in the model's checkpoint, and missing here: publish the whole model"
+        )
     if not names:
         raise TransferError("there are no tensors to publish")
     return shares

@@ -55,9 +55,9 @@ def speaking(checkpoint, tmp_path):
     the run of those who name none has published."""
 
     @asynccontextmanager
-    async def opened(says="a b c", finish=None, token=None, *, published=True, **options):
+    async def opened(says="a b c", finish=None, token=None, *, published=True, sync_s=0.0, **options):
         many = {"models": ["words"], "state": tmp_path, "checkpoint": lambda _: checkpoint, **options}
-        async with gateway(token, **many) as (session, url), fleet(session, engine=Speaker) as (agent,):
+        async with gateway(token, **many) as (session, url), fleet(session, engine=Speaker, sync_s=sync_s) as (agent,):
             agent.engine.says, agent.engine.finish = says, finish or Speaker.finish
             if published:
                 run = await open_run(session, "anyone", model="words", tags={"token": "anyone"}, staleness_max=0)

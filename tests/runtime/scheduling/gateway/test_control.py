@@ -107,6 +107,26 @@ async def test_a_refit_in_the_order_of_a_trainer(speaking, tmp_path, checkpoint)
         assert (await call(session, "DELETE", "/workers/rose"))[0] == 202
 
 
+async def test_turns_that_waited_for_an_update_are_made_on_it(speaking, checkpoint):
+    async with speaking("a " * 30, published=False, sync_s=0.5) as (session, _, server, engine):
+        body = {"model_path": str(checkpoint)}
+        assert (await post(session, "/update_weights_from_disk", body))[1]["weight_version"] == "0"
+        engine.pause_s = 0.03
+        cut = begin(session)
+        await until(lambda: engine.running)
+        await asyncio.sleep(0.1)
+        await post(session, "/pause_generation", {"mode": "in_place"})
+        await until(lambda: not engine.running)
+        waited, bound = begin(session), begin(session, rose={"version_min": 0})
+        await until(lambda: turns(server) == 3)
+        assert (await post(session, "/update_weights_from_disk", body))[1]["weight_version"] == "1"
+        await post(session, "/continue_generation", {})
+        attempts = [(await turn)[1]["meta_info"]["rose"]["attempts"] for turn in (cut, waited, bound)]
+        assert [[one["policy_version"] for one in of_turn] for of_turn in attempts] == [[0, 1], [1], [0]]
+        (run,) = server.controller.runs
+        assert server.controller.loads[run.run_id]._versions == {}
+
+
 async def test_an_update_that_cannot_be_is_refused_and_the_old_weights_stay(speaking, tmp_path, checkpoint):
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()

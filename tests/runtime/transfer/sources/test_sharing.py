@@ -60,7 +60,7 @@ def test_stages_of_a_pipeline_may_have_different_names() -> None:
         ([offered("w", (0, 3))], r"'w': 1 ranks have 3 of its 6 .* with `group`"),
         ([offered("w", (0, 6)), offered("w", (0, 6), dtype="float32")], r"'w' is float32\[6\] on rank 1, and bfloat16"),
         ([offered("w", (0, 6)), offered("w", (0, 6), rows=7)], r"'w' is bfloat16\[7\] on rank 1, and bfloat16\[6\]"),
-        ([offered("v", (0, 6))], r"tensors \['w'\] are in the checkpoint, and no rank gives them"),
+        ([offered("v", (0, 6))], r"tensors \['w'\] are in the model's checkpoint, and missing"),
         ([[]], "there are no tensors"),
     ],
 )
