@@ -56,8 +56,8 @@ class ControllerClient:
             if error.code == 401:
                 given = "has another token than the one given" if self.token else "asks for its token"
                 raise UserError(
-                    f"the controller at {self.url} {given}: it is `gateway.token` of the fleet file; give it by "
-                    "--token, or in ROSE_TOKEN"
+                    f"the controller at {self.url} {given}: give `gateway.token` of the fleet file, or a named token "
+                    "with the scope read or admin, by --token or in ROSE_TOKEN"
                 ) from None
             raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
         except (OSError, ValueError) as error:

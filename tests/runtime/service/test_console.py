@@ -133,7 +133,7 @@ def test_a_device_is_drained_and_lent_again(url):
         (
             ["status"],
             2,
-            "asks for its token: it is `gateway.token` of the fleet file; give it by --token, or in ROSE_TOKEN",
+            "asks for its token: give `gateway.token` of the fleet file, or a named token with the scope read or admin",
         ),
         (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny' and that of the fleet at"),
         (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),

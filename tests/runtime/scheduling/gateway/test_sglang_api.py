@@ -73,6 +73,8 @@ async def test_turns_of_a_session_are_one_trajectory_and_extra_keys_reach_the_en
         ({"text": "a", "sampling_params": [{}, {}]}, "sampling_params"),
         ({"text": ["a"] * 5000}, "5000"),
         ({"text": "a", "rid": 5}, "rid"),
+        ({"text": "a", "sampling_params": {"stop": ""}}, "sampling_params.stop"),
+        ({"text": "a", "sampling_params": {"stop": ["x", ""]}}, "sampling_params.stop"),
         ({"text": "a", "rose": {"step": "x"}}, "rose"),
         ({"text": ["a", "b"], "rose": {"key": "k"}}, "rose.key"),
         ({"text": "a", "weight_version": {"least": 1}}, "weight_version"),

@@ -92,3 +92,5 @@ async def test_control_needs_the_scope_to_publish(speaking, keys):
             assert (status, "publish" in refused["error"]["message"]) == (403, True)
         assert list(server.controller.runs) == []
         assert (await ask(session, key, "POST", "/devices/d/drain", {}))[0] == 403
+        async with session.get("/metrics", headers=authorization(key)) as response:
+            assert response.status == 403
