@@ -284,6 +284,7 @@ class Paths:
         name = "weight_dir" if "weight_dir" in body else "model_path"
         if not (isinstance(path := body.get(name), str) and Path(path).is_absolute()):
             raise RequestError(f"{name} is {str(path)[:60]!r}: give the full path of a checkpoint folder")
+        self._service.check_files(token_of(request.scope))
         run = self._service.run_of(request.scope)
         origins = self._service.origins
         if origins is None:

@@ -117,7 +117,7 @@ class Gateway:
             self._texts = {name: Texts(name, partial(checkpoint, name)) for name in models}
             if state is not None:
                 self._origins = FolderOrigins(self.controller, state / "origins", host, checkpoint)
-        self._service = Service(self.controller, self._texts, self._origins)
+        self._service = Service(self.controller, self._texts, self._origins, files=origins.files)
         self._apis = Paths(self._service)
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)

@@ -84,11 +84,14 @@ class Made:
 
 
 class Service:
-    """`texts`: by model of the fleet. Methods raise ApiError, and the errors of `Runs`."""
+    """`texts`: by model of the fleet. `files`: whether every run may publish folders of this host. Methods raise
+    ApiError, and the errors of `Runs`."""
 
-    def __init__(self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None) -> None:
+    def __init__(
+        self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
+    ) -> None:
         self.controller = controller
-        self._texts, self.origins = texts, origins
+        self._texts, self.origins, self._files = texts, origins, files
 
     @property
     def models(self) -> list[str]:
@@ -100,6 +103,16 @@ class Service:
             raise ApiError(400, f"this controller has no texts of model {run.facts.model!r}: send token ids")
         await texts.ready()
         return texts
+
+    def check_files(self, token: Token | None) -> None:
+        """Raise ApiError if the token may not publish a folder: it could hold another team's weights."""
+        if token is not None and not token.may("admin") and not self._files:
+            raise ApiError(
+                403,
+                f"token {token.name!r} may not publish folders of the controller's host: set origins.files in the "
+                "fleet file, or publish by rose.client",
+                "model_path",
+            )
 
     async def context(self, model: str) -> int | None:
         """Return how many tokens a prompt and its answer may have together; None if unknown."""

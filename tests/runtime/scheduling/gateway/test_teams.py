@@ -5,6 +5,7 @@ import pytest
 
 from rose import tokens
 from rose.client.address import authorization
+from rose.runtime.transfer.wire.origin_rules import OriginRules
 from tests.runtime.scheduling.stand_ins import call
 
 OPERATOR = "token-of-the-operator"
@@ -94,3 +95,15 @@ async def test_control_needs_the_scope_to_publish(speaking, keys):
         assert (await ask(session, key, "POST", "/devices/d/drain", {}))[0] == 403
         async with session.get("/metrics", headers=authorization(key)) as response:
             assert response.status == 403
+
+
+async def test_a_team_publishes_folders_of_the_host_where_the_fleet_file_lets_it(speaking, keys, checkpoint):
+    key, body = keys("a", "generate", "publish", team="red"), {"model_path": str(checkpoint)}
+    rules = {"token": OPERATOR, "tokens_file": keys.path, "published": False}
+    async with speaking(**rules) as (session, _, server, _):
+        status, refused = await ask(session, key, "POST", "/update_weights_from_disk", body)
+        assert (status, "origins.files" in refused["error"]["message"]) == (403, True)
+        assert list(server.controller.runs) == []
+        assert (await ask(session, OPERATOR, "POST", "/update_weights_from_disk", body))[0] == 200
+    async with speaking(**rules, origins=OriginRules(files=True)) as (session, _, _, _):
+        assert (await ask(session, key, "POST", "/update_weights_from_disk", body))[0] == 200
