@@ -10,7 +10,16 @@ import psutil
 
 _SCHEDULER_TITLE = "sglang::scheduler"  # Title of SGLang's computing processes; others serve HTTP and text.
 WATCHER = "rose-watcher"  # Name of a scheduler's thread that watches for serving's credit.
-_SERVER_THREADS = (WATCHER, "tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
+_SERVER_THREADS = (
+    WATCHER,
+    "tokio-",
+    "api-runtime",
+    "to-scheduler",
+    "from-scheduler",
+    "tokenizer-",
+    "detokenizer",
+    "tracing-",
+)
 _PASSES_MAX = 10  # Maximum number of passes: new threads start meanwhile.
 _LEAST_SESSION_NICE = 19
 #: A third of the weight of a session that feeds it or trains, so that its turns do not delay a step.
