@@ -116,7 +116,7 @@ def test_untied_weights_keep_both_names_also_where_they_share_memory(tmp_path: P
         ({"extra": torch.ones(1)}, "'extra' is not in the checkpoint"),
         ({"model.norm.weight": torch.ones(5)}, r"'model.norm.weight' has shape \[5\], expected \[4\]"),
         ({"model.norm.weight": torch.ones(4).to(torch.float8_e5m2)}, "is float8_e5m2, and cannot be rounded"),
-        ({"model.norm.weight": None}, r"tensors \['model.norm.weight'\] are in the checkpoint"),
+        ({"model.norm.weight": None}, r"tensors \['model.norm.weight'\] are in the model's checkpoint"),
     ],
 )
 def test_what_does_not_fit_the_checkpoint_is_refused_by_name(tmp_path: Path, change: Weights, message: str) -> None:
