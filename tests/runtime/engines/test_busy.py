@@ -4,6 +4,7 @@ import dataclasses
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +108,14 @@ def steps_in(page, seconds):
     before = page.get(Party.ROLLOUT, Field.STEPS)
     time.sleep(seconds)
     return page.get(Party.ROLLOUT, Field.STEPS) - before
+
+
+def test_the_tokenizer_of_a_lent_engine_is_not_starved_beside_serving(engines):
+    _, _, rollouts = engines
+    tasks = [task for process in rollouts._group() for task in Path(f"/proc/{process.pid}/task").iterdir()]
+    threads = [int(task.name) for task in tasks if (task / "comm").read_text().startswith("tokenizer-")]
+    assert threads
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
 
 
 def test_the_priority_of_a_request_decides_its_budgets(engines):
