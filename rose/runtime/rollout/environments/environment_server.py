@@ -1,7 +1,7 @@
 """A process that loads one environment and forks a child for each trajectory: this file with SOCKET and SETTINGS. Its
 first line on stdout has the environment's traits, or an `error`. A trajectory is one connection, with a line of JSON
-for each call and each answer. A child ends with its connection, or when a call takes too long; then nothing of its
-process group stays. Runs in any Python of Linux that has the environment's packages."""
+for each call and each answer. A child ends with its connection, or when a call takes too long, and its whole process
+group ends with it. Runs in any Python of Linux that has the environment's packages."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Answering:
             if delta is not None:
                 yield self._event([delta])
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
-            yield self._event([], usage=self._usage(list(last.values())))
+            yield self._event([], usage=self._usage([last[number] for number in sorted(last)]))
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return json.dumps(self._head(choices, chunk=True) | more).encode()
@@ -225,22 +225,19 @@ class Answering:
             "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in per_prompt)},
         }
 
-    def _special(self, number: int) -> bool:
-        return not self.wanted[number].sampling.get("skip_special_tokens", True)
-
     def _growing(self, number: int) -> GrowingText | None:
-        return None if self.texts is None else GrowingText(self.texts, special=self._special(number))
+        return None if self.texts is None else GrowingText(self.texts, special=self.wanted[number].special)
 
     def _text(self, number: int, made: Made) -> str:
         if self.texts is None or made.finish is None:
             return ""
-        keep = bool(self.wanted[number].sampling.get("no_stop_trim"))
-        return self.texts.finished(made.ids, made.finish, special=self._special(number), keep_stop=keep)
+        wanted = self.wanted[number]
+        return self.texts.finished(made.ids, made.finish, special=wanted.special, keep_stop=wanted.keep_stop)
 
     def _settled(self, number: int, text: str) -> str:
         """Return the text less an end that may become a stop string or a tool call."""
-        sampling = self.wanted[number].sampling
-        stop = [] if sampling.get("no_stop_trim") else sampling.get("stop") or []
+        wanted = self.wanted[number]
+        stop = [] if wanted.keep_stop else wanted.sampling.get("stop") or []
         waits = [stop] if isinstance(stop, str) else list(stop)
         return settled(text, [*waits, *([TOOL_CALL_BEGINS] if self._tools else [])])
 

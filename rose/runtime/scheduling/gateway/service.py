@@ -61,6 +61,16 @@ class Wanted:
     name: str | None = None
     exact: int | None = None
 
+    @property
+    def special(self) -> bool:
+        """Return whether its text shows special tokens."""
+        return not self.sampling.get("skip_special_tokens", True)
+
+    @property
+    def keep_stop(self) -> bool:
+        """Return whether its text keeps the stop string."""
+        return bool(self.sampling.get("no_stop_trim"))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:

@@ -39,7 +39,6 @@ class Form:
     stream: bool
     logprobs: bool
     texts_of_tokens: bool
-    names: Sequence[str]
 
 
 def check_known(body: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -107,14 +106,8 @@ async def read(body: Any, service: Service, run: Run, session: str | None) -> tu
             Wanted(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact), count
         )
     check_count(wanted)
-    texts_of_tokens = bool(body.get("return_text_in_logprobs"))
-    return wanted, Form(
-        batch,
-        bool(body.get("stream")),
-        bool(body.get("return_logprob")),
-        texts_of_tokens,
-        [one.name or "" for one in wanted],
-    )
+    asked = (bool(body.get(name)) for name in ("stream", "return_logprob", "return_text_in_logprobs"))
+    return wanted, Form(batch, *asked)
 
 
 def check_count(wanted: Sequence[Wanted]) -> None:
@@ -145,23 +138,23 @@ def _names(rid: object, count: int) -> list[str]:
 async def answers(service: Service, run: Run, wanted: list[Wanted], form: Form, client: Client) -> Any:
     made = await service.make(run, wanted, client)
     texts = await service.texts_or_none(run)
-    found = [_answer(one, asked, name, texts, form) for one, asked, name in zip(made, wanted, form.names, strict=True)]
+    found = [_answer(one, asked, texts, form) for one, asked in zip(made, wanted, strict=True)]
     return found if form.batch else found[0]
 
 
 async def events(service: Service, run: Run, wanted: list[Wanted], form: Form) -> AsyncIterator[bytes]:
     texts = await service.texts_or_none(run)
-    growing = [] if texts is None else [GrowingText(texts, special=_shows_special(one)) for one in wanted]
+    growing = [] if texts is None else [GrowingText(texts, special=one.special) for one in wanted]
     async for number, made in service.stream(run, wanted):
-        answer = _answer(made, wanted[number], form.names[number], texts, form)
+        answer = _answer(made, wanted[number], texts, form)
         if texts is not None and made.finish is None:
             answer["text"] = growing[number].after(made.ids)
         yield json.dumps(answer | ({"index": number} if form.batch else {})).encode()
 
 
-def _answer(made: Made, wanted: Wanted, name: str, texts: Texts | None, form: Form) -> dict[str, Any]:
+def _answer(made: Made, wanted: Wanted, texts: Texts | None, form: Form) -> dict[str, Any]:
     meta: dict[str, Any] = {
-        "id": name,
+        "id": wanted.name,
         "finish_reason": made.finish,
         "prompt_tokens": made.prompt_tokens,
         "completion_tokens": len(made.ids),
@@ -176,10 +169,5 @@ def _answer(made: Made, wanted: Wanted, name: str, texts: Texts | None, form: Fo
         ]
     answer: dict[str, Any] = {"output_ids": made.ids, "meta_info": meta}
     if texts is not None and made.finish is not None:
-        keep = bool(wanted.sampling.get("no_stop_trim"))
-        answer["text"] = texts.finished(made.ids, made.finish, special=_shows_special(wanted), keep_stop=keep)
+        answer["text"] = texts.finished(made.ids, made.finish, special=wanted.special, keep_stop=wanted.keep_stop)
     return answer
-
-
-def _shows_special(wanted: Wanted) -> bool:
-    return not wanted.sampling.get("skip_special_tokens", True)
