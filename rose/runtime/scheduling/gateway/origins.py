@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
-from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.runs.registry import Run, RunRefusedError
 from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.client.publishing import WeightOrigin
     from rose.runtime.scheduling.controller import Controller
+    from rose.runtime.transfer.sources.delta import Delta
 
 logger = logging.getLogger(__name__)
 
@@ -76,31 +77,48 @@ class FolderOrigins:
         task.add_done_callback(self._tasks.discard)
 
     async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
-        """Publish the folder of a checkpoint or of a LoRA adapter (None: what the store has) as `version`, by default
-        the next; return it. Names and types are those of the model's checkpoint. Raises TransferError and
-        RunRefusedError."""
+        """Publish the folder of a checkpoint, of a LoRA adapter or of a delta (None: what the store has) as `version`,
+        by default the next; return it. A delta says its version itself. Names and types are those of the model's
+        checkpoint. Raises TransferError and RunRefusedError."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
+            checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
+            if weights is not None and (delta := await asyncio.to_thread(_delta, weights)) is not None:
+                if version not in (None, delta.version):
+                    raise RunRefusedError(
+                        f"weight_version is {version}, and {str(weights)!r} leads to version {delta.version}: give that"
+                    )
+                version = delta.version
+                if run.facts.version is None:
+                    await self._publish(run, checkpoint, 0, checkpoint)
             newest = run.facts.version
             if version is None:
                 version = 0 if newest is None else newest + 1
-            loop, fence = asyncio.get_running_loop(), run.facts.fence
-            checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
-            place = (self._folder / run.run_id, self._host, run.run_id, fence)
-            try:
-                url, token, sha256 = await loop.run_in_executor(
-                    self._pool(), _publish, *place, version, weights, checkpoint
-                )
-            except BrokenProcessPool:
-                self._process = None
-                raise TransferError(f"version {version} was lost: its process ended; publish it again") from None
-            message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
-            self._controller.publish(run.run_id, message, self._host)
+            await self._publish(run, weights, version, checkpoint)
             return version
+
+    async def _publish(self, run: Run, weights: Path | None, version: int, checkpoint: Path) -> None:
+        fence = run.facts.fence
+        place = (self._folder / run.run_id, self._host, run.run_id, fence)
+        try:
+            url, token, sha256 = await asyncio.get_running_loop().run_in_executor(
+                self._pool(), _publish, *place, version, weights, checkpoint
+            )
+        except BrokenProcessPool:
+            self._process = None
+            raise TransferError(f"version {version} was lost: its process ended; publish it again") from None
+        message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
+        self._controller.publish(run.run_id, message, self._host)
 
     def _pool(self) -> ProcessPoolExecutor:
         if self._process is None:
             self._process = ProcessPoolExecutor(1, get_context("spawn"), die_with_parent, (os.getpid(),))
         return self._process
+
+
+def _delta(folder: Path) -> Delta | None:
+    from rose.runtime.transfer.sources.delta import Delta
+
+    return Delta.read(folder)
 
 
 _origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.

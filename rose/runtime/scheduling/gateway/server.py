@@ -42,7 +42,7 @@ from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import RequestError
 from rose.runtime.scheduling.turns.request import read as read_turn
 from rose.runtime.scheduling.turns.turn_service import KeyReusedError
-from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
 
@@ -61,6 +61,7 @@ _STATUSES: dict[type[UserError], int] = {
     EventRefusedError: 400,
     RequestError: 400,
     TransferError: 400,
+    ConflictError: 409,
     LedgerAwayError: 503,
     StateError: 503,
 }

@@ -24,7 +24,16 @@ _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
 _TAKEN = frozenset(
     {
         *("text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "stream", "rid", "rose"),
-        *("weight_version", "session_id", "conversation_id", "routing_key", "model", *_TO_ENGINES, *_HARMLESS),
+        *(
+            "weight_version",
+            "session_id",
+            "conversation_id",
+            "routing_key",
+            "model",
+            "lora_path",
+            *_TO_ENGINES,
+            *_HARMLESS,
+        ),
     }
 )
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
@@ -76,6 +85,19 @@ def read_labels(body: Mapping[str, Any], trajectory_id: str | None) -> tuple[Lab
     return with_versions(labels, body.get("weight_version"))
 
 
+def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
+    """Return labels that want at least the version into which the adapter of this name was merged."""
+    if name in _NOTHING:
+        return labels
+    if not isinstance(name, str) or name not in run.facts.adapters:
+        raise RequestError(
+            f"lora_path is {str(name)[:60]!r}, and run {run.run_id!r} has no adapter of this name: load it at "
+            "/load_lora_adapter first"
+        )
+    version_min = max(labels.version_min or 0, run.facts.adapters[name])
+    return msgspec.structs.replace(labels, version_min=version_min)
+
+
 async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[Wanted], Form]:
     """Return the turns that a body asks for. `session`: what a header calls its trajectory. Raises RequestError."""
     if not isinstance(body, dict):
@@ -96,6 +118,7 @@ async def read(body: Any, service: Service, run: Run, session: str | None) -> tu
     if len(samplings) != len(ids):
         raise RequestError(f"sampling_params has {len(samplings)} entries for {len(ids)} prompts: give one for each")
     labels, exact = read_labels(body, session)
+    labels = _with_adapter(labels, body.get("lora_path"), run)
     fields = {name: body[name] for name in _TO_ENGINES if body.get(name) is not None}
     wanted: list[Wanted] = []
     for prompt, given_sampling, name in zip(ids, samplings, names, strict=True):
