@@ -41,7 +41,7 @@ class Paths:
     def of(self, prefix: str = "") -> list[Route]:
         """Return the routes. Under a prefix with `{run_id}` they are of that run."""
         both = ["GET", "POST"]
-        made: list[tuple[str, Handle, list[str]]] = [
+        paths: list[tuple[str, Handle, list[str]]] = [
             ("/v1/completions", self.completions, ["POST"]),
             ("/v1/chat/completions", self.chat, ["POST"]),
             ("/v1/models", self.models, ["GET"]),
@@ -63,7 +63,7 @@ class Paths:
             ("/reset_prefix_cache", self.reset_prefix_cache, ["POST"]),
             ("/abort_request", self.abort, ["POST"]),
             *((path, self.pause, ["POST"]) for path in ("/pause_generation", "/pause")),
-            *((path, self.go_on, ["POST"]) for path in ("/continue_generation", "/resume")),
+            *((path, self.resume, ["POST"]) for path in ("/continue_generation", "/resume")),
             *((path, self.update, ["POST"]) for path in ("/update_weights_from_disk", "/update_weights")),
             ("/pull_weights", self.pull, ["POST"]),
             *((path, self.load_adapter, ["POST"]) for path in ("/load_lora_adapter", "/v1/load_lora_adapter")),
@@ -72,37 +72,37 @@ class Paths:
             ("/v1/rl/workers/{worker:path}", self.rl_workers, ["GET"]),
             ("/v1/rl/engine/{path:path}", self.rl_engine, both),
         ]
-        return [Route(prefix + path, handle, methods=methods) for path, handle, methods in made]
+        return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
     async def completions(self, request: Request) -> Response:
-        asked = openai.CompletionRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, asked.model)
-        found = await openai.read_completion(asked, self._service, run, _session(request))
-        return await _answer(request, asked.stream, found.answer, found.events)
+        body = openai.CompletionRequest.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, body.model)
+        answering = await openai.read_completion(body, self._service, run, _session(request))
+        return await _answer(request, body.stream, answering.answer, answering.events)
 
     async def chat(self, request: Request) -> Response:
-        asked = openai.ChatRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, asked.model)
-        found = await openai.read_chat(asked, self._service, run, _session(request))
-        return await _answer(request, asked.stream, found.answer, found.events)
+        body = openai.ChatRequest.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, body.model)
+        answering = await openai.read_chat(body, self._service, run, _session(request))
+        return await _answer(request, body.stream, answering.answer, answering.events)
 
     async def inference(self, request: Request) -> Response:
-        asked = inference.GenerateRequest.model_validate_json(await read(request.receive))
-        found = inference.read(
-            asked, self._service, self._service.run_of(request.scope, asked.model), _session(request)
+        body = inference.GenerateRequest.model_validate_json(await read(request.receive))
+        answering = inference.read(
+            body, self._service, self._service.run_of(request.scope, body.model), _session(request)
         )
-        return await _answer(request, asked.stream, found.answer, found.events)
+        return await _answer(request, body.stream, answering.answer, answering.events)
 
     async def generate(self, request: Request) -> Response:
         body = await _json(request)
         run = self._service.run_of(request.scope, body.get("model"))
-        wanted, form = await sglang.read(body, self._service, run, _session(request))
+        orders, form = await sglang.read(body, self._service, run, _session(request))
         service = self._service
         return await _answer(
             request,
             form.stream,
-            lambda client: sglang.answers(service, run, wanted, form, client),
-            lambda: sglang.events(service, run, wanted, form),
+            lambda client: sglang.whole(service, run, orders, form, client),
+            lambda: sglang.events(service, run, orders, form),
         )
 
     async def models(self, request: Request) -> Response:
@@ -118,8 +118,8 @@ class Paths:
     async def _models(self, request: Request) -> list[dict[str, Any]]:
         service = self._service
         runs = [run for run in self._controller.runs if run.is_open and may_use(token_of(request.scope), run)]
-        found: list[tuple[str, str | None, int]] = [(name, None, 0) for name in service.models]
-        found += [(run.run_id, run.facts.model, run.facts.opened_us // 1_000_000) for run in runs]
+        models: list[tuple[str, str | None, int]] = [(name, None, 0) for name in service.models]
+        models += [(run.run_id, run.facts.model, run.facts.opened_us // 1_000_000) for run in runs]
         return [
             {
                 "id": name,
@@ -130,16 +130,16 @@ class Paths:
                 "parent": model,
                 "max_model_len": await service.context(model or name),
             }
-            for name, model, created in found
+            for name, model, created in models
         ]
 
     async def tokenize(self, request: Request) -> Response:
-        asked = openai.TokenizeRequest.model_validate_json(await read(request.receive))
-        texts = await self._service.texts(self._service.run_of(request.scope, asked.model))
-        if asked.messages is not None:
-            ids = await texts.chat(asked.messages, asked.tools, **(asked.chat_template_kwargs or {}))
-        elif asked.prompt is not None:
-            ids = await texts.encode(asked.prompt, special=asked.add_special_tokens)
+        body = openai.TokenizeRequest.model_validate_json(await read(request.receive))
+        texts = await self._service.texts(self._service.run_of(request.scope, body.model))
+        if body.messages is not None:
+            ids = await texts.chat(body.messages, body.tools, **(body.chat_template_kwargs or {}))
+        elif body.prompt is not None:
+            ids = await texts.encode(body.prompt, special=body.add_special_tokens)
         else:
             raise RequestError("prompt is missing: give a text, or messages")
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": texts.context})
@@ -269,7 +269,7 @@ class Paths:
         ended = self._controller.abort(run.run_id) if mode == "abort" else 0
         return JSONResponse({"status": "ok", "message": "generation is paused", "aborted": ended})
 
-    async def go_on(self, request: Request) -> Response:
+    async def resume(self, request: Request) -> Response:
         self._controller.go_on(self._service.run_of(request.scope).run_id)
         return JSONResponse({"status": "ok", "message": "generation goes on"})
 
@@ -373,7 +373,7 @@ class Paths:
         """Do at the one worker what a router would do at each of its own."""
         handles: Mapping[str, Handle] = {
             "pause_generation": self.pause,
-            "continue_generation": self.go_on,
+            "continue_generation": self.resume,
             "update_weights_from_disk": self.update,
             "pull_weights": self.pull,
             "load_lora_adapter": self.load_adapter,
@@ -444,21 +444,21 @@ async def _answer(
     if not stream:
         with Client(request.scope) as client:
             return Response(msgspec.json.encode(await answer(client)), media_type="application/json")
-    made = events()
+    parts = events()
     try:
-        first = await anext(made)  # A request that fails before its first token gets a plain answer.
+        first = await anext(parts)  # A request that fails before its first token gets a plain answer.
     except StopAsyncIteration:
         first = b""
 
-    async def told() -> AsyncIterator[bytes]:
+    async def lines() -> AsyncIterator[bytes]:
         try:
             yield b"data: " + first + b"\n\n"
-            async for event in made:
+            async for event in parts:
                 yield b"data: " + event + b"\n\n"
         except ApiError as error:
             yield b"data: " + json.dumps({"error": {"message": str(error), "code": error.status}}).encode() + b"\n\n"
         finally:
-            await made.aclose()  # type: ignore[attr-defined]
+            await parts.aclose()  # type: ignore[attr-defined]
         yield b"data: [DONE]\n\n"
 
-    return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

@@ -1,5 +1,5 @@
-"""A delta folder, as slime and Miles write it for SGLang's `/pull_weights`: a checkpoint's index whose `metadata` names a
-`delta_encoding`, and for each changed tensor the difference of its bytes, compressed."""
+"""A delta folder, as slime and Miles write it for SGLang's `/pull_weights`: a checkpoint's index whose `metadata` names
+a `delta_encoding`, and for each changed tensor the difference of its bytes, compressed."""
 
 from __future__ import annotations
 
