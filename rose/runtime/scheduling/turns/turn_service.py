@@ -174,6 +174,7 @@ class TurnService:
             fields = turn_fields(turn, self._recorder.fleet_run_id)
             if turn.key is not None:
                 self._answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
+            self._answers.count(turn.run_id, load.completed, load.tokens)
             self._recorder.turn_ended(fields)
         return Outcome(status, body)
 
