@@ -20,6 +20,7 @@ from rose.runtime.scheduling.gateway import inference, openai, sglang
 from rose.runtime.scheduling.gateway.bodies import SESSIONS, Client, read
 from rose.runtime.scheduling.gateway.service import ApiError, Service, may_use, read_version, token_of
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
+from rose.runtime.scheduling.refusals import error_body
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError
 from rose.runtime.scheduling.status import missing
 from rose.runtime.scheduling.turns.request import RequestError
@@ -456,7 +457,8 @@ async def _answer(
             async for event in parts:
                 yield b"data: " + event + b"\n\n"
         except ApiError as error:
-            yield b"data: " + json.dumps({"error": {"message": str(error), "code": error.status}}).encode() + b"\n\n"
+            body = error_body(error.status, str(error), error.param, error.kind)
+            yield b"data: " + json.dumps(body).encode() + b"\n\n"
         finally:
             await parts.aclose()  # type: ignore[attr-defined]
         yield b"data: [DONE]\n\n"

@@ -338,7 +338,7 @@ def _labels(order: TurnOrder) -> Labels:
 def _completion(outcome: Outcome, order: TurnOrder) -> Completion:
     answer = msgspec.json.decode(outcome.body)
     if outcome.status != 200:
-        refuse(outcome.status, str(answer["error"]))
+        refuse(outcome.status, answer["error"]["message"])
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
     if order.exact is not None and set(versions) - {order.exact}:

@@ -26,6 +26,10 @@ NAMES_MAX = 64  # Of a run's adapters and pulled folders; the latest are kept.
 class UnknownRunError(UserError):
     """No run of that id was opened here, or it ended too long ago."""
 
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id!r}")
+        self.run_id = run_id
+
 
 class RunRefusedError(UserError):
     """The request does not fit the run's state."""
@@ -92,8 +96,7 @@ class Runs:
 
     def get(self, run_id: str) -> Run:
         if (run := self._runs.get(run_id)) is None:
-            live = [run.run_id for run in self if run.facts.state != "closed"]
-            raise UnknownRunError(f"there is no run {run_id!r}{did_you_mean(run_id, live)}")
+            raise UnknownRunError(run_id)
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:

@@ -87,7 +87,7 @@ def test_who_resumes_a_run_takes_it_over(runs):
         runs.renew(run.run_id, 7, 0)
     with pytest.raises(RunRefusedError, match=r"team is 'sales'.*'research'"):
         runs.open(request(resume=run.run_id, team="sales"), 0)
-    with pytest.raises(UnknownRunError, match="did you mean"):
+    with pytest.raises(UnknownRunError, match="there is no run"):
         runs.open(request(resume=run.run_id[:-1]), 0)
 
 
