@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 Handle = Callable[[Request], Awaitable[Response]]
 _WORKER = "rose"
-_LOOK_S = 0.1
+_OF_AN_UPDATE = frozenset(
+    (
+        *("model_path", "weight_dir", "weight_version", "version", "load_format", "abort_all_requests", "flush_cache"),
+        *("is_async", "keep_pause", "torch_empty_cache", "token_step", "step"),
+    )
+)
 
 
 class Paths:
@@ -278,16 +283,7 @@ class Paths:
         """Publish a folder of this host, of a checkpoint, a LoRA adapter or a delta, as the run's next version. From
         the answer on, no turn of the run is begun with an older one, unless the run's staleness allows it."""
         body = await _json(request)
-        known = {
-            "model_path",
-            "weight_dir",
-            "weight_version",
-            "abort_all_requests",
-            "flush_cache",
-            "load_format",
-            "token_step",
-        }
-        sglang.check_known(body, frozenset({*known, "is_async", "keep_pause", "torch_empty_cache", "step", "version"}))
+        sglang.check_known(body, _OF_AN_UPDATE)
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise RequestError(f"load_format is {str(body['load_format'])[:60]!r}: give auto, or leave it out")
         folder = _folder(body, "weight_dir" if "weight_dir" in body else "model_path")
@@ -308,7 +304,7 @@ class Paths:
         run, origins = self._publishing(request)
         target = _version(run, body.get("target_version"), "target_version")
         if target is None:
-            raise RequestError("target_version is missing: give a version's number")
+            raise RequestError(f"target_version is {str(body.get('target_version'))[:60]}: give a version's number")
         if target:
             folder = Path(source) / f"weight_v{target:06}"
             if not await asyncio.to_thread(folder.is_dir):
@@ -359,6 +355,8 @@ class Paths:
             "pause_generation",
             "continue_generation",
             "update_weights_from_disk",
+            "pull_weights",
+            "load_lora_adapter",
             "flush_cache",
             "abort_request",
         ]

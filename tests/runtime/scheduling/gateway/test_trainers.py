@@ -126,7 +126,7 @@ async def test_slime_by_deltas(speaking, checkpoint, tmp_path):
         for version, status, what in (
             (0, 409, "target_version is 0"),
             (4, 400, "weight_v000004"),
-            (None, 400, "missing"),
+            (None, 400, "target_version is None"),
         ):
             answered, refused = await pull(version)
             assert (answered, what in refused["error"]["message"]) == (status, True)

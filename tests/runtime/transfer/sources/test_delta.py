@@ -56,19 +56,23 @@ def test_a_chain_of_deltas_is_published_after_a_restart_too(tmp_path: Path) -> N
     def origin() -> WeightOrigin:
         return WeightOrigin(tmp_path / "store", "127.0.0.1", run_id="r", fence=1, checkpoint=base)
 
+    def delta(version: int) -> Path:
+        folder = tmp_path / f"weight_v{version:06d}"
+        return folder if folder.exists() else save_delta(folder, *steps[version - 7 : version - 5], version)
+
     first = origin()
-    first.publish(base, 0)
-    for version in (1, 2):
-        first.publish(save_delta(tmp_path / f"d{version}", *steps[version - 1 : version + 1], version), version)
+    first.publish(base, 6)
+    for version in (7, 8):  # 8 is published whole, too.
+        first.publish(delta(version), version)
     first.close()
     again = origin()
-    again.publish(tmp_path / "d2", 2)  # The answer to the first may be lost.
-    for version in (3, 4):
-        again.publish(save_delta(tmp_path / f"d{version}", *steps[version - 1 : version + 1], version), version)
+    again.publish(delta(8), 8)  # The answer to the first may be lost.
+    for version in (9, 10):
+        again.publish(delta(version), version)
         newest, tensors = again._newest()
-        assert (newest, same(dict(tensors), steps[version])) == (version, True)
-    with pytest.raises(ConflictError, match="base_version 2"):
-        again.publish(tmp_path / "d3", 5)
+        assert (newest, same(dict(tensors), steps[version - 6])) == (version, True)
+    with pytest.raises(ConflictError, match="base_version 8"):
+        again.publish(delta(9), 11)
     again.close()
 
 
