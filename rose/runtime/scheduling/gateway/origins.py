@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
@@ -22,9 +22,9 @@ from rose.runtime.transfer.errors import TransferError
 if TYPE_CHECKING:
     from rose.client.publishing import WeightOrigin
     from rose.runtime.scheduling.controller import Controller
-    from rose.runtime.transfer.sources.delta import Delta
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class FolderOrigins:
@@ -82,12 +82,12 @@ class FolderOrigins:
         checkpoint. Raises TransferError and RunRefusedError."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
-            if weights is not None and (delta := await asyncio.to_thread(_delta, weights)) is not None:
-                if version not in (None, delta.version):
+            if weights is not None and (leads_to := await self._run(_delta_version, weights)) is not None:
+                if version not in (None, leads_to):
                     raise RunRefusedError(
-                        f"weight_version is {version}, and {str(weights)!r} leads to version {delta.version}: give that"
+                        f"weight_version is {version}, and {str(weights)!r} leads to version {leads_to}: give that"
                     )
-                version = delta.version
+                version = leads_to
                 if run.facts.version is None:
                     await self._publish(run, checkpoint, 0, checkpoint)
             newest = run.facts.version
@@ -99,15 +99,17 @@ class FolderOrigins:
     async def _publish(self, run: Run, weights: Path | None, version: int, checkpoint: Path) -> None:
         fence = run.facts.fence
         place = (self._folder / run.run_id, self._host, run.run_id, fence)
-        try:
-            url, token, sha256 = await asyncio.get_running_loop().run_in_executor(
-                self._pool(), _publish, *place, version, weights, checkpoint
-            )
-        except BrokenProcessPool:
-            self._process = None
-            raise TransferError(f"version {version} was lost: its process ended; publish it again") from None
+        url, token, sha256 = await self._run(_publish, *place, version, weights, checkpoint)
         message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
         self._controller.publish(run.run_id, message, self._host)
+
+    async def _run(self, act: Callable[..., T], *arguments: object) -> T:
+        """Return what a function returns in the process that serves."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool(), act, *arguments)
+        except BrokenProcessPool:
+            self._process = None
+            raise TransferError("the version was lost, since its process ended: publish it again") from None
 
     def _pool(self) -> ProcessPoolExecutor:
         if self._process is None:
@@ -115,13 +117,14 @@ class FolderOrigins:
         return self._process
 
 
-def _delta(folder: Path) -> Delta | None:
+_origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.
+
+
+def _delta_version(folder: Path) -> int | None:
     from rose.runtime.transfer.sources.delta import Delta
 
-    return Delta.read(folder)
-
-
-_origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.
+    delta = Delta.read(folder)
+    return None if delta is None else delta.version
 
 
 def _publish(
