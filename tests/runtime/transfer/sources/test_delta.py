@@ -1,6 +1,7 @@
 """Folders of slime's deltas, applied to the version published last."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_another_base_is_noticed_by_its_checksum(tmp_path: Path) -> None:
     other = {name: tensor + 1 for name, tensor in before.items()}
     with pytest.raises(TransferError, match="checksum"):
         published(read(folder, None, lambda: (0, other)))
+
+
+def test_a_trainer_without_the_package_is_told_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = weights()
+    folder = save_delta(tmp_path / "d", before, stepped(before), 1)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(TransferError, match="package zstandard: install it"):
+        published(read(folder, None, lambda: (0, before)))
 
 
 @given(
