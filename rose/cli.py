@@ -147,14 +147,15 @@ def demo(
     )
 
 
-def _load(file: Path) -> None:
-    """Report problems of a fleet file and its prices before the fleet runs. Raises UserError."""
+def _load(file: Path) -> FleetConfig:
+    """Return a fleet, and report problems of a fleet file and its prices before the fleet runs. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
     _has_prices(fleet)
     for warning in configuration.warnings(fleet, file):
         echo(warning, err=True, colour=typer.colors.YELLOW)
+    return fleet
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
@@ -207,7 +208,9 @@ def doctor(
     if config is None:
         raise typer.Exit(diagnosis.main(as_json))
     with user_errors():
-        _load(config)
+        lines = diagnosis.token_ids_only(_load(config))
+    for line in lines:
+        echo(line, colour=typer.colors.YELLOW)
     echo(f"{config} is valid")
 
 

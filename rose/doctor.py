@@ -1,5 +1,7 @@
 """`rose doctor`: checks this host, with a remedy for each missing thing."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import importlib.util
 import json
@@ -9,11 +11,14 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 
 from rose.terminal import Screen, echo_data, styled
+
+if TYPE_CHECKING:
+    from rose.config import FleetConfig
 
 Status = Literal["ok", "missing", "absent"]
 
@@ -69,6 +74,20 @@ def main(as_json: bool) -> int:
             table.add_row(mark, finding.what, finding.detail, finding.remedy)
         Screen().print(table)
     return 1 if any(finding.status == "missing" for finding in findings) else 0
+
+
+def token_ids_only(fleet: FleetConfig) -> list[str]:
+    """Return a line for each rollout model whose engines have no tokenizer, as far as the file and this host say."""
+    from rose.runtime.engines import models
+
+    found = []
+    for table, rollout in fleet.rollouts.items():
+        folder = models.local(rollout.model)
+        if not rollout.tokenizer:
+            found.append(f"{table}.tokenizer is false")
+        elif folder is not None and not models.has_tokenizer(folder):
+            found.append(f"{table}.model has no tokenizer.json in {folder}")
+    return [f"{why}: its engines take token ids alone, and refuse texts, stop strings and grammars" for why in found]
 
 
 def _host() -> list[Finding]:

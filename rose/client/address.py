@@ -58,11 +58,17 @@ def authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
+def message_of(answer: Any) -> str | None:
+    """Return what an answer says is wrong; None if it is none of a controller's."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return str(error["message"]) if isinstance(error, dict) and "message" in error else None
+
+
 def refusal(url: str, status: int, answer: Any) -> ClientError:
-    reason = (answer.get("error") or answer.get("text")) if isinstance(answer, dict) else None
-    text = str(reason or f"status {status}")
+    other = answer.get("text") if isinstance(answer, dict) else None
+    text = message_of(answer) or str(other or f"status {status}")
     if status == 401:
-        return ClientError(f"the controller at {url} wants its token: give `token` (`gateway.token` of its fleet file)")
+        return ClientError(f"the controller at {url} wants its token: give `token`, such as `rose token create` makes")
     if status == 409 and "taken over" in text:
         return RunTakenError(text)
     if status == 409 and "has expired" in text:

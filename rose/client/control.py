@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from rose.client.address import ClientError, ControllerAwayError, RunAddress, authorization, refusal
+from rose.client.address import ClientError, ControllerAwayError, RunAddress, authorization, message_of, refusal
 
 _TIMEOUT_S = 10.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0  # Drawn at random: clients of a restarted controller do not all return at once.
@@ -28,8 +28,8 @@ _warned_s: dict[str, float] = {}
 
 
 def retried(status: int, answer: Any) -> tuple[Failure, str]:
-    text = answer.get("error") if isinstance(answer, dict) else None
-    return ("busy", str(text)) if text and status in _OWN else ("silent", f"status {status}")
+    text = message_of(answer)
+    return ("busy", text) if text and status in _OWN else ("silent", f"status {status}")
 
 
 class Patience:

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from rose.client.address import ClientError
 from rose.client.ranks import Ranks
 
 if TYPE_CHECKING:
+    import torch
+
     from rose.runtime.transfer.sources.published import Source, Weights
 
 _ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds the store there again.
@@ -98,7 +101,7 @@ class WeightOrigin:
         sources: list[Source] = []
 
         def offer() -> tuple[str, list[Offer]]:
-            sources.append(read(weights, self._checkpoint))
+            sources.append(read(weights, self._checkpoint, self._newest))
             return secrets.token_hex(8), offers(sources[0].tensors)
 
         def write() -> None:
@@ -113,6 +116,10 @@ class WeightOrigin:
         everywhere = self._ranks.share(offer)
         self._ranks.share(write)
         return Publication(version=version, merged=sources[0].merged, rounded=sources[0].rounded)
+
+    def _newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
+        self._publisher.wait()
+        return self._store.newest()
 
     def weights_sha256(self, version: int) -> str:
         """Raises TransferError for a version that is not in the folder."""

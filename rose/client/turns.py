@@ -11,7 +11,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from rose.client.address import ClientError, RunAddress, RunExpiredError, authorization, notice_gone, refusal
+from rose.client.address import (
+    ClientError,
+    RunAddress,
+    RunExpiredError,
+    authorization,
+    message_of,
+    notice_gone,
+    refusal,
+)
 from rose.client.control import RETRIED, Failure, Patience, retried
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 
@@ -131,7 +139,7 @@ class TurnClient:
                     if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
                         answer = json.loads(data)
                         if "error" in answer:
-                            raise GenerationLost(str(answer["error"]), attempts_of(answer))
+                            raise GenerationLost(str(message_of(answer)), attempts_of(answer))
                         yield answer
 
     @asynccontextmanager
@@ -153,7 +161,7 @@ class TurnClient:
 
     def _check(self, status: int, answer: Any) -> None:
         if status in (400, 503) and isinstance(answer, dict) and "rose" in answer:
-            raise GenerationLost(str(answer["error"]), attempts_of(answer))
+            raise GenerationLost(str(message_of(answer)), attempts_of(answer))
         if status in RETRIED:
             raise _AwayError(*retried(status, answer))
         if status != 200:

@@ -33,7 +33,8 @@ ENGINE = {"sglang", "zmq", "setproctitle", "cuda"}
 #: What parts may import at any time: requirements, and other packages.
 PARTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     **dict.fromkeys(("rose.config", "rose.tokens", "rose.runtime.service.console"), ((BASE,), set())),
-    "rose.client": (TRAINER, {"transformers"}),  # For a callback of its trainer.
+    # For a callback of its trainer, and for deltas of other trainers, which say what to install.
+    "rose.client": (TRAINER, {"transformers", "zstandard"}),
     **dict.fromkeys(("rose.runtime.coserving.attach", "rose.runtime.coserving.plugin"), (TRAINER, ENGINE)),
     **{
         part: (

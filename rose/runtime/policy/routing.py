@@ -24,6 +24,7 @@ class WorkerFacts:
     lease_until_ns: int | None  # End of its lease; 0: none; None: a dedicated device.
     pace_ns: int = 0  # Recent time of a turn; 0: unknown.
     pace_turns: float = 0.0  # Turns side by side in that time.
+    pace_tokens: float = 0.0  # Tokens of such a turn: its prompt, and the most that it may make; 0: unknown.
     busy_since_ns: int | None = None  # Since when it has turns but completed none; None: no turns.
 
     @property
@@ -120,6 +121,7 @@ class RunningTurn:
     engine_id: str
     version_min: int
     running_ns: int
+    tokens: int = 0  # Of its prompt, and the most that it may make.
 
 
 def stalled_after_ns() -> int:
@@ -127,8 +129,9 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to take off borrowed engines: each ran `STALLED_PACES` times as long as on another engine with
-    slack and room. The longest come first, while there is room."""
+    """Return the turns to take off borrowed engines: each ran `STALLED_PACES` times as long as it would on another
+    engine with slack and room: a turn of more tokens than that engine's usual ones takes longer there, too. The longest
+    come first, while there is room."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -145,12 +148,17 @@ def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_
                 left > 0
                 and engine_id != turn.engine_id
                 and other.policy_version >= turn.version_min
-                and turn.running_ns > STALLED_PACES * max(other.turn_ns(now_ns), STALLED_MIN_NS)
+                and turn.running_ns > STALLED_PACES * max(_time_ns(turn, other, now_ns), STALLED_MIN_NS)
             ):
                 room[engine_id] = left - 1
                 chosen.append(turn)
                 break
     return chosen
+
+
+def _time_ns(turn: RunningTurn, other: WorkerFacts, now_ns: int) -> float:
+    longer = turn.tokens / other.pace_tokens if other.pace_tokens else 1.0
+    return other.turn_ns(now_ns) * max(1.0, longer)
 
 
 ROUNDS_MAX = 32.0

@@ -77,6 +77,8 @@ class Controller:
             self.drained = self.state.drained()
             opened.pop_all()
         self.loads: defaultdict[str, Load] = defaultdict(Load)
+        for run_id, (completed, tokens) in self.answers.counts().items():
+            self.loads[run_id] = Load(completed=completed, tokens=tokens)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
         self.assignment = Assignment(self.workers, self.runs, self.loads)
@@ -196,6 +198,7 @@ class Controller:
     def _forget(self) -> None:
         for run_id in self.runs.forget():
             self.loads.pop(run_id, None)
+            self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Answer once the demand differs from the agent's, or after `hold_s`. Raises HeartbeatRefusedError."""

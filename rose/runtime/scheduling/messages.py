@@ -51,6 +51,7 @@ class EngineReport(Report):
     model: Address | None = None  # The last engine's model; None: no engine has answered.
     unstarted: Address | None = None  # The model whose last start failed, or that the agent does not have.
     start_ns: Nanoseconds = 0  # Time that the engine took to start; 0: unknown.
+    token_ids_only: bool = False  # Whether it has no tokenizer, so that it refuses texts, stop strings and grammars.
 
 
 class ClockReading(Report):

@@ -156,6 +156,7 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
         "fault": worker.report.fault,
         "borrowed": facts.borrowed,
         "model": worker.report.model,
+        "token_ids_only": worker.report.token_ids_only,
         "run_id": worker.report.run_id,
         "policy_version": worker.held_version,
         "assigned_run_id": worker.assigned,

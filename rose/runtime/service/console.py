@@ -168,6 +168,7 @@ def _engine_cells(engine: dict[str, Any] | None, device_id: str, several: tuple[
     # The device's state explains an engine with a fault.
     away = "" if engine["alive"] else " (away)" if engine.get("fault") else " (dead)"
     name = engine["engine_id"].removeprefix(f"{device_id}-") + away
+    name += " (token ids only)" if engine.get("token_ids_only") else ""
     return (
         name,
         *(engine[column] or "" for column in several),
@@ -206,7 +207,7 @@ def _table(*columns: str, wide: Collection[str]) -> Table:
 
 def _error(error: urllib.error.HTTPError) -> str:
     try:
-        return str(json.load(error)["error"])
+        return str(json.load(error)["error"]["message"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"status {error.code}"
 

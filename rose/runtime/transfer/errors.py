@@ -12,5 +12,9 @@ class TransferError(UserError):
     exit_code: ClassVar[int] = 1
 
 
+class ConflictError(TransferError):
+    """A version, or its base, is another one than what is published."""
+
+
 def of_run(run_id: str) -> str:
     return f"of run {run_id!r}" if run_id else "of no run"

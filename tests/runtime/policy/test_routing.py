@@ -127,6 +127,14 @@ def test_turns_that_wait_on_a_lent_device_are_taken_off_for_room_elsewhere():
     assert stalled([running(0, STALLED_PACES * PACE)], [BORROWED, IDLE]) == []
 
 
+def test_a_long_prompt_is_not_stalled_before_it_would_be_done_elsewhere():
+    other = replace(IDLE, pace_tokens=100.0)
+    for tokens, paces in ((50, 1), (100, 1), (2600, 26)):
+        for late, stalls in ((0, []), (1, ["r0"])):
+            turn = replace(running(0, STALLED_PACES * PACE * paces + late), tokens=tokens)
+            assert [one.request_id for one in stalled([turn], [BORROWED, other])] == stalls
+
+
 def test_a_turn_is_not_taken_off_for_an_engine_that_would_be_no_better():
     long = [running(0, 10 * STALLED_PACES * PACE)]
     for other in (

@@ -72,7 +72,7 @@ async def test_a_web_page_asks_a_gateway_without_a_token_for_nothing():
         for origin in ("http://elsewhere.example", "null", "http://127.0.0.1:1"):
             async with session.post("/devices/gpu-0/drain", data=b"{}", headers={"Origin": origin}) as response:
                 assert response.status == 403
-                assert "Origin" in (await response.json())["error"]
+                assert "Origin" in (await response.json())["error"]["message"]
         for headers in ({}, {"Origin": url}):
             async with session.post("/devices/gpu-0/drain", data=b"{}", headers=headers) as response:
                 assert response.status == 200
@@ -133,4 +133,4 @@ async def test_a_body_beyond_the_bound_is_refused_with_or_without_its_length(mon
             for body in (b"1" * 2000, pieces()):
                 async with session.post(path, data=body) as response:
                     assert response.status == 413
-                    assert "at most" in (await response.json())["error"]
+                    assert "at most" in (await response.json())["error"]["message"]

@@ -67,7 +67,7 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         _, shown = await call(session, "GET", "/status")
         assert not any(device["drained"] for device in shown["devices"])
         status, answer = await post(session, "/devices/gpu-9/drain", {})
-        assert (status, "'gpu-9'" in answer["error"]) == (404, True)
+        assert (status, "'gpu-9'" in answer["error"]["message"]) == (404, True)
 
 
 NOT_LENT = [
@@ -148,7 +148,7 @@ async def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
         controller = SERVERS[0].controller
         controller.state._connection.execute("PRAGMA query_only = ON")
         status, answer = await post(session, "/runs", {"name": "n", "model": "m"})
-        assert (status, "cannot be read or written" in answer["error"]) == (503, True)
+        assert (status, "cannot be read or written" in answer["error"]["message"]) == (503, True)
         await asyncio.sleep(0.3)
         for _ in range(2):
             status, answer = await call(session, "GET", "/readiness")

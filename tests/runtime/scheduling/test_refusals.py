@@ -55,17 +55,21 @@ async def test_a_refusal_names_the_field_and_a_short_value_or_a_similar_run_and_
         opened = await open_run(session)
         for path, body, error in REFUSED:
             status, answer = await post(session, path.replace("ID", opened["run_id"]), body)
-            text = answer["error"].removeprefix("the body: ") if error.startswith("token ") else answer["error"]
+            text = (
+                answer["error"]["message"].removeprefix("the body: ")
+                if error.startswith("token ")
+                else answer["error"]["message"]
+            )
             assert (status, text[: len(error)]) == (400, error)
             assert "hidden" not in text
         for url, token in (("http://me:hidden@x", None), ("s3://me:hidden@x", "t"), ("http://x?key=hidden", None)):
             status, answer = await publish(session, opened, url=url, token=token)
-            assert (status, "url" in answer["error"] or "token" in answer["error"]) == (400, True)
-            assert "hidden" not in answer["error"]
+            assert (status, "url" in answer["error"]["message"] or "token" in answer["error"]["message"]) == (400, True)
+            assert "hidden" not in answer["error"]["message"]
         for method, path in (("GET", ""), ("POST", "/generate"), ("POST", "/renew"), ("DELETE", "")):
             body = {"input_ids": [1]} if path == "/generate" else {"fence": 1}
             status, answer = await call(session, method, f"/runs/{opened['run_id'][:-1]}{path}", body)
-            assert (status, opened["run_id"] in answer["error"]) == (404, True)
+            assert (status, opened["run_id"] in answer["error"]["message"]) == (404, True)
 
 
 async def test_a_fleet_file_may_let_runs_publish_files_and_name_hosts():
@@ -75,7 +79,7 @@ async def test_a_fleet_file_may_let_runs_publish_files_and_name_hosts():
         for version, url in enumerate(("file:///disk", "http://169.254.7.7:5", "http://x")):
             assert (await publish(session, opened, version, url))[0] == 200
         status, answer = await publish(session, opened, 3, "http://169.254.169.254/latest")
-        assert (status, answer["error"]) == (
+        assert (status, answer["error"]["message"]) == (
             400,
             "url names host '169.254.169.254', whose address 169.254.169.254 is link-local: publish at an address "
             "that the fleet's hosts reach, or name the host in origins.hosts of the fleet file",

@@ -11,7 +11,11 @@ from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gatew
 async def test_a_run_is_opened_published_for_generated_through_and_closed():
     async with gateway(models=["tiny"]) as (session, url), fleet(session) as (agent,):
         status, answer = await post(session, "/runs", {"name": "grpo", "model": "other"})
-        assert (status, "'other'" in answer["error"], "tiny" in answer["error"]) == (409, True, True)
+        assert (status, "'other'" in answer["error"]["message"], "tiny" in answer["error"]["message"]) == (
+            409,
+            True,
+            True,
+        )
         opened = await open_run(session, team="research", tags={"project": "x"})
         assert (opened["version"], opened["fence"]) == (None, 1)
         assert opened["url"] == f"{url}/runs/{opened['run_id']}"
@@ -27,7 +31,7 @@ async def test_a_run_is_opened_published_for_generated_through_and_closed():
         close = {"fence": 1, "outcome": "ended"}
         assert await call(session, "DELETE", f"/runs/{opened['run_id']}", close) == (200, {})
         status, answer = await post(session, f"{opened['url']}/generate", body)
-        assert (status, "closed" in answer["error"]) == (409, True)
+        assert (status, "closed" in answer["error"]["message"]) == (409, True)
 
 
 async def test_a_run_trains_on_a_device_of_the_fleet():
@@ -35,7 +39,7 @@ async def test_a_run_trains_on_a_device_of_the_fleet():
     async with gateway(models=["tiny"], devices={"trainer-0": "local"}) as (session, _):
         wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
         status, answer = await post(session, "/runs", wanted)
-        assert (status, answer["error"]) == (
+        assert (status, answer["error"]["message"]) == (
             409,
             "trainer_device is 'trainer-1', no device of the fleet; did you mean 'trainer-0'?",
         )
@@ -68,8 +72,8 @@ async def test_a_loopback_url_is_refused_by_a_fleet_on_several_hosts():
         await beat(session, device_id="c", host="far")
         status, answer = await publish(session, opened, 1, url)
         assert status == 409
-        assert "(far, near)" in answer["error"]
-        assert "open the run with `host`" in answer["error"]
+        assert "(far, near)" in answer["error"]["message"]
+        assert "open the run with `host`" in answer["error"]["message"]
         assert await publish(session, opened, 1, "http://10.0.0.7:5") == (200, {})
 
 

@@ -59,7 +59,7 @@ async def test_two_runs_of_two_models_have_one_engine_in_turns(monkeypatch):
     options = {"pause_s": 0.01, "start_s": 0.05, "model": "tiny"}
     async with gateway(models=["tiny", "chat"]) as (session, _), fleet(session, 1, **options) as (agent,):
         status, answer = await post(session, "/runs", {"name": "c", "model": "chta"})
-        assert (status, "did you mean 'chat'" in answer["error"]) == (409, True)
+        assert (status, "did you mean 'chat'" in answer["error"]["message"]) == (409, True)
         a, b = await begin(session, "a"), await begin(session, "b", model="chat")
         stop = asyncio.Event()
         playing = [asyncio.create_task(play(session, run_id, 4, stop)) for run_id in (a, b)]
@@ -136,7 +136,7 @@ async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
         run = await shown(session, f"/runs/{run_id}", lambda run: run["state"] != "open")
         assert (run["state"], run["engines"], run["reason"]) == ("expired", [], "not heard of")
         status, answer = await post(session, f"/runs/{run_id}/generate", body())
-        assert (status, "resume it" in answer["error"]) == (409, True)
+        assert (status, "resume it" in answer["error"]["message"]) == (409, True)
         opened = await open_run(session, resume=run_id, expires_s=60)
         assert (opened["fence"], opened["version"]) == (2, 0)
         assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200

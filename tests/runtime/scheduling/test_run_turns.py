@@ -71,10 +71,10 @@ async def test_a_turn_that_gets_nowhere_says_why_also_when_it_is_streamed(monkey
         path = f"/runs/{opened['run_id']}/generate"
         for body in (turn(), turn() | {"stream": True}):
             status, answer = await post(session, path, body)
-            assert (status, "has published no version" in answer["error"]) == (503, True)
+            assert (status, "has published no version" in answer["error"]["message"]) == (503, True)
         await publish(session, opened, 2)
         status, answer = await post(session, path, turn(version_min=9))
-        assert (status, "hold version 2 at most, and it wants 9" in answer["error"]) == (503, True)
+        assert (status, "hold version 2 at most, and it wants 9" in answer["error"]["message"]) == (503, True)
 
 
 async def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
@@ -88,7 +88,7 @@ async def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
         assert all(answer == (200, streamed) for answer in answers)
         assert len(agent.engine.requests) == 1
         status, answer = await post(session, path, turn(11, key="k"))
-        assert (status, "'k'" in answer["error"]) == (409, True)
+        assert (status, "'k'" in answer["error"]["message"]) == (409, True)
         _, other = await opened_run(session)
         assert (await post(session, other, turn(3, key="k")))[0] == 200
 
@@ -195,7 +195,7 @@ async def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
         assert await asyncio.wait([again], timeout=0.1) == (set(), {again})
         tasks.append(again)
         status, answer = await post(session, path, turn())
-        assert (status, answer["error"]) == (
+        assert (status, answer["error"]["message"]) == (
             429,
             f"run {full['run_id']!r} has 2 turns, as many as a run may have: send more once some of them are answered",
         )
@@ -214,7 +214,7 @@ async def test_a_run_that_is_closed_lets_go_of_its_turns():
         await call(session, "DELETE", f"/runs/{opened['run_id']}", {"fence": 1})
         for task in turns:
             status, answer = await asyncio.wait_for(task, 20)
-            assert (status, "is closed" in answer["error"]) == (409, True)
+            assert (status, "is closed" in answer["error"]["message"]) == (409, True)
             assert isinstance(answer["rose"]["attempts"], list)
         assert not agent.engine.running
         status, answer = await post(session, path, turn())
@@ -238,7 +238,7 @@ async def test_turns_are_recorded_under_their_run(tmp_path):
                 assert await post(session, f"/runs/{run_id}/events", body) == (200, {})
             body["events"][0] = STEP | {"groups": "one"}
             status, answer = await post(session, f"/runs/{run_id}/events", body)
-            assert (status, "groups" in answer["error"]) == (400, True)
+            assert (status, "groups" in answer["error"]["message"]) == (400, True)
             assert (await call(session, "GET", f"/runs/{run_id}"))[1]["step"] == 4
     with catalog.connect(tmp_path) as connection:
         turns = connection.execute(

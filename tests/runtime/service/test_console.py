@@ -42,7 +42,7 @@ def url(tmp_path_factory) -> Iterator[str]:
     async def report_all() -> None:
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             beside = {"share": 0.31, "stretch": 1.18, "stretch_max": 1.25, "held_by": "stretch"}
-            lends = report("http://127.0.0.1:1", "e0", device_id="d0", beside=beside)
+            lends = report("http://127.0.0.1:1", "e0", device_id="d0", beside=beside, token_ids_only=True)
             starts = report("http://127.0.0.1:2", "e1", device_id="d0", alive=False, fault="it is being started")
             await beat(session, lends, starts, device_id="d0", host="rack-1")
             await beat(session, device_id="d1", fault="the disk is full", host="rack-2", host_facts=FACTS)
@@ -61,7 +61,17 @@ def rose(*arguments: str, columns: int = 160) -> str:
 
 def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
     shown = rose("status", "--url", url, "--token", TOKEN)
-    for part in ("fleet-1", "d0", "rack-1", "e0", "the disk is full", "grpo", "research", "d2: its agent has not"):
+    for part in (
+        "fleet-1",
+        "d0",
+        "rack-1",
+        "e0",
+        "(token ids only)",
+        "the disk is full",
+        "grpo",
+        "research",
+        "d2: its agent has not",
+    ):
         assert part in shown
     assert "e1 (away)" in shown
     assert "busy, lends 31% beside live requests, TPOT +18% of allowed 25%; held now: stretch" in shown

@@ -522,6 +522,7 @@ class DeviceAgent:
             model=self._engine.model,
             unstarted=self._engine.unstarted,
             start_ns=self._engine.start_ns,
+            token_ids_only=engine.spec.token_ids_only,
         )
         return [report]
 

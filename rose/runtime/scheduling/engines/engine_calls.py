@@ -133,7 +133,7 @@ class EngineCalls:
         failed = broke or foreign
         if not failed and answer.finish != "abort":
             attempt["outcome"] = "completed"
-            worker.took(attempt["duration_ns"], ended)
+            worker.took(attempt["duration_ns"], ended, item.kv_tokens)
         elif not failed or attempt["output_tokens"]:
             attempt["outcome"] = "preempted"  # The turn continues from these tokens, however the attempt ended.
         return Result(attempt, answer, died=died)

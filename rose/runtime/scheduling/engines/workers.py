@@ -51,6 +51,7 @@ class Worker:
     life_ns: int = 0  # Start of its present life: its first report of being alive.
     pace_ns: int = 0  # Moving average of a turn's duration; 0 before the first.
     pace_turns: float = 0.0  # Moving average of the turns side by side; 0 before the first.
+    pace_tokens: float = 0.0  # Moving average of a turn's `kv_tokens`; 0 before the first.
     completed_ns: int = 0
     assigned: str | None = None  # The run whose turns it takes.
     assigned_ns: int = 0  # When the assignment began.
@@ -109,6 +110,7 @@ class Worker:
             lease_until_ns=lease_until_ns,
             pace_ns=self.pace_ns,
             pace_turns=self.pace_turns,
+            pace_tokens=self.pace_tokens,
             busy_since_ns=None if oldest is None else max(self.completed_ns, oldest.placed_ns),
         )
 
@@ -145,11 +147,12 @@ class Worker:
         self.in_flight.pop(item.request_id, None)
         self._facts = None
 
-    def took(self, duration_ns: int, now_ns: int) -> None:
+    def took(self, duration_ns: int, now_ns: int, kv_tokens: int) -> None:
         self.completed_ns = now_ns
         weight = 1.0 if self.pace_ns == 0 else 0.1
         self.pace_ns += int(weight * (duration_ns - self.pace_ns))
         self.pace_turns += weight * (len(self.in_flight) + 1 - self.pace_turns)
+        self.pace_tokens += weight * (kv_tokens - self.pace_tokens)
         self._facts = None
 
 
@@ -200,7 +203,8 @@ class WorkerTable(dict[str, Worker]):
                     if now_ns - item.placed_ns < stalled_after_ns():
                         break
                     if not item.taken_off:
-                        turn = RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
+                        took_ns = now_ns - item.placed_ns
+                        turn = RunningTurn(item.request_id, engine_id, item.version_min, took_ns, item.kv_tokens)
                         running.setdefault(worker.assigned, []).append(turn)
         return [
             (worker := self[turn.engine_id], worker.in_flight[turn.request_id])

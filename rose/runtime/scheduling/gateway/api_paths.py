@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -18,13 +19,23 @@ from rose.clock import monotonic_ns
 from rose.runtime.scheduling.gateway import inference, openai, sglang
 from rose.runtime.scheduling.gateway.bodies import SESSIONS, Client, read
 from rose.runtime.scheduling.gateway.service import ApiError, Service, may_use, read_version, token_of
-from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.messages import ID_LENGTH_MAX
+from rose.runtime.scheduling.refusals import error_body
+from rose.runtime.scheduling.runs.registry import Run, RunRefusedError
 from rose.runtime.scheduling.status import missing
 from rose.runtime.scheduling.turns.request import RequestError
 
+if TYPE_CHECKING:
+    from rose.runtime.scheduling.gateway.origins import FolderOrigins
+
 Handle = Callable[[Request], Awaitable[Response]]
 _WORKER = "rose"
-_LOOK_S = 0.1
+_OF_AN_UPDATE = frozenset(
+    (
+        *("model_path", "weight_dir", "weight_version", "version", "load_format", "abort_all_requests", "flush_cache"),
+        *("is_async", "keep_pause", "torch_empty_cache", "token_step", "step"),
+    )
+)
 
 
 class Paths:
@@ -36,7 +47,7 @@ class Paths:
     def of(self, prefix: str = "") -> list[Route]:
         """Return the routes. Under a prefix with `{run_id}` they are of that run."""
         both = ["GET", "POST"]
-        made: list[tuple[str, Handle, list[str]]] = [
+        paths: list[tuple[str, Handle, list[str]]] = [
             ("/v1/completions", self.completions, ["POST"]),
             ("/v1/chat/completions", self.chat, ["POST"]),
             ("/v1/models", self.models, ["GET"]),
@@ -58,43 +69,46 @@ class Paths:
             ("/reset_prefix_cache", self.reset_prefix_cache, ["POST"]),
             ("/abort_request", self.abort, ["POST"]),
             *((path, self.pause, ["POST"]) for path in ("/pause_generation", "/pause")),
-            *((path, self.go_on, ["POST"]) for path in ("/continue_generation", "/resume")),
+            *((path, self.resume, ["POST"]) for path in ("/continue_generation", "/resume")),
             *((path, self.update, ["POST"]) for path in ("/update_weights_from_disk", "/update_weights")),
+            ("/pull_weights", self.pull, ["POST"]),
+            *((path, self.load_adapter, ["POST"]) for path in ("/load_lora_adapter", "/v1/load_lora_adapter")),
+            *((path, self.unload_adapter, ["POST"]) for path in ("/unload_lora_adapter", "/v1/unload_lora_adapter")),
             ("/v1/rl/workers", self.rl_workers, ["GET"]),
             ("/v1/rl/workers/{worker:path}", self.rl_workers, ["GET"]),
             ("/v1/rl/engine/{path:path}", self.rl_engine, both),
         ]
-        return [Route(prefix + path, handle, methods=methods) for path, handle, methods in made]
+        return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
     async def completions(self, request: Request) -> Response:
-        asked = openai.CompletionRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, asked.model)
-        found = await openai.read_completion(asked, self._service, run, _session(request))
-        return await _answer(request, asked.stream, found.answer, found.events)
+        body = openai.CompletionRequest.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, body.model)
+        answering = await openai.read_completion(body, self._service, run, _session(request))
+        return await _answer(request, body.stream, answering.answer, answering.events)
 
     async def chat(self, request: Request) -> Response:
-        asked = openai.ChatRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, asked.model)
-        found = await openai.read_chat(asked, self._service, run, _session(request))
-        return await _answer(request, asked.stream, found.answer, found.events)
+        body = openai.ChatRequest.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, body.model)
+        answering = await openai.read_chat(body, self._service, run, _session(request))
+        return await _answer(request, body.stream, answering.answer, answering.events)
 
     async def inference(self, request: Request) -> Response:
-        asked = inference.GenerateRequest.model_validate_json(await read(request.receive))
-        found = inference.read(
-            asked, self._service, self._service.run_of(request.scope, asked.model), _session(request)
+        body = inference.GenerateRequest.model_validate_json(await read(request.receive))
+        answering = inference.read(
+            body, self._service, self._service.run_of(request.scope, body.model), _session(request)
         )
-        return await _answer(request, asked.stream, found.answer, found.events)
+        return await _answer(request, body.stream, answering.answer, answering.events)
 
     async def generate(self, request: Request) -> Response:
         body = await _json(request)
         run = self._service.run_of(request.scope, body.get("model"))
-        wanted, form = await sglang.read(body, self._service, run, _session(request))
+        orders, form = await sglang.read(body, self._service, run, _session(request))
         service = self._service
         return await _answer(
             request,
             form.stream,
-            lambda client: sglang.answers(service, run, wanted, form, client),
-            lambda: sglang.events(service, run, wanted, form),
+            lambda client: sglang.whole(service, run, orders, form, client),
+            lambda: sglang.events(service, run, orders, form),
         )
 
     async def models(self, request: Request) -> Response:
@@ -110,8 +124,8 @@ class Paths:
     async def _models(self, request: Request) -> list[dict[str, Any]]:
         service = self._service
         runs = [run for run in self._controller.runs if run.is_open and may_use(token_of(request.scope), run)]
-        found: list[tuple[str, str | None, int]] = [(name, None, 0) for name in service.models]
-        found += [(run.run_id, run.facts.model, run.facts.opened_us // 1_000_000) for run in runs]
+        models: list[tuple[str, str | None, int]] = [(name, None, 0) for name in service.models]
+        models += [(run.run_id, run.facts.model, run.facts.opened_us // 1_000_000) for run in runs]
         return [
             {
                 "id": name,
@@ -122,16 +136,16 @@ class Paths:
                 "parent": model,
                 "max_model_len": await service.context(model or name),
             }
-            for name, model, created in found
+            for name, model, created in models
         ]
 
     async def tokenize(self, request: Request) -> Response:
-        asked = openai.TokenizeRequest.model_validate_json(await read(request.receive))
-        texts = await self._service.texts(self._service.run_of(request.scope, asked.model))
-        if asked.messages is not None:
-            ids = await texts.chat(asked.messages, asked.tools, **(asked.chat_template_kwargs or {}))
-        elif asked.prompt is not None:
-            ids = await texts.encode(asked.prompt, special=asked.add_special_tokens)
+        body = openai.TokenizeRequest.model_validate_json(await read(request.receive))
+        texts = await self._service.texts(self._service.run_of(request.scope, body.model))
+        if body.messages is not None:
+            ids = await texts.chat(body.messages, body.tools, **(body.chat_template_kwargs or {}))
+        elif body.prompt is not None:
+            ids = await texts.encode(body.prompt, special=body.add_special_tokens)
         else:
             raise RequestError("prompt is missing: give a text, or messages")
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": texts.context})
@@ -261,46 +275,76 @@ class Paths:
         ended = self._controller.abort(run.run_id) if mode == "abort" else 0
         return JSONResponse({"status": "ok", "message": "generation is paused", "aborted": ended})
 
-    async def go_on(self, request: Request) -> Response:
+    async def resume(self, request: Request) -> Response:
         self._controller.go_on(self._service.run_of(request.scope).run_id)
         return JSONResponse({"status": "ok", "message": "generation goes on"})
 
     async def update(self, request: Request) -> Response:
-        """Publish a checkpoint folder of this host as the run's next version. From the answer on, no turn of the run is
-        begun with an older one, unless the run's staleness allows it."""
+        """Publish a folder of this host, of a checkpoint, a LoRA adapter or a delta, as the run's next version. From
+        the answer on, no turn of the run is begun with an older one, unless the run's staleness allows it."""
         body = await _json(request)
-        known = {
-            "model_path",
-            "weight_dir",
-            "weight_version",
-            "abort_all_requests",
-            "flush_cache",
-            "load_format",
-            "token_step",
-        }
-        sglang.check_known(body, frozenset({*known, "is_async", "keep_pause", "torch_empty_cache", "step", "version"}))
+        sglang.check_known(body, _OF_AN_UPDATE)
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise RequestError(f"load_format is {str(body['load_format'])[:60]!r}: give auto, or leave it out")
-        name = "weight_dir" if "weight_dir" in body else "model_path"
-        if not (isinstance(path := body.get(name), str) and Path(path).is_absolute()):
-            raise RequestError(f"{name} is {str(path)[:60]!r}: give the full path of a checkpoint folder")
-        self._service.check_files(token_of(request.scope))
-        run = self._service.run_of(request.scope)
-        origins = self._service.origins
-        if origins is None:
-            raise ApiError(501, "this controller publishes no folders: publish by rose.client")
+        folder = _folder(body, "weight_dir" if "weight_dir" in body else "model_path")
+        run, origins = self._publishing(request)
+        version = _version(run, body.get("weight_version"))
         if body.get("abort_all_requests") is True:
             self._controller.abort(run.run_id)
-        version = _next(run, body.get("weight_version"))
-        published = await origins.publish(run, Path(path), version)
-        return JSONResponse(
-            {
-                "success": True,
-                "message": f"version {published}",
-                "weight_version": str(published),
-                "num_paused_requests": 0,
-            }
+        published = await origins.publish(run, Path(run.facts.pulled.get(folder, folder)), version)
+        answer = {"success": True, "message": f"version {published}", "weight_version": str(published)}
+        return JSONResponse(answer | {"num_paused_requests": 0})
+
+    async def pull(self, request: Request) -> Response:
+        """Note which published folder a trainer means by the copy of it that it has each engine make: engines here
+        make none, and `update` publishes the folder itself."""
+        body = await _json(request)
+        sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
+        copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")
+        run, origins = self._publishing(request)
+        target = _version(run, body.get("target_version"), "target_version")
+        if target is None:
+            raise RequestError(f"target_version is {str(body.get('target_version'))[:60]}: give a version's number")
+        if target:
+            folder = Path(source) / f"weight_v{target:06}"
+            if not await asyncio.to_thread(folder.is_dir):
+                raise RequestError(f"source_dir has no folder {str(folder)!r}: write it before it is pulled")
+            self._controller.runs.note_pulled(run, copy, str(folder))
+        elif run.facts.version is None:
+            origins.publish_checkpoint(run)
+        return JSONResponse({"success": True, "message": f"version {target} is noted"})
+
+    async def load_adapter(self, request: Request) -> Response:
+        """Publish a LoRA folder, merged, as the run's next version. `lora_path` of a later request means it."""
+        body = await _json(request)
+        sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
+        name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
+        run, origins = self._publishing(request)
+        version = await origins.publish(
+            run, Path(folder), _version(run, name.rpartition("-v")[2], "the version in lora_name")
         )
+        self._controller.runs.note_adapters(run, {**run.facts.adapters, name: version})
+        message = f"merged into the model's weights as version {version}"
+        answer = {"success": True, "error_message": "", "message": message, "loaded_adapters": {name: folder}}
+        return JSONResponse(answer | {"weight_version": str(version)})
+
+    async def unload_adapter(self, request: Request) -> Response:
+        """Forget the name of a merged adapter. Its version stays for as long as every version does."""
+        body = await _json(request)
+        sglang.check_known(body, frozenset({"lora_name"}))
+        name, run = _text(body, "lora_name"), self._service.run_of(request.scope)
+        if name not in run.facts.adapters:
+            raise RequestError(f"lora_name is {name[:60]!r}: run {run.run_id!r} has no adapter of this name")
+        left = {other: version for other, version in run.facts.adapters.items() if other != name}
+        self._controller.runs.note_adapters(run, left)
+        return JSONResponse({"success": True, "error_message": "", "loaded_adapters": left})
+
+    def _publishing(self, request: Request) -> tuple[Run, FolderOrigins]:
+        """Return the request's run, and what publishes its folders."""
+        self._service.check_files(token_of(request.scope))
+        if self._service.origins is None:
+            raise ApiError(501, "this controller publishes no folders: publish by rose.client")
+        return self._service.run_of(request.scope), self._service.origins
 
     async def rl_workers(self, request: Request) -> Response:
         worker = request.path_params.get("worker")
@@ -311,6 +355,8 @@ class Paths:
             "pause_generation",
             "continue_generation",
             "update_weights_from_disk",
+            "pull_weights",
+            "load_lora_adapter",
             "flush_cache",
             "abort_request",
         ]
@@ -326,8 +372,11 @@ class Paths:
         """Do at the one worker what a router would do at each of its own."""
         handles: Mapping[str, Handle] = {
             "pause_generation": self.pause,
-            "continue_generation": self.go_on,
+            "continue_generation": self.resume,
             "update_weights_from_disk": self.update,
+            "pull_weights": self.pull,
+            "load_lora_adapter": self.load_adapter,
+            "unload_lora_adapter": self.unload_adapter,
             "flush_cache": self.flush_cache,
             "abort_request": self.abort,
             "server_info": self.server_info,
@@ -342,15 +391,32 @@ class Paths:
         return JSONResponse({"results": [result]})
 
 
-def _next(run: Run, named: object) -> int | None:
-    """Return the version that a client's name means; None for a name without a number that goes on."""
+def _version(run: Run, given: object, name: str = "weight_version") -> int | None:
+    """Return the version that a client's name means; None for a name without a number. Raises RunRefusedError for one
+    that is older than the newest."""
     try:
-        version = read_version(named, "weight_version")
+        version = read_version(given, name)
     except RequestError:
         return None
-    return (
-        version if version is not None and version > (-1 if run.facts.version is None else run.facts.version) else None
-    )
+    newest = run.facts.version
+    if version is not None and newest is not None and version < newest:
+        raise RunRefusedError(
+            f"{name} is {given}, and run {run.run_id!r} is at version {newest}: give a higher one, or close the run "
+            f"(DELETE /runs/{run.run_id}) to begin another"
+        )
+    return version
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    if not (isinstance(text := body.get(name), str) and 0 < len(text) <= ID_LENGTH_MAX):
+        raise RequestError(f"{name} is {str(text)[:60]!r}: give a name of at most {ID_LENGTH_MAX} characters")
+    return text
+
+
+def _folder(body: Mapping[str, Any], name: str) -> str:
+    if not (isinstance(path := body.get(name), str) and Path(path).is_absolute()):
+        raise RequestError(f"{name} is {str(path)[:60]!r}: give the full path of a folder")
+    return path
 
 
 def _session(request: Request) -> str | None:
@@ -377,21 +443,22 @@ async def _answer(
     if not stream:
         with Client(request.scope) as client:
             return Response(msgspec.json.encode(await answer(client)), media_type="application/json")
-    made = events()
+    parts = events()
     try:
-        first = await anext(made)  # A request that fails before its first token gets a plain answer.
+        first = await anext(parts)  # A request that fails before its first token gets a plain answer.
     except StopAsyncIteration:
         first = b""
 
-    async def told() -> AsyncIterator[bytes]:
+    async def lines() -> AsyncIterator[bytes]:
         try:
             yield b"data: " + first + b"\n\n"
-            async for event in made:
+            async for event in parts:
                 yield b"data: " + event + b"\n\n"
         except ApiError as error:
-            yield b"data: " + json.dumps({"error": {"message": str(error), "code": error.status}}).encode() + b"\n\n"
+            body = error_body(error.status, str(error), error.param, error.kind)
+            yield b"data: " + json.dumps(body).encode() + b"\n\n"
         finally:
-            await made.aclose()  # type: ignore[attr-defined]
+            await parts.aclose()  # type: ignore[attr-defined]
         yield b"data: [DONE]\n\n"
 
-    return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rose.runtime.scheduling.gateway.openai import Count, Ids, Name, Samples, Sampling, StreamOptions
-from rose.runtime.scheduling.gateway.service import Made, Service, Wanted
+from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_sampling, read_labels
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.turn_service import Client
@@ -58,42 +58,45 @@ class Answering:
     service: Service
     run: Run
     request: GenerateRequest
-    wanted: Sequence[Wanted]
+    orders: Sequence[TurnOrder]
     id: str
 
     async def answer(self, client: Client) -> dict[str, Any]:
-        made = await self.service.make(self.run, self.wanted, client)
-        return {"request_id": self.id, "choices": [self._choice(number, one, 0) for number, one in enumerate(made)]}
+        completions = await self.service.make(self.run, self.orders, client)
+        return {
+            "request_id": self.id,
+            "choices": [self._choice(number, one, 0) for number, one in enumerate(completions)],
+        }
 
     async def events(self) -> AsyncIterator[bytes]:
-        told = [0] * len(self.wanted)
-        async for number, made in self.service.stream(self.run, self.wanted):
-            choice = self._choice(number, made, told[number])
-            told[number] = len(made.ids)
+        counts = [0] * len(self.orders)
+        async for number, completion in self.service.stream(self.run, self.orders):
+            choice = self._choice(number, completion, counts[number])
+            counts[number] = len(completion.ids)
             yield json.dumps({"request_id": self.id, "choices": [choice]}).encode()
 
-    def _choice(self, number: int, made: Made, start: int) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": number, "token_ids": made.ids[start:], "logprobs": None}
-        choice["finish_reason"] = None if made.finish is None else made.finish.get("type", "length")
+    def _choice(self, number: int, completion: Completion, start: int) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": number, "token_ids": completion.ids[start:], "logprobs": None}
+        choice["finish_reason"] = None if completion.finish is None else completion.finish.get("type", "length")
         if self.request.sampling_params.logprobs is not None:
-            pairs = zip(made.ids[start:], made.logprobs[start:], strict=True)
+            pairs = zip(completion.ids[start:], completion.logprobs[start:], strict=True)
             content = [
                 {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []} for token, logprob in pairs
             ]
             choice["logprobs"] = {"content": content}
-        return choice if made.finish is None else choice | {"meta_info": made.weights}
+        return choice if completion.finish is None else choice | {"meta_info": completion.weights}
 
 
 def read(request: GenerateRequest, service: Service, run: Run, session: str | None) -> Answering:
     """Raises RequestError."""
     given = request.sampling_params
-    asked = given.model_dump(exclude_none=True, exclude=_OURS)
-    sampling = check_sampling({_NAMES.get(name, name): value for name, value in asked.items()})
+    values = given.model_dump(exclude_none=True, exclude=_OURS)
+    sampling = check_sampling({_NAMES.get(name, name): value for name, value in values.items()})
     labels, exact = read_labels(request.model_dump(include={"rose", "session_id", "weight_version"}), session)
     fields = {} if request.cache_salt is None else {"extra_key": request.cache_salt}
     name = request.request_id or uuid.uuid4().hex
-    wanted = [
-        Wanted(
+    orders = [
+        TurnOrder(
             ids=request.token_ids,
             sampling=sampling if given.seed is None else sampling | {"sampling_seed": given.seed + number},
             labels=labels,
@@ -103,4 +106,4 @@ def read(request: GenerateRequest, service: Service, run: Run, session: str | No
         )
         for number in range(given.n)
     ]
-    return Answering(service=service, run=run, request=request, wanted=wanted, id=name)
+    return Answering(service=service, run=run, request=request, orders=orders, id=name)

@@ -6,15 +6,15 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rose.runtime.scheduling.gateway.service import Made, Service, Wanted
+from rose.runtime.scheduling.gateway.service import ApiError, Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
-from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, GrowingText, Texts, tool_calls
+from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, TOOL_CALL_ENDS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.request import RequestError
@@ -40,7 +40,10 @@ Ids = Annotated[list[Count], Field(max_length=1 << 24)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Samples = Annotated[int, Field(ge=1, le=4096)]
-Stops = Name | Annotated[list[Name], Field(max_length=64)]
+# No unions: their errors name each alternative, and not the field.
+Stops = Annotated[
+    list[Name], Field(max_length=64), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
 Biases = Annotated[dict[Name, Real], Field(max_length=1024)]
 Objects = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1 << 16)]
 
@@ -100,10 +103,10 @@ class _Request(Sampling):
     rose: dict[str, Any] | None = None
 
     def sampling(self) -> dict[str, Any]:
-        made = {theirs: value for name, theirs in _SAMPLING.items() if (value := getattr(self, name)) is not None}
+        sampling = {theirs: value for name, theirs in _SAMPLING.items() if (value := getattr(self, name)) is not None}
         if self.seed is not None:
-            made["sampling_seed"] = self.seed
-        return made | _grammar(self.response_format)
+            sampling["sampling_seed"] = self.seed
+        return sampling | _grammar(self.response_format)
 
     def fields(self) -> dict[str, Any]:
         key = self.extra_key or self.cache_salt
@@ -111,8 +114,11 @@ class _Request(Sampling):
 
 
 class CompletionRequest(_Request):
-    prompt: Text | Ids | Annotated[list[Text], Field(max_length=4096)] | Annotated[list[Ids], Field(max_length=4096)]
-    logprobs: bool | Annotated[int, Field(ge=0, le=1)] | None = None  # Only of the tokens that were made.
+    prompt: Any  # A text or token ids, or a list of such: `read_completion` says what is wrong with it.
+    #: Only of the tokens that were made.
+    logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=1)] | None, BeforeValidator(lambda value: None if value is False else value)
+    ] = None
     echo: Literal[False] = False
     suffix: Literal[None, ""] = None
     best_of: Literal[1] | None = None
@@ -121,7 +127,7 @@ class CompletionRequest(_Request):
 class ChatRequest(_Request):
     messages: Objects
     tools: Objects | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Any = None  # `_must_call` says what is wrong with it.
     parallel_tool_calls: Literal[True] | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
@@ -142,8 +148,8 @@ class TokenizeRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-def _grammar(wanted: Any) -> dict[str, Any]:
-    match wanted:
+def _grammar(form: Any) -> dict[str, Any]:
+    match form:
         case None | {"type": "text"}:
             return {}
         case {"type": "json_object"}:
@@ -151,20 +157,55 @@ def _grammar(wanted: Any) -> dict[str, Any]:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
             return {"json_schema": json.dumps(schema)}
         case {"type": "structural_tag", **_rest}:
-            return {"structural_tag": json.dumps(wanted)}
+            return {"structural_tag": json.dumps(form)}
     raise RequestError(
-        f"response_format is {str(wanted)[:80]}: give text, json_object, json_schema with a schema, or structural_tag"
+        f"response_format is {str(form)[:80]}: give text, json_object, json_schema with a schema, or structural_tag"
     )
+
+
+def _must_call(request: ChatRequest) -> dict[str, Any]:
+    """Return the grammar of an answer that must call tools, in the form that `tool_calls` reads; none if it may call
+    none. Raises ApiError."""
+    choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
+    for tool in request.tools or []:
+        if isinstance(function := tool.get("function"), dict):
+            functions[str(function.get("name"))] = function
+    match choice:
+        case None | "auto" | "none":
+            return {}
+        case "required" if functions:
+            calls = [_call_grammar(*item) for item in functions.items()]
+            form = {"type": "tags_with_separator", "tags": calls, "separator": "\n", "at_least_one": True}
+        case {"type": "function", "function": {"name": str(name)}} if name in functions:
+            form = _call_grammar(name, functions[name])
+        case _:
+            raise ApiError(
+                400,
+                f"tool_choice is {str(choice)[:80]}: give auto, none, required, or one of the functions in tools: "
+                f"{', '.join(functions) or 'none'}",
+                "tool_choice",
+            )
+    if other := {"json_schema", "regex", "ebnf", "structural_tag"} & request.sampling().keys():
+        raise ApiError(
+            400, f"tool_choice is {str(choice)[:80]}, and {min(other)} is another form: leave one out", "tool_choice"
+        )
+    return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
+
+
+def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
+    begin = f'{TOOL_CALL_BEGINS}\n{{"name": {json.dumps(name)}, "arguments": '
+    schema = {"type": "json_schema", "json_schema": function.get("parameters") or {"type": "object"}}
+    return {"type": "tag", "begin": begin, "content": schema, "end": f"}}\n{TOOL_CALL_ENDS}"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """One request's turns, and how its client wants them told. A chat has messages, a completion texts."""
+    """One request's turns, and the form of its answers. A chat has messages, a completion texts."""
 
     service: Service
     run: Run
     request: CompletionRequest | ChatRequest
-    wanted: Sequence[Wanted]
+    orders: Sequence[TurnOrder]
     texts: Texts | None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -178,17 +219,17 @@ class Answering:
         return isinstance(self.request, ChatRequest) and bool(self.request.tools) and self.request.tool_choice != "none"
 
     async def answer(self, client: Client) -> dict[str, Any]:
-        made = await self.service.make(self.run, self.wanted, client)
-        choices = [self._choice(number, one) for number, one in enumerate(made)]
-        return self._head(choices, chunk=False) | {"usage": self._usage(made)}
+        completions = await self.service.make(self.run, self.orders, client)
+        choices = [self._choice(number, one) for number, one in enumerate(completions)]
+        return self._head(choices, chunk=False) | {"usage": self._usage(completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of a stream. Text that a stop string or a tool call may yet take away waits."""
-        told = [_Told(self._growing(number)) for number in range(len(self.wanted))]
-        last: dict[int, Made] = {}
-        async for number, made in self.service.stream(self.run, self.wanted):
-            last[number] = made
-            delta = self._delta(number, made, told[number])
+        progress = [_Progress(self._growing(number)) for number in range(len(self.orders))]
+        last: dict[int, Completion] = {}
+        async for number, completion in self.service.stream(self.run, self.orders):
+            last[number] = completion
+            delta = self._delta(number, completion, progress[number])
             if delta is not None:
                 yield self._event([delta])
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
@@ -200,24 +241,26 @@ class Answering:
     def _head(self, choices: list[dict[str, Any]], *, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.chat else "text_completion"
         name = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
-        told: dict[str, Any] = {}
+        common: dict[str, Any] = {}
         for choice in choices:
             weights = choice.get("meta_info", {})
-            told |= {name: weights[name] for name in ("weight_version_start", "weight_version_end") if name in weights}
+            common |= {
+                name: weights[name] for name in ("weight_version_start", "weight_version_end") if name in weights
+            }
             if self.chat and "prompt_token_ids" in choice:  # vLLM has them here for a chat: it has one prompt.
-                told["prompt_token_ids"] = choice.pop("prompt_token_ids")
+                common["prompt_token_ids"] = choice.pop("prompt_token_ids")
         return {
             "choices": choices,
-            **told,
+            **common,
             "id": name,
             "object": kind,
             "created": self.created,
             "model": self.request.model or self.run.facts.model,
         }
 
-    def _usage(self, made: Sequence[Made]) -> dict[str, Any]:
-        per_prompt = made[:: self.request.n]  # A prompt counts once, however many completions it has.
-        prompt, completion = sum(one.prompt_tokens for one in per_prompt), sum(len(one.ids) for one in made)
+    def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        per_prompt = completions[:: self.request.n]  # A prompt counts once, however many completions it has.
+        prompt, completion = sum(one.prompt_tokens for one in per_prompt), sum(len(one.ids) for one in completions)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -226,48 +269,46 @@ class Answering:
         }
 
     def _growing(self, number: int) -> GrowingText | None:
-        return None if self.texts is None else GrowingText(self.texts, special=self.wanted[number].special)
-
-    def _text(self, number: int, made: Made) -> str:
-        if self.texts is None or made.finish is None:
-            return ""
-        wanted = self.wanted[number]
-        return self.texts.finished(made.ids, made.finish, special=wanted.special, keep_stop=wanted.keep_stop)
+        return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
     def _settled(self, number: int, text: str) -> str:
         """Return the text less an end that may become a stop string or a tool call."""
-        wanted = self.wanted[number]
-        stop = [] if wanted.keep_stop else wanted.sampling.get("stop") or []
-        waits = [stop] if isinstance(stop, str) else list(stop)
-        return settled(text, [*waits, *([TOOL_CALL_BEGINS] if self._tools else [])])
+        order = self.orders[number]
+        stop = [] if order.keep_stop else order.sampling.get("stop") or []
+        return settled(text, [*stop, *([TOOL_CALL_BEGINS] if self._tools else [])])
 
-    def _choice(self, number: int, made: Made) -> dict[str, Any]:
-        text = self._text(number, made)
-        calls: list[dict[str, Any]] = []
-        if self._tools:
-            text, calls = tool_calls(text)
-        choice = self._finish(number, made, called=bool(calls)) | self._tokens(number, made, 0)
+    def _whole(
+        self, number: int, completion: Completion, growing: GrowingText | None
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Return the text of an ended completion, and its tool calls."""
+        if growing is None or completion.finish is None:
+            return "", []
+        text = growing.finished(completion.ids, completion.finish, keep_stop=self.orders[number].keep_stop)
+        return tool_calls(text) if self._tools else (text, [])
+
+    def _choice(self, number: int, completion: Completion) -> dict[str, Any]:
+        text, calls = self._whole(number, completion, self._growing(number))
+        choice = self._finish(number, completion, called=bool(calls)) | self._tokens(number, completion, 0)
         if not self.chat:
             return choice | {"text": text}
         message: dict[str, Any] = {"role": "assistant", "content": (text or None) if calls else text}
         return choice | {"message": message | ({"tool_calls": calls} if calls else {})}
 
-    def _delta(self, number: int, made: Made, told: _Told) -> dict[str, Any] | None:
+    def _delta(self, number: int, completion: Completion, progress: _Progress) -> dict[str, Any] | None:
         calls: list[dict[str, Any]] = []
-        if made.finish is not None:
-            whole = self._text(number, made)
-            if self._tools:
-                whole, calls = tool_calls(whole)
+        if completion.finish is not None:
+            whole, calls = self._whole(number, completion, progress.growing)
         else:
-            whole = "" if told.growing is None else self._settled(number, told.growing.after(made.ids))
+            whole = "" if progress.growing is None else self._settled(number, progress.growing.after(completion.ids))
             if self._tools:
                 whole = whole.partition(TOOL_CALL_BEGINS)[0]
-        text = whole[len(told.text) :]
-        if not text and made.finish is None and not (self.request.return_token_ids and len(made.ids) > told.tokens):
+        text, more_ids = whole[len(progress.text) :], len(completion.ids) > progress.tokens
+        if not text and completion.finish is None and not (self.request.return_token_ids and more_ids):
             return None
-        choice = self._finish(number, made, called=bool(calls)) | self._tokens(number, made, told.tokens)
-        first = not told.begun
-        told.text, told.tokens, told.begun = told.text + text, len(made.ids), True
+        choice = self._finish(number, completion, called=bool(calls))
+        choice |= self._tokens(number, completion, progress.tokens)
+        first = not progress.begun
+        progress.text, progress.tokens, progress.begun = progress.text + text, len(completion.ids), True
         if not self.chat:
             return choice | {"text": text}
         delta: dict[str, Any] = {"content": text} | ({"role": "assistant"} if first else {})
@@ -275,36 +316,36 @@ class Answering:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
         return choice | {"delta": delta}
 
-    def _finish(self, number: int, made: Made, *, called: bool) -> dict[str, Any]:
+    def _finish(self, number: int, completion: Completion, *, called: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": number, "finish_reason": None, "logprobs": None}
-        if made.finish is None:
+        if completion.finish is None:
             return choice
-        reason, matched = made.finish.get("type", "length"), made.finish.get("matched")
+        reason, matched = completion.finish.get("type", "length"), completion.finish.get("matched")
         more = {} if matched is None else {"matched_stop": matched}
-        rose = {"run_id": self.run.run_id, "versions": made.versions}
+        rose = {"run_id": self.run.run_id, "versions": completion.versions}
         return choice | {
             "finish_reason": "tool_calls" if called else reason,
             **more,
-            "meta_info": made.weights,
+            "meta_info": completion.weights,
             "rose": rose,
         }
 
-    def _tokens(self, number: int, made: Made, start: int) -> dict[str, Any]:
+    def _tokens(self, number: int, completion: Completion, start: int) -> dict[str, Any]:
         """Return what a choice says of its tokens from `start` on."""
-        ids, logprobs = made.ids[start:], made.logprobs[start:]
-        found: dict[str, Any] = {}
+        ids, logprobs = completion.ids[start:], completion.logprobs[start:]
+        tokens: dict[str, Any] = {}
         if self.request.return_token_ids:
-            found["token_ids"] = ids
+            tokens["token_ids"] = ids
             if start == 0:
-                found["prompt_token_ids"] = list(self.wanted[number].ids)
-        if self.request.logprobs not in (None, False):
+                tokens["prompt_token_ids"] = list(self.orders[number].ids)
+        if self.request.logprobs is not None and self.request.logprobs is not False:
             names = [f"token_id:{token}" if self.texts is None else self.texts.token(token) for token in ids]
-            found["logprobs"] = (_chat_logprobs if self.chat else _text_logprobs)(names, logprobs)
-        return found
+            tokens["logprobs"] = (_chat_logprobs if self.chat else _text_logprobs)(names, logprobs)
+        return tokens
 
 
 @dataclass(slots=True)
-class _Told:
+class _Progress:
     """The part of a completion that a stream has sent."""
 
     growing: GrowingText | None
@@ -337,20 +378,22 @@ def _chat_logprobs(names: Sequence[str], logprobs: Sequence[float]) -> dict[str,
 
 
 async def read_completion(request: CompletionRequest, service: Service, run: Run, session: str | None) -> Answering:
-    """Raises RequestError."""
+    """Raises RequestError and ApiError."""
     prompts: list[Any] = [request.prompt]
     if isinstance(request.prompt, list) and request.prompt and not isinstance(request.prompt[0], int):
-        prompts = list(request.prompt)
+        prompts = request.prompt
+        check_count(prompts)
     ids = [await prompt_ids(prompt, "prompt", service, run) for prompt in prompts]
     return await _answering(request, service, run, session, ids, 16)
 
 
 async def read_chat(request: ChatRequest, service: Service, run: Run, session: str | None) -> Answering:
-    """Raises RequestError."""
+    """Raises RequestError and ApiError."""
+    grammar = _must_call(request)
     texts = await service.texts(run)
     tools = None if request.tool_choice == "none" else request.tools
     ids = await texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
-    return await _answering(request, service, run, session, [ids], texts.room(len(ids)))
+    return await _answering(request, service, run, session, [ids], texts.room(len(ids)), grammar)
 
 
 async def _answering(
@@ -360,6 +403,7 @@ async def _answering(
     session: str | None,
     prompts: Sequence[list[int]],
     default_tokens: int,
+    grammar: Mapping[str, Any] | None = None,
 ) -> Answering:
     labels, exact = read_labels(
         request.model_dump(include={"rose", "session_id", "conversation_id", "routing_key", "weight_version"}), session
@@ -368,12 +412,14 @@ async def _answering(
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         most = request.max_completion_tokens
     sampling = check_sampling(
-        {"max_new_tokens": default_tokens if most is None else most, **request.sampling()}, "the request"
+        {"max_new_tokens": default_tokens if most is None else most, **request.sampling(), **(grammar or {})},
+        "the request",
     )
-    wanted = []
+    orders = []
     for ids, number in itertools.product(prompts, range(request.n)):
         seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}
-        wanted.append(Wanted(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=request.fields()))
-    check_count(wanted)
+        fields = request.fields()
+        orders.append(TurnOrder(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=fields))
+    check_count(orders)
     texts = await service.texts_or_none(run)
-    return Answering(service=service, run=run, request=request, wanted=wanted, texts=texts)
+    return Answering(service=service, run=run, request=request, orders=orders, texts=texts)

@@ -12,11 +12,11 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
-from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.runs.registry import Run, RunRefusedError
 from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class FolderOrigins:
@@ -76,26 +77,39 @@ class FolderOrigins:
         task.add_done_callback(self._tasks.discard)
 
     async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
-        """Publish the folder of a checkpoint or of a LoRA adapter (None: what the store has) as `version`, by default
-        the next; return it. Names and types are those of the model's checkpoint. Raises TransferError and
-        RunRefusedError."""
+        """Publish the folder of a checkpoint, of a LoRA adapter or of a delta (None: what the store has) as `version`,
+        by default the next; return it. A delta says its version itself. Names and types are those of the model's
+        checkpoint. Raises TransferError and RunRefusedError."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
+            checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
+            if weights is not None and (leads_to := await self._run(_delta_version, weights)) is not None:
+                if version not in (None, leads_to):
+                    raise RunRefusedError(
+                        f"weight_version is {version}, and {str(weights)!r} leads to version {leads_to}: give that"
+                    )
+                version = leads_to
+                if run.facts.version is None:
+                    await self._publish(run, checkpoint, 0, checkpoint)
             newest = run.facts.version
             if version is None:
                 version = 0 if newest is None else newest + 1
-            loop, fence = asyncio.get_running_loop(), run.facts.fence
-            checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
-            place = (self._folder / run.run_id, self._host, run.run_id, fence)
-            try:
-                url, token, sha256 = await loop.run_in_executor(
-                    self._pool(), _publish, *place, version, weights, checkpoint
-                )
-            except BrokenProcessPool:
-                self._process = None
-                raise TransferError(f"version {version} was lost: its process ended; publish it again") from None
-            message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
-            self._controller.publish(run.run_id, message, self._host)
+            await self._publish(run, weights, version, checkpoint)
             return version
+
+    async def _publish(self, run: Run, weights: Path | None, version: int, checkpoint: Path) -> None:
+        fence = run.facts.fence
+        place = (self._folder / run.run_id, self._host, run.run_id, fence)
+        url, token, sha256 = await self._run(_publish, *place, version, weights, checkpoint)
+        message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
+        self._controller.publish(run.run_id, message, self._host)
+
+    async def _run(self, act: Callable[..., T], *arguments: object) -> T:
+        """Return what a function returns in the process that serves."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool(), act, *arguments)
+        except BrokenProcessPool:
+            self._process = None
+            raise TransferError("the version was lost, since its process ended: publish it again") from None
 
     def _pool(self) -> ProcessPoolExecutor:
         if self._process is None:
@@ -104,6 +118,13 @@ class FolderOrigins:
 
 
 _origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.
+
+
+def _delta_version(folder: Path) -> int | None:
+    from rose.runtime.transfer.sources.delta import Delta
+
+    delta = Delta.read(folder)
+    return None if delta is None else delta.version
 
 
 def _publish(

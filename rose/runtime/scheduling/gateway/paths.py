@@ -15,6 +15,7 @@ from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.gateway.bodies import Client, read
 from rose.runtime.scheduling.gateway.service import TURNS_MAX, check_team, of_team, token_of
 from rose.runtime.scheduling.metrics import exposition
+from rose.runtime.scheduling.refusals import error_body
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing, run_status, status, warnings
 from rose.runtime.scheduling.turns import request as requests
@@ -27,12 +28,18 @@ _OWN = ("/heartbeat", "/preempt", "/health", "/readiness", "/status", "/metrics"
 _OF_RUN = ("", "renew", "versions", "events", "generate")
 
 
-def failure(status: int, error: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": error}, status_code=status, headers=headers)
+def failure(
+    status: int,
+    error: str,
+    headers: dict[str, str] | None = None,
+    param: str | None = None,
+    kind: str | None = None,
+) -> Response:
+    return JSONResponse(error_body(status, error, param, kind), status_code=status, headers=headers)
 
 
 def is_own(path: str) -> bool:
-    """Return whether a path is the fleet's own; any other is of an API, whose clients know another form of errors."""
+    """Return whether a path is the fleet's own; any other is of an API."""
     if path == "/runs" or path.startswith(_RUNS):
         return path.count("/") < 4 and path[len(_RUNS) :].partition("/")[2] in _OF_RUN
     return path.startswith(_OWN) and not path.startswith("/health_")

@@ -16,11 +16,11 @@ from pydantic_core import ErrorDetails
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose import tokens
-from rose.errors import UserError
+from rose.errors import UserError, did_you_mean
 from rose.ledger.address import check_guarded, refusal
 from rose.ledger.hosts.door import Door
 from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
@@ -34,7 +34,7 @@ from rose.runtime.scheduling.gateway.bodies import BodyTooLongError, ClientGoneE
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.gateway.origins import FolderOrigins
 from rose.runtime.scheduling.gateway.paths import failure
-from rose.runtime.scheduling.gateway.service import TOKEN, ApiError, Service
+from rose.runtime.scheduling.gateway.service import TOKEN, ApiError, Service, may_use, token_of
 from rose.runtime.scheduling.gateway.texts import Texts
 from rose.runtime.scheduling.runs.recorder import EventRefusedError, LedgerAwayError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
@@ -42,7 +42,7 @@ from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import RequestError
 from rose.runtime.scheduling.turns.request import read as read_turn
 from rose.runtime.scheduling.turns.turn_service import KeyReusedError
-from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
 
@@ -53,7 +53,6 @@ logger = logging.getLogger(__name__)
 
 _STATUSES: dict[type[UserError], int] = {
     HeartbeatRefusedError: 403,
-    UnknownRunError: 404,
     UnknownDeviceError: 404,
     UnknownEngineError: 404,
     RunRefusedError: 409,
@@ -61,6 +60,7 @@ _STATUSES: dict[type[UserError], int] = {
     EventRefusedError: 400,
     RequestError: 400,
     TransferError: 400,
+    ConflictError: 409,
     LedgerAwayError: 503,
     StateError: 503,
 }
@@ -125,7 +125,7 @@ class Gateway:
     def application(self) -> Starlette:
         return Starlette(
             routes=[*paths.routes(self.controller), *self._apis.of(), *self._apis.of("/runs/{run_id}")],
-            exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
+            exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), self._refuse),
         )
 
     async def start(self) -> None:
@@ -156,7 +156,7 @@ class Gateway:
                 try:
                     await self._answer_turn(scope, receive, send)
                 except _REFUSED as error:
-                    await _refusal(error, str(scope["path"]))(scope, receive, send)
+                    await self._refusal(error, scope)(scope, receive, send)
             else:
                 await self._application(scope, receive, send)
         except ClientGoneError:
@@ -178,6 +178,26 @@ class Gateway:
         answer = await self._apis.generate(Request(scope, bodies.again(body, receive)))
         await answer(scope, receive, send)
 
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        return self._refusal(error, request.scope)
+
+    def _refusal(self, error: Exception, scope: Scope) -> Response:
+        match error:
+            case ValidationError():
+                return failure(400, _explain(error), param=".".join(map(str, error.errors()[0]["loc"])) or None)
+            case ApiError():
+                return failure(error.status, str(error), error.headers, error.param, error.kind)
+            case BodyTooLongError():
+                return failure(413, f"a request has at most {bodies.REQUEST_BYTES_MAX} bytes")
+            case HTTPException():
+                return failure(error.status_code, error.detail, dict(error.headers or {}))
+            case UnknownRunError():
+                usable = (run for run in self.controller.runs if may_use(token_of(scope), run))
+                live = [run.run_id for run in usable if run.facts.state != "closed"]
+                return failure(404, f"{error}{did_you_mean(error.run_id, live)}")
+            case _:
+                return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
+
     def _refused(self, scope: Scope) -> Response | None:
         host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
         if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
@@ -195,11 +215,11 @@ class Gateway:
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
             except tokens.UnknownTokenError as error:
-                return _failure(scope["path"], 401, str(error))
+                return failure(401, str(error))
             if not any(map(token.may, needed)):
                 lacks = " or ".join(needed)
                 why = f"token {token.name!r} lacks the scope {lacks}: it has {token.described}"
-                return _failure(scope["path"], 403, why)
+                return failure(403, why)
             scope["state"][TOKEN] = token
         return None
 
@@ -218,42 +238,6 @@ def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
 
 _GENERATING = ("/generate", "/completions", "/tokenize", "/detokenize", "/abort_request")
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
-_SERVER_ERRORS = {503: "EngineUnavailable"}
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    return _refusal(error, str(request.scope["path"]))
-
-
-def _failure(
-    path: str,
-    status: int,
-    error: str,
-    headers: dict[str, str] | None = None,
-    param: str | None = None,
-    kind: str | None = None,
-) -> Response:
-    """Return an error in the form of the path's API: the fleet's own, or OpenAI's, which SGLang's clients read too."""
-    if paths.is_own(path):
-        return failure(status, error, headers)
-    kind = kind or ("invalid_request_error" if status < 500 else _SERVER_ERRORS.get(status, "server_error"))
-    answer = {"message": error, "type": kind, "param": param, "code": status}
-    return JSONResponse({"error": answer}, status_code=status, headers=headers)
-
-
-def _refusal(error: Exception, path: str) -> Response:
-    failure = partial(_failure, path)
-    match error:
-        case ValidationError():
-            return failure(400, _explain(error), param=".".join(map(str, error.errors()[0]["loc"])) or None)
-        case ApiError():
-            return failure(error.status, str(error), error.headers, error.param, error.kind)
-        case BodyTooLongError():
-            return failure(413, f"a request has at most {bodies.REQUEST_BYTES_MAX} bytes")
-        case HTTPException():
-            return failure(error.status_code, error.detail, dict(error.headers or {}))
-        case _:
-            return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
 
 
 def _sent(scope: Scope, wanted: bytes) -> bytes:

@@ -51,7 +51,7 @@ class NotReadyError(ApiError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class TurnOrder:
     """One turn to make. `name`: what its client calls it. `exact`: the one version that may make its tokens."""
 
     ids: Sequence[int]
@@ -73,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class Completion:
     """A turn's tokens, with a log probability and policy version for each; `finish` is None while it goes on."""
 
     ids: list[int]
@@ -178,11 +178,11 @@ class Service:
         name, team = _who(token)
         if not self.models:
             raise ApiError(404, "this controller has no rollout model: open a run at POST /runs")
-        before, wanted = self._own(token, model), model if model in self.models else self.models[0]
+        before, known = self._own(token, model), model if model in self.models else self.models[0]
         return self.controller.open_run(
             OpenRun(
                 name=name,
-                model=wanted if before is None else before.facts.model,
+                model=known if before is None else before.facts.model,
                 team=team,
                 tags={"token": name},
                 staleness_max=0,
@@ -191,13 +191,13 @@ class Service:
             )
         )
 
-    def turns(self, run: Run, wanted: Sequence[Wanted]) -> list[Turn]:
+    def turns(self, run: Run, orders: Sequence[TurnOrder]) -> list[Turn]:
         """Return the turns to make, unless the run has too many or a version is not there yet."""
         load, newest, now_ns = self.controller.loads[run.run_id], run.facts.version, monotonic_ns()
-        if len(load.turns) + len(wanted) > TURNS_MAX:
+        if len(load.turns) + len(orders) > TURNS_MAX:
             full = f"run {run.run_id!r} has {len(load.turns)} turns, and may have {TURNS_MAX}"
             raise ApiError(429, f"{full}: send more once some of them are answered")
-        for one in wanted:
+        for one in orders:
             least = one.labels.version_min if one.exact is None else one.exact
             if least is not None and least > (-1 if newest is None else newest):
                 raise NotReadyError(f"version {least} of run {run.run_id!r} is not published")
@@ -213,26 +213,26 @@ class Service:
                 run.version_min,
                 name=one.name,
             )
-            for one in wanted
+            for one in orders
         ]
 
-    async def make(self, run: Run, wanted: Sequence[Wanted], client: Client) -> list[Made]:
+    async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
         """Make turns side by side. The first that fails ends the others."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         assert service is not None
-        if len(wanted) > 1 and (key := wanted[0].labels.key) is not None:
-            raise RequestError(f"rose.key is {key!r}, and the request asks for {len(wanted)} turns: a key is of one")
-        turns = self.turns(run, wanted)
+        if len(orders) > 1 and (key := orders[0].labels.key) is not None:
+            raise RequestError(f"rose.key is {key!r}, and the request asks for {len(orders)} turns: a key is of one")
+        turns = self.turns(run, orders)
         if len(turns) == 1:
-            return [_made(await service.generate(turns[0], load, client), wanted[0])]
+            return [_completion(await service.generate(turns[0], load, client), orders[0])]
         making = [asyncio.create_task(service.generate(turn, load, client)) for turn in turns]
         try:
             outcomes = await asyncio.gather(*making)
-            return [_made(outcome, one) for outcome, one in zip(outcomes, wanted, strict=True)]
+            return [_completion(outcome, one) for outcome, one in zip(outcomes, orders, strict=True)]
         finally:
             await _end(making)
 
-    async def stream(self, run: Run, wanted: Sequence[Wanted]) -> AsyncIterator[tuple[int, Made]]:
+    async def stream(self, run: Run, orders: Sequence[TurnOrder]) -> AsyncIterator[tuple[int, Completion]]:
         """Yield each turn's number and its tokens so far, whenever it has more."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         assert service is not None
@@ -245,7 +245,7 @@ class Service:
             except UserError as error:
                 news.put_nowait((number, error))
 
-        following = [asyncio.create_task(follow(*one)) for one in enumerate(self.turns(run, wanted))]
+        following = [asyncio.create_task(follow(*one)) for one in enumerate(self.turns(run, orders))]
         try:
             left = len(following)
             while left:
@@ -253,7 +253,7 @@ class Service:
                 if isinstance(part, Exception):
                     raise part
                 left -= isinstance(part, Outcome)
-                yield number, _made(part, wanted[number]) if isinstance(part, Outcome) else _so_far(part)
+                yield number, _completion(part, orders[number]) if isinstance(part, Outcome) else _so_far(part)
         finally:
             await _end(following)
 
@@ -331,19 +331,19 @@ def with_versions(labels: Labels, given: object) -> tuple[Labels, int | None]:
     return labels, exact
 
 
-def _labels(wanted: Wanted) -> Labels:
-    return wanted.labels if wanted.exact is None else msgspec.structs.replace(wanted.labels, version_min=wanted.exact)
+def _labels(order: TurnOrder) -> Labels:
+    return order.labels if order.exact is None else msgspec.structs.replace(order.labels, version_min=order.exact)
 
 
-def _made(outcome: Outcome, wanted: Wanted) -> Made:
+def _completion(outcome: Outcome, order: TurnOrder) -> Completion:
     answer = msgspec.json.decode(outcome.body)
     if outcome.status != 200:
-        refuse(outcome.status, str(answer["error"]))
+        refuse(outcome.status, answer["error"]["message"])
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
-    if wanted.exact is not None and set(versions) - {wanted.exact}:
-        raise NotReadyError(f"version {max(versions)} came while {wanted.exact} made the tokens")
-    return Made(
+    if order.exact is not None and set(versions) - {order.exact}:
+        raise NotReadyError(f"version {max(versions)} came while {order.exact} made the tokens")
+    return Completion(
         ids=answer["output_ids"],
         logprobs=[item[0] for item in meta["output_token_logprobs"]],
         versions=versions,
@@ -354,10 +354,10 @@ def _made(outcome: Outcome, wanted: Wanted) -> Made:
     )
 
 
-def _so_far(turn: Turn) -> Made:
+def _so_far(turn: Turn) -> Completion:
     tokens: Tokens = turn.so_far
     ids, logprobs = msgspec.json.decode(array(tokens.ids)), msgspec.json.decode(array(tokens.logprobs))
-    return Made(
+    return Completion(
         ids=ids,
         logprobs=[item[0] for item in logprobs],
         versions=list(tokens.versions),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from rose.runtime.scheduling.gateway.service import Made, Service, Wanted, with_versions
+from rose.runtime.scheduling.gateway.service import ApiError, Completion, Service, TurnOrder, with_versions
 from rose.runtime.scheduling.gateway.texts import GrowingText, Texts
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels, RequestError
@@ -24,7 +24,16 @@ _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
 _TAKEN = frozenset(
     {
         *("text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "stream", "rid", "rose"),
-        *("weight_version", "session_id", "conversation_id", "routing_key", "model", *_TO_ENGINES, *_HARMLESS),
+        *(
+            "weight_version",
+            "session_id",
+            "conversation_id",
+            "routing_key",
+            "model",
+            "lora_path",
+            *_TO_ENGINES,
+            *_HARMLESS,
+        ),
     }
 )
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
@@ -76,7 +85,20 @@ def read_labels(body: Mapping[str, Any], trajectory_id: str | None) -> tuple[Lab
     return with_versions(labels, body.get("weight_version"))
 
 
-async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[Wanted], Form]:
+def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
+    """Return labels that want at least the version into which the adapter of this name was merged."""
+    if name in _NOTHING:
+        return labels
+    if not isinstance(name, str) or name not in run.facts.adapters:
+        raise RequestError(
+            f"lora_path is {str(name)[:60]!r}, and run {run.run_id!r} has no adapter of this name: load it at "
+            "/load_lora_adapter first"
+        )
+    version_min = max(labels.version_min or 0, run.facts.adapters[name])
+    return msgspec.structs.replace(labels, version_min=version_min)
+
+
+async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
     """Return the turns that a body asks for. `session`: what a header calls its trajectory. Raises RequestError."""
     if not isinstance(body, dict):
         raise RequestError(f"the body is {str(body)[:60]}: give an object")
@@ -96,33 +118,35 @@ async def read(body: Any, service: Service, run: Run, session: str | None) -> tu
     if len(samplings) != len(ids):
         raise RequestError(f"sampling_params has {len(samplings)} entries for {len(ids)} prompts: give one for each")
     labels, exact = read_labels(body, session)
+    labels = _with_adapter(labels, body.get("lora_path"), run)
     fields = {name: body[name] for name in _TO_ENGINES if body.get(name) is not None}
-    wanted: list[Wanted] = []
+    orders: list[TurnOrder] = []
     for prompt, given_sampling, name in zip(ids, samplings, names, strict=True):
         sampling = check_sampling(given_sampling)
         count = sampling.pop("n", 1)
         batch = batch or count > 1
-        wanted += itertools.repeat(
-            Wanted(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact), count
+        orders += itertools.repeat(
+            TurnOrder(ids=prompt, sampling=sampling, labels=labels, fields=fields, name=name, exact=exact), count
         )
-    check_count(wanted)
-    asked = (bool(body.get(name)) for name in ("stream", "return_logprob", "return_text_in_logprobs"))
-    return wanted, Form(batch, *asked)
+    check_count(orders)
+    switches = (bool(body.get(name)) for name in ("stream", "return_logprob", "return_text_in_logprobs"))
+    return orders, Form(batch, *switches)
 
 
-def check_count(wanted: Sequence[Wanted]) -> None:
-    if len(wanted) > TURNS_AT_ONCE:
-        raise RequestError(f"the request asks for {len(wanted)} completions: ask for at most {TURNS_AT_ONCE} at once")
+def check_count(orders: Sequence[object]) -> None:
+    if len(orders) > TURNS_AT_ONCE:
+        raise RequestError(f"the request asks for {len(orders)} completions: ask for at most {TURNS_AT_ONCE} at once")
 
 
 async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> list[int]:
-    """Return a prompt's token ids. Raises RequestError."""
+    """Return a prompt's token ids. Raises ApiError."""
     if isinstance(prompt, str) and prompt and where != "input_ids":
         return await (await service.texts(run)).encode(prompt)
     try:
         return msgspec.convert(prompt, _TokenIds)
     except msgspec.ValidationError:
-        raise RequestError(f"{where} must be a text that is not empty, or a list of token ids, none negative") from None
+        why = f"{where} must be a text that is not empty, or a list of token ids, none negative"
+        raise ApiError(400, why, where) from None
 
 
 def _names(rid: object, count: int) -> list[str]:
@@ -135,39 +159,43 @@ def _names(rid: object, count: int) -> list[str]:
     return rid
 
 
-async def answers(service: Service, run: Run, wanted: list[Wanted], form: Form, client: Client) -> Any:
-    made = await service.make(run, wanted, client)
+async def whole(service: Service, run: Run, orders: list[TurnOrder], form: Form, client: Client) -> Any:
+    completions = await service.make(run, orders, client)
     texts = await service.texts_or_none(run)
-    found = [_answer(one, asked, texts, form) for one, asked in zip(made, wanted, strict=True)]
-    return found if form.batch else found[0]
+    answers = [_answer(one, order, texts, form) for one, order in zip(completions, orders, strict=True)]
+    if texts is not None:
+        for answer, one, order in zip(answers, completions, orders, strict=True):
+            finish = one.finish or {}
+            answer["text"] = texts.finished(one.ids, finish, special=order.special, keep_stop=order.keep_stop)
+    return answers if form.batch else answers[0]
 
 
-async def events(service: Service, run: Run, wanted: list[Wanted], form: Form) -> AsyncIterator[bytes]:
+async def events(service: Service, run: Run, orders: list[TurnOrder], form: Form) -> AsyncIterator[bytes]:
     texts = await service.texts_or_none(run)
-    growing = [] if texts is None else [GrowingText(texts, special=one.special) for one in wanted]
-    async for number, made in service.stream(run, wanted):
-        answer = _answer(made, wanted[number], texts, form)
-        if texts is not None and made.finish is None:
-            answer["text"] = growing[number].after(made.ids)
+    growing = [] if texts is None else [GrowingText(texts, special=order.special) for order in orders]
+    async for number, one in service.stream(run, orders):
+        answer = _answer(one, orders[number], texts, form)
+        if texts is not None and one.finish is None:
+            answer["text"] = growing[number].after(one.ids)
+        elif texts is not None and one.finish is not None:
+            answer["text"] = growing[number].finished(one.ids, one.finish, keep_stop=orders[number].keep_stop)
         yield json.dumps(answer | ({"index": number} if form.batch else {})).encode()
 
 
-def _answer(made: Made, wanted: Wanted, texts: Texts | None, form: Form) -> dict[str, Any]:
+def _answer(completion: Completion, order: TurnOrder, texts: Texts | None, form: Form) -> dict[str, Any]:
+    """Return an answer without its text."""
     meta: dict[str, Any] = {
-        "id": wanted.name,
-        "finish_reason": made.finish,
-        "prompt_tokens": made.prompt_tokens,
-        "completion_tokens": len(made.ids),
-        "cached_tokens": made.cached_tokens,
-        **made.weights,
-        "rose": {"versions": made.versions, "attempts": list(made.attempts)},
+        "id": order.name,
+        "finish_reason": completion.finish,
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": len(completion.ids),
+        "cached_tokens": completion.cached_tokens,
+        **completion.weights,
+        "rose": {"versions": completion.versions, "attempts": list(completion.attempts)},
     }
     if form.logprobs:
         shown = texts.token if form.texts_of_tokens and texts is not None else lambda _: None
         meta["output_token_logprobs"] = [
-            [logprob, token, shown(token)] for logprob, token in zip(made.logprobs, made.ids, strict=True)
+            [logprob, token, shown(token)] for logprob, token in zip(completion.logprobs, completion.ids, strict=True)
         ]
-    answer: dict[str, Any] = {"output_ids": made.ids, "meta_info": meta}
-    if texts is not None and made.finish is not None:
-        answer["text"] = texts.finished(made.ids, made.finish, special=wanted.special, keep_stop=wanted.keep_stop)
-    return answer
+    return {"output_ids": completion.ids, "meta_info": meta}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-TOOL_CALL_BEGINS = "<tool_call>"
+TOOL_CALL_BEGINS, TOOL_CALL_ENDS = "<tool_call>", "</tool_call>"
 _LONG = 16_384  # Characters of a text that another thread encodes.
 
 
@@ -92,12 +92,7 @@ class Texts:
             raise RequestError(f"messages: the model's chat template refuses them: {error}") from None
 
     def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, special: bool, keep_stop: bool) -> str:
-        """Return the text of a completion, without what ended it: a stop string, or a stop token."""
-        matched = None if keep_stop else finish.get("matched")
-        if isinstance(matched, int) and ids and ids[-1] == matched:
-            ids = ids[:-1]
-        text = self.decode(ids, special=special)
-        return text[: text.rfind(matched)] if isinstance(matched, str) and matched in text else text
+        return GrowingText(self, special=special).finished(ids, finish, keep_stop=keep_stop)
 
 
 class GrowingText:
@@ -117,6 +112,17 @@ class GrowingText:
             self._before, self._known = self._known, len(ids)
         return self._text
 
+    def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, keep_stop: bool) -> str:
+        """Return the whole text, without what ended it: a stop string, or a stop token."""
+        matched = None if keep_stop else finish.get("matched")
+        if isinstance(matched, int) and ids and ids[-1] == matched:
+            ids = ids[:-1]
+        if len(ids) < self._known:  # A stop token with a text came before it was known to end the completion.
+            self._text, self._before, self._known = "", 0, 0
+        known = self._texts.decode(ids[self._before : self._known], special=self._special)
+        text = self._text + self._texts.decode(ids[self._before :], special=self._special)[len(known) :]
+        return text[: text.rfind(matched)] if isinstance(matched, str) and matched in text else text
+
 
 def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
     """Return a text without its tool calls, and these in OpenAI's form. Most open models write a call as
@@ -125,8 +131,8 @@ def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
     def call(found: re.Match[str]) -> str:
         try:
-            made = json.loads(found[1])
-            name, arguments = str(made["name"]), made.get("arguments", {})
+            content = json.loads(found[1])
+            name, arguments = str(content["name"]), content.get("arguments", {})
         except (ValueError, LookupError, TypeError, AttributeError):
             return found[0]
         function = {"name": name, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}

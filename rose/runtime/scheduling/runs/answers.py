@@ -1,4 +1,5 @@
-"""Keeps answers of completed turns for repeated requests. A power cut may lose them: nothing waits for the disk."""
+"""Keeps answers of completed turns for repeated requests, and each run's count of turns. A power cut may lose them:
+nothing waits for the disk."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ FILE = "turns.sqlite"
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
 _TRIM_US = 1_000_000
-_TABLE = """
+_TABLES = """
 CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_us INTEGER NOT NULL,
     run_id TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, events_json BLOB NOT NULL,
     UNIQUE (run_id, key)) STRICT;
+CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT NULL, tokens INTEGER NOT NULL) STRICT;
 """
 
 
@@ -35,7 +37,7 @@ class AnswerStore:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.execute("PRAGMA wal_autocheckpoint = 16384")  # Pages. SQLite waits for the disk only then.
-            self._connection.executescript(_TABLE)
+            self._connection.executescript(_TABLES)
             self._trim(utc_us())
         except (OSError, sqlite3.Error) as error:
             raise StateError(self._refused(error))
@@ -61,12 +63,29 @@ class AnswerStore:
         try:
             if abs(now_us - self._trimmed_us) >= _TRIM_US or self._bytes > KEPT_BYTES:
                 self._trim(now_us)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO turn (kept_us, run_id, key, digest, answer, events_json) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (now_us, run_id, key, digest, answer, events_json),
-            )
-            self._bytes += len(answer) + len(events_json)
+        except sqlite3.Error as error:
+            self.failure = self._refused(error)
+            return
+        turn = (
+            "INSERT OR REPLACE INTO turn (kept_us, run_id, key, digest, answer, events_json) VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        self._write(turn, now_us, run_id, key, digest, answer, events_json)
+        self._bytes += len(answer) + len(events_json)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the completed turns of each run, and their tokens."""
+        found = "SELECT run_id, completed, tokens FROM count"
+        return {run_id: (completed, tokens) for run_id, completed, tokens in self._connection.execute(found)}
+
+    def count(self, run_id: str, completed: int, tokens: int) -> None:
+        self._write("INSERT OR REPLACE INTO count VALUES (?, ?, ?)", run_id, completed, tokens)
+
+    def forget_count(self, run_id: str) -> None:
+        self._write("DELETE FROM count WHERE run_id = ?", run_id)
+
+    def _write(self, statement: str, *values: object) -> None:
+        try:
+            self._connection.execute(statement, values)
             self.failure = None
         except sqlite3.Error as error:
             self.failure = self._refused(error)

@@ -4,7 +4,7 @@ disk before it is answered."""
 import hashlib
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -20,10 +20,15 @@ NOT_HEARD = "not heard of"
 ENDED_MAX = 1000  # Remembered ended runs; the earliest to end are forgotten first.
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 KEYS_MAX = 16
+NAMES_MAX = 64  # Of a run's adapters and pulled folders; the latest are kept.
 
 
 class UnknownRunError(UserError):
     """No run of that id was opened here, or it ended too long ago."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id!r}")
+        self.run_id = run_id
 
 
 class RunRefusedError(UserError):
@@ -91,8 +96,7 @@ class Runs:
 
     def get(self, run_id: str) -> Run:
         if (run := self._runs.get(run_id)) is None:
-            live = [run.run_id for run in self if run.facts.state != "closed"]
-            raise UnknownRunError(f"there is no run {run_id!r}{did_you_mean(run_id, live)}")
+            raise UnknownRunError(run_id)
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
@@ -205,6 +209,14 @@ class Runs:
             )
         self._change(run, replace(published, version=request.version, weights_sha256=request.weights_sha256))
         return run
+
+    def note_adapters(self, run: Run, adapters: Mapping[str, int]) -> None:
+        self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
+
+    def note_pulled(self, run: Run, copy: str, folder: str) -> None:
+        """Note that the folder `copy`, which the client has each engine make, has the weights of `folder`."""
+        pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
+        self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 
     def reach_step(self, run: Run, step: int) -> None:
         if run.facts.step is None or step > run.facts.step:

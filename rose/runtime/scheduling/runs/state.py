@@ -57,6 +57,9 @@ class RunFacts:
     client_address: str | None = None
     weights_sha256: str | None = None
     step: int | None = None
+    #: What its client calls by a name: versions, by their LoRA adapter; published folders, by the copy that it pulled.
+    adapters: dict[str, int] = field(default_factory=dict)
+    pulled: dict[str, str] = field(default_factory=dict)
     closed_us: int | None = None
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None

@@ -13,6 +13,7 @@ from rose.clock import monotonic_ns
 from rose.errors import UserError
 from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
+from rose.runtime.scheduling.refusals import error_body
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
 from rose.runtime.scheduling.turns.answer import Tokens, array
@@ -174,6 +175,7 @@ class TurnService:
             fields = turn_fields(turn, self._recorder.fleet_run_id)
             if turn.key is not None:
                 self._answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
+            self._answers.count(turn.run_id, load.completed, load.tokens)
             self._recorder.turn_ended(fields)
         return Outcome(status, body)
 
@@ -189,7 +191,7 @@ class TurnService:
             if placed.worker.assigned != turn.run_id:
                 self._moved(turn.run_id)
             if result.refusal is not None:
-                return 400, _failure(f"engine {engine_id} refused the turn: {result.refusal}", turn)
+                return _failure(400, f"engine {engine_id} refused the turn: {result.refusal}", turn)
             if result.answer is not None and turn.take(
                 result.answer, completed=result.attempt["outcome"] == "completed"
             ):
@@ -206,14 +208,14 @@ class TurnService:
                     turn.deaths.add((engine_id, placed.item.life_ns))
                 if len(turn.deaths) >= DEATHS_MAX:
                     why = f"engines died {DEATHS_MAX} times in a row as they worked on the turn, {engine_id} the last"
-                    return 503, _failure(f"{why}; find out what in it kills them before you send it again", turn)
+                    return _failure(503, f"{why}; find out what in it kills them before you send it again", turn)
                 await asyncio.sleep(turn.pause_s())
         if turn.aborted:
             return 200, _answer(turn, turn.tokens, {"finish_reason": {"type": "abort", "message": turn.ended}})
         if turn.ended is not None:
-            return 409, _failure(turn.ended, turn)
+            return _failure(409, turn.ended, turn)
         why = self._why(turn) + ("" if turn.error is None else f"; {turn.error}")
-        return 503, _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s: {why}", turn)
+        return _failure(503, f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s: {why}", turn)
 
 
 def _give_up(opened: _Open) -> None:
@@ -261,5 +263,5 @@ def _spans(run_id: str, versions: Sequence[int]) -> list[dict[str, Any]]:
     return spans
 
 
-def _failure(message: str, turn: Turn) -> dict[str, Any]:
-    return {"error": message, "rose": {"attempts": turn.attempts}}
+def _failure(status: int, message: str, turn: Turn) -> tuple[int, dict[str, Any]]:
+    return status, error_body(status, message) | {"rose": {"attempts": turn.attempts}}

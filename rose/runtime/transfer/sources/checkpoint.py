@@ -21,7 +21,7 @@ _DTYPES = {
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
 }
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
@@ -33,7 +33,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tensors: dict[str, Given] = {}
-        for file, names in self._files().items():
+        for file, names in files_of(folder).items():
             self.tensors |= mapped(file, names)
         config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
         heads = [name for name in self.tensors if name.endswith(HEAD)]
@@ -41,22 +41,23 @@ class Checkpoint:
         for name in heads if self.tied else []:
             del self.tensors[name]
 
-    def _files(self) -> dict[Path, list[str] | None]:
-        if (index := self.folder / _INDEX).exists():
-            weight_map = read_json(index).get("weight_map")
-            if not isinstance(weight_map, dict) or not weight_map:
-                raise TransferError(f"{index} names no files in `weight_map`: save the checkpoint again")
-            files: dict[Path, list[str] | None] = {}
-            for name, file in weight_map.items():
-                names = files.setdefault(self.folder / str(file), [])
-                assert names is not None
-                names.append(name)
-            return files
-        if (single := self.folder / _SINGLE).exists():
-            return {single: None}
-        raise TransferError(
-            f"folder {str(self.folder)!r} has neither {_INDEX} nor {_SINGLE}: give a Hugging Face checkpoint"
-        )
+
+def files_of(folder: Path) -> dict[Path, list[str] | None]:
+    """Return the safetensors files of a folder, with the names that its index puts there; None: all. Raises
+    TransferError."""
+    if (index := folder / INDEX).exists():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise TransferError(f"{index} names no files in `weight_map`: save the checkpoint again")
+        files: dict[Path, list[str] | None] = {}
+        for name, file in weight_map.items():
+            names = files.setdefault(folder / str(file), [])
+            assert names is not None
+            names.append(name)
+        return files
+    if (single := folder / _SINGLE).exists():
+        return {single: None}
+    raise TransferError(f"folder {str(folder)!r} has neither {INDEX} nor {_SINGLE}: give a Hugging Face checkpoint")
 
 
 def mapped(file: Path, names: list[str] | None = None) -> dict[str, Given]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from rose.runtime.transfer.layout.cuts import elements
 from rose.runtime.transfer.sources import adapter
 from rose.runtime.transfer.sources.adapter import Adapter
 from rose.runtime.transfer.sources.checkpoint import EMBEDDING, HEAD, Checkpoint
+from rose.runtime.transfer.sources.delta import Delta
 from rose.runtime.transfer.sources.given import Given, given_tensors
 
 Weights = Mapping[str, torch.Tensor] | Path
+Newest = Callable[[], tuple[int, Mapping[str, torch.Tensor]]]  # The version published last, and its tensors.
 _ROUNDED = {"float32", "bfloat16", "float16"}
 
 
@@ -31,16 +33,22 @@ class Source:
     rounded: tuple[str, ...] = ()
 
 
-def read(weights: Weights, checkpoint: Checkpoint | None) -> Source:
-    """Return what is published of a state dict, a checkpoint folder or an adapter folder. It has the names
-    and types of `checkpoint`; without it, those of the folder or of the state dict. Raises TransferError naming the
-    tensor."""
+def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
+    raise TransferError("a delta needs a published version: publish a folder of the whole weights first")
+
+
+def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
+    """Return what is published of a state dict, or of the folder of a checkpoint, an adapter or a delta, which changes
+    the `newest` version. It has the names and types of `checkpoint`; without it, those of the folder or of the state
+    dict. Raises TransferError naming the tensor."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():
             lora = Adapter(weights)
             checkpoint = checkpoint or lora.base()
             tensors, merged = lora.merge(checkpoint)
+        elif (delta := Delta.read(weights)) is not None:
+            tensors = delta.tensors(*newest())
         else:
             folder = Checkpoint(weights)
             checkpoint, tensors = checkpoint or folder, folder.tensors

@@ -22,9 +22,10 @@ from queue import SimpleQueue
 
 import torch
 
-from rose.runtime.transfer.codec.bits import digest, to_bits
-from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.codec.bits import digest, from_bits, to_bits
+from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_whole
+from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells
 from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, check_sound, merge_parts, plan
 from rose.runtime.transfer.package.parts import Parts, Writer
@@ -107,6 +108,19 @@ class VersionStore:
     def weights_sha256(self, version: int) -> str:
         """Return the identity of a version's weights, the same in every folder. Raises TransferError."""
         return self._catalog.any_of(version).weights_sha256
+
+    def newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
+        """Return the newest version and its tensors, whose memory the next publication changes. Raises TransferError if
+        there is none."""
+        if (version := self.latest()) is None:
+            raise TransferError(f"{self.folder} has no version: publish a folder of the whole weights first")
+        infos = self._catalog.any_of(version).tensors
+        keys = {info.name: (info.name, Region.whole(info.shape)) for info in infos}
+        if self._held is None or self._held.version != version or self._held.bits.keys() != set(keys.values()):
+            chain = [self.manifest(package) for package in plan(self.packages(), version, None)]
+            self._held = rebuild(chain, keys.values(), self._chunks)
+        held = self._held.bits
+        return version, {info.name: from_bits(held[keys[info.name]], info.dtype) for info in infos}
 
     def manifest(self, package: Package) -> Manifest:
         """Raises TransferError if the manifest is damaged or gone."""
@@ -284,11 +298,11 @@ class VersionStore:
         """Raise TransferError unless `version` is the newest, and holds these pieces."""
         latest = self.latest()
         if version != latest:
-            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+            raise ConflictError(f"version {version} is not newer than version {latest} in {self.folder}")
         published = {(piece.name, piece.region): piece.result_xxh3 for piece in self._catalog.any_of(version).pieces}
         for (name, region), xxh3 in results.items():
             if published.get((name, region)) != xxh3:
-                raise TransferError(
+                raise ConflictError(
                     f"version {version} is in {self.folder} already and has {published.get((name, region))} for tensor "
                     f"{name!r} at {region}, this publisher {xxh3}: it has drifted, publish a newer version"
                 )

@@ -4,7 +4,9 @@ import json
 
 import openai
 import pytest
+import xgrammar
 
+from rose.runtime.scheduling.gateway.texts import tool_calls
 from tests.runtime.scheduling.gateway.conftest import CALL, WORDS
 from tests.runtime.scheduling.stand_ins import until
 
@@ -59,6 +61,48 @@ async def test_a_tool_is_called_and_answered(speaking):
         answered = [*USER, choice.message, {"role": "tool", "tool_call_id": call.id, "content": "b"}]
         await ai.chat.completions.create(model="words", messages=answered, tools=[TOOL], tool_choice="none")
         assert WORDS.index("<tools>") not in engine.requests[-1]["input_ids"]
+
+
+def fits(sampling, text):
+    """Return whether an engine's grammar lets a model say the text and stop."""
+    matcher = xgrammar.GrammarMatcher(
+        xgrammar.GrammarCompiler(
+            xgrammar.TokenizerInfo(["<end>", *map(chr, range(1, 128))], stop_token_ids=[0])
+        ).compile_structural_tag(sampling["structural_tag"])
+    )
+    return matcher.accept_string(text) and matcher.accept_token(0)
+
+
+async def test_an_answer_that_must_call_a_tool_can_do_nothing_else(speaking):
+    says = f"<tool_call> {CALL} </tool_call> <end>"
+    number = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    tools = [{"type": "function", "function": {"name": name, "parameters": number}} for name in ("add", "sub")]
+    add, sub, other, wrong = (
+        f'<tool_call>\n{{"name": "{name}", "arguments": {{"a": {value}}}}}\n</tool_call>'
+        for name, value in (("add", 1), ("sub", 2), ("mul", 3), ("add", '"x"'))
+    )
+    named = {"type": "function", "function": {"name": "sub"}}
+    async with speaking(says) as (_, url, _, engine), client(url) as ai:
+        for choice, may, may_not in (
+            ("required", (add, sub, f"{add}\n{sub}"), ("", "a", f"a {add}", other, wrong)),
+            (named, (sub,), ("", "a", add, other, f"{sub}\n{sub}")),
+        ):
+            made = await ai.chat.completions.create(model="words", messages=USER, tools=tools, tool_choice=choice)
+            assert made.choices[0].finish_reason == "tool_calls"
+            sampling = engine.requests[-1]["sampling_params"]
+            assert [fits(sampling, text) for text in (*may, *may_not)] == [True] * len(may) + [False] * len(may_not)
+            assert [tool_calls(text)[0] for text in may] == [""] * len(may)
+        count = len(engine.requests)
+        for more in (
+            {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "mul"}}},
+            {"tools": tools, "tool_choice": "always"},
+            {"tool_choice": "required"},
+            {"tools": tools, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await ai.chat.completions.create(model="words", messages=USER, **more)
+            assert refused.value.body["param"] == "tool_choice"
+        assert len(engine.requests) == count
 
 
 @pytest.mark.parametrize("tools", [None, [TOOL]])
@@ -123,6 +167,22 @@ async def test_a_field_that_is_not_supported_is_refused_by_name(speaking, field,
         assert field in refused.value.body["param"]
         assert field in refused.value.body["message"]
         assert engine.requests == []
+
+
+@pytest.mark.parametrize("prompt", ["", [], [-1], [[1], "x", 2], [1, "x"], {"a": 1}, None, True, [None]])
+async def test_a_prompt_that_is_none_is_refused_once_and_by_its_name(speaking, prompt):
+    async with speaking() as (session, _, _, engine):
+        async with session.post("/v1/completions", json={"prompt": prompt}) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["param"], error["message"].count("prompt")) == (400, "prompt", 1)
+        assert engine.requests == []
+
+
+async def test_log_probabilities_of_the_tokens_alone_have_two_names(speaking):
+    async with speaking() as (_, url, _, _), client(url) as ai:
+        for logprobs, there in ((0, True), (1, True), (True, True), (False, False), (None, False)):
+            made = await ai.completions.create(model="words", prompt="a", extra_body={"logprobs": logprobs})
+            assert (made.choices[0].logprobs is not None) == there
 
 
 async def test_a_model_is_the_fleet_s_or_a_run(speaking):

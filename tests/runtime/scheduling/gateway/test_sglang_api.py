@@ -112,7 +112,7 @@ async def test_a_version_that_is_not_there_is_not_ready_and_an_answer_names_its_
             )
         for wanted in ({"min_version": 8}, {"exact_version": 6}, {"exact_version": 8}):
             status, refused = await post(session, path, {"text": "a", "weight_version": wanted})
-            assert (status, "WeightVersionNotReady" in refused["error"]) == (409, True)
+            assert (status, "WeightVersionNotReady" in refused["error"]["message"]) == (409, True)
         assert not server.controller.loads[run["run_id"]].turns
 
 

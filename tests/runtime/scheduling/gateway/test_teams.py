@@ -107,3 +107,14 @@ async def test_a_team_publishes_folders_of_the_host_where_the_fleet_file_lets_it
         assert (await ask(session, OPERATOR, "POST", "/update_weights_from_disk", body))[0] == 200
     async with speaking(**rules, origins=OriginRules(files=True)) as (session, _, _, _):
         assert (await ask(session, key, "POST", "/update_weights_from_disk", body))[0] == 200
+
+
+async def test_nobody_learns_the_runs_of_another_team_from_an_error(speaking, keys):
+    key = {team: keys(team, "generate", "publish", team=team) for team in ("red", "blue")}
+    async with speaking(token=OPERATOR, tokens_file=keys.path, published=False) as (session, _, _, _):
+        _, run = await ask(session, key["red"], "POST", "/runs", {"name": "grpo", "model": "words"})
+        path = f"/runs/{run['run_id'][:-1]}"
+        for where, body in ((f"{path}/generate", {"input_ids": [1]}), (f"{path}/renew", {"fence": 1})):
+            for who, told in ((key["red"], True), (OPERATOR, True), (key["blue"], False)):
+                status, refused = await ask(session, who, "POST", where, body)
+                assert (status, run["run_id"] in refused["error"]["message"]) == (404, told)

@@ -34,6 +34,30 @@ def test_a_growing_text_ends_as_the_whole_and_never_takes_a_character_back(lette
     assert told[-1] == letters.decode(ids)
 
 
+@given(text=st.text("ab<é", max_size=12), keep=st.booleans(), special=st.booleans(), more=st.data())
+def test_the_end_of_a_growing_text_is_that_of_the_whole_and_decodes_only_the_last_tokens(
+    letters, text, keep, special, more
+):
+    ids = letters._tokenizer.encode(text)
+    matched = more.draw(st.sampled_from([None, "<", "b<", ids[-1] if ids else None, ALPHABET.index("a")]))
+    finish, growing = {"type": "stop", "matched": matched}, GrowingText(letters, special=special)
+    for count in range(1, len(ids)):
+        growing.after(ids[:count])
+    whole = letters.finished(ids, finish, special=special, keep_stop=keep)
+    assert growing.finished(ids, finish, keep_stop=keep) == whole
+
+
+def test_the_end_of_a_long_stream_does_not_decode_it_once_more(letters):
+    lengths = []
+    counting = Texts("letters", lambda: None)
+    counting.decode = lambda ids, *, special=False: lengths.append(len(ids)) or letters.decode(ids, special=special)
+    ids, growing = letters._tokenizer.encode("ab" * 500), GrowingText(counting, special=False)
+    for count in range(1, len(ids)):
+        growing.after(ids[:count])
+    assert growing.finished(ids, {"type": "length"}, keep_stop=False) == "ab" * 500
+    assert max(lengths) < 10
+
+
 @given(text=st.text("ab<", max_size=12), waits=st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3))
 def test_what_is_told_of_a_text_holds_no_beginning_of_what_it_waits_for(text, waits):
     told = settled(text, waits)

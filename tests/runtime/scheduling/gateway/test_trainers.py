@@ -3,13 +3,17 @@
 Each test sends what the trainer's source sends (paths, fields, headers) and reads the fields that the trainer reads."""
 
 import asyncio
+import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from rose.runtime.transfer.codec.bits import digest, to_bits
+from rose.runtime.transfer.wire.receiver import Receiver
 from tests.runtime.scheduling.gateway.conftest import WORDS
 from tests.runtime.scheduling.stand_ins import call, open_run, post, publish, until
+from tests.runtime.transfer.sources.checkpoints import save_delta
 
 PROMPT = [WORDS.index("c"), WORDS.index("d")]
 ABC = [WORDS.index(word) for word in "abc"]
@@ -79,6 +83,97 @@ async def test_slime(speaking, stepped):
         load = (await call(session, "GET", "/v1/loads?include=core,disagg,queues"))[1]
         assert requests_of(load) == 0
         assert (await call(session, "DELETE", f"/workers/{worker['id']}"))[0] in range(200, 300)
+
+
+async def test_slime_by_deltas(speaking, checkpoint, tmp_path):
+    """Pull the base, then for each sync: pull a delta, pause, flush, update from the copy that engines make, go on."""
+    steps = [load_file(checkpoint / "model.safetensors")]
+    copy, source = str(tmp_path / "copy"), tmp_path / "updates"
+    source.mkdir()
+    async with speaking(published=False) as (session, _, server, _):
+
+        async def pull(version):
+            body = {"local_checkpoint_dir": copy, "source_dir": str(source), "target_version": version}
+            return await post(session, "/pull_weights", body)
+
+        assert (await pull(0))[0] == 200
+        for version, encoding in ((1, "xor"), (2, "overwrite"), (3, "xor")):
+            steps.append({"weight": steps[-1]["weight"] + version})
+            save_delta(source / f"weight_v{version:06d}", *steps[-2:], version, encoding)
+            assert (await pull(version))[0] == 200
+            assert (await post(session, "/pause_generation", {}))[0] == 200
+            assert (await call(session, "GET", "/flush_cache"))[0] == 200
+            body = {"model_path": copy, "weight_version": str(version)}
+            for _ in range(2):  # The first answer may be lost.
+                status, updated = await post(session, "/update_weights_from_disk", body)
+                assert (status, updated.get("weight_version")) == (200, str(version)), updated
+            assert (await post(session, "/continue_generation", {}))[0] == 200
+        (run,) = server.controller.runs
+        target = run.target
+        receiver = Receiver(target.url, target.token, tmp_path / "fetched", run_id=run.run_id)
+        staged = await asyncio.to_thread(receiver.fetch, 3, None)
+        (piece,) = staged.manifests[-1].pieces
+        assert piece.result_xxh3 == digest(to_bits("weight", steps[-1]["weight"]))
+
+        other = save_delta(tmp_path / "other", *steps[:2], 7)
+        for body, numbers in (
+            ({"model_path": str(other)}, ("base_version 6", "version 7", "version is 3")),
+            ({"model_path": str(other), "weight_version": 8}, ("weight_version is 8", "version 7")),
+            ({"model_path": copy, "weight_version": "2"}, ("weight_version is 2", "version 3")),
+        ):
+            status, refused = await post(session, "/update_weights_from_disk", body)
+            assert (status, [one for one in numbers if one not in refused["error"]["message"]]) == (409, [])
+        for version, status, what in (
+            (0, 409, "target_version is 0"),
+            (4, 400, "weight_v000004"),
+            (None, 400, "target_version is None"),
+        ):
+            answered, refused = await pull(version)
+            assert (answered, what in refused["error"]["message"]) == (status, True)
+        assert run.facts.version == 3
+
+
+async def test_areal_by_lora(speaking, checkpoint, tmp_path):
+    """Load each version's adapter under its name, drop an old one, and ask for turns by the adapter's name."""
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "bias": "none", "init_lora_weights": True}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    base = tmp_path / "base"
+    base.mkdir()
+    weights = {"proj.weight": torch.zeros(2, 3, dtype=torch.bfloat16)}
+    save_file(weights, base / "model.safetensors")
+    (base / "config.json").write_text("{}")
+    async with speaking(published=False, checkpoint=lambda _: base) as (session, _, server, engine):
+        for version in (1, 2, 3):
+            pair = {"lora_A": torch.ones(1, 3), "lora_B": torch.full((2, 1), float(version))}
+            named = {f"base_model.model.proj.{name}.weight": tensor for name, tensor in pair.items()}
+            save_file(named, adapter / "adapter_model.safetensors")
+            assert (await post(session, "/pause_generation", {"mode": "retract"}))[0] == 200
+            body = {"lora_name": f"policy-v{version}", "lora_path": str(adapter)}
+            status, loaded = await post(session, "/load_lora_adapter", body)
+            assert (status, loaded["success"], loaded["weight_version"]) == (200, True, str(version)), loaded
+            status, _ = await post(session, "/unload_lora_adapter", {"lora_name": f"policy-v{version - 2}"})
+            assert status == (200 if version == 3 else 400)
+            assert (await post(session, "/continue_generation", {}))[0] == 200
+        (run,) = server.controller.runs
+        assert run.facts.adapters == {"policy-v2": 2, "policy-v3": 3}
+        body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 2}}
+        _, made = await post(session, "/generate", body | {"lora_path": "policy-v2"})
+        assert made["meta_info"]["weight_version"] == "3"
+        assert "lora_path" not in engine.requests[-1]
+        for name in ("policy-v1", "other", ["policy-v2"]):
+            status, refused = await post(session, "/generate", body | {"lora_path": name})
+            assert (status, "lora_path" in refused["error"]["message"]) == (400, True)
+        status, refused = await post(
+            session, "/load_lora_adapter", {"lora_name": "policy-v2", "lora_path": str(adapter)}
+        )
+        assert (status, "lora_name is 2, " in refused["error"]["message"]) == (409, True)
+        target = run.target
+        receiver = Receiver(target.url, target.token, tmp_path / "fetched", run_id=run.run_id)
+        staged = await asyncio.to_thread(receiver.fetch, 3, None)
+        (piece,) = staged.manifests[-1].pieces
+        assert piece.result_xxh3 == digest(to_bits("w", torch.full((2, 3), 3.0, dtype=torch.bfloat16)))
 
 
 async def test_areal(speaking, stepped):

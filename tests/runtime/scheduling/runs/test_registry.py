@@ -5,7 +5,7 @@ import pytest
 
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
 from rose.runtime.scheduling.runs import registry
-from rose.runtime.scheduling.runs.registry import RunRefusedError, Runs, UnknownRunError
+from rose.runtime.scheduling.runs.registry import NAMES_MAX, RunRefusedError, Runs, UnknownRunError
 from rose.runtime.scheduling.runs.state import State
 
 S = 1_000_000_000
@@ -87,7 +87,7 @@ def test_who_resumes_a_run_takes_it_over(runs):
         runs.renew(run.run_id, 7, 0)
     with pytest.raises(RunRefusedError, match=r"team is 'sales'.*'research'"):
         runs.open(request(resume=run.run_id, team="sales"), 0)
-    with pytest.raises(UnknownRunError, match="did you mean"):
+    with pytest.raises(UnknownRunError, match="there is no run"):
         runs.open(request(resume=run.run_id[:-1]), 0)
 
 
@@ -142,9 +142,15 @@ def test_all_of_it_is_there_after_a_restart(runs, state, tmp_path):
     runs.open(request(resume=run.run_id, expires_s=10), 0)
     runs.publish(run.run_id, version(7, fence=2, token="secret"), 0)
     runs.reach_step(run, 5)
+    runs.note_adapters(run, {"policy-v7": 7})
+    for number in range(2 * NAMES_MAX):
+        runs.note_pulled(run, "/copy" if number % 2 else f"/copy-{number}", f"/weights/{number}")
     other = State(left_by_killed(tmp_path))
     again = Runs(other, 100 * S, models=["tiny"])
-    assert again.get(run.run_id).facts == run.facts
+    facts = again.get(run.run_id).facts
+    assert facts == run.facts
+    assert (facts.adapters, facts.pulled["/copy"]) == ({"policy-v7": 7}, f"/weights/{2 * NAMES_MAX - 1}")
+    assert len(facts.pulled) == NAMES_MAX
     assert again.get(run.run_id).left_ns(101 * S) == 9 * S  # it has its time anew
     assert "secret" not in repr(again.get(run.run_id))
     other.close()

@@ -87,8 +87,8 @@ async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, mes
         await run.beat(run.report(url, "strict", capacity=100), run.report(other_url, "z", capacity=1))
         answered, answer = await run.post({"input_ids": [1]})
         assert answered == 400
-        assert message in answer["error"]
-        assert "strict" in answer["error"]
+        assert message in answer["error"]["message"]
+        assert "strict" in answer["error"]["message"]
         (attempt,) = answer["rose"]["attempts"]
         assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
         assert (len(engine.requests), len(other.requests)) == (1, 0)
@@ -178,8 +178,8 @@ async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_the_la
                 await run.beat(run.report(url))  # the agent keeps calling it alive
                 await asyncio.sleep(0.01)
             answered, answer = await turn
-            assert (answered, "what was tried made no token" in answer["error"]) == (503, True)
-            assert f"the last engine to try, e0, {error}" in answer["error"]
+            assert (answered, "what was tried made no token" in answer["error"]["message"]) == (503, True)
+            assert f"the last engine to try, e0, {error}" in answer["error"]["message"]
             assert [attempt["error"] for attempt in answer["rose"]["attempts"]] == [error] * len(broken.requests)
             assert 2 <= len(broken.requests) <= 8  # waits become longer
 

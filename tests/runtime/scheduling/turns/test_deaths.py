@@ -78,7 +78,7 @@ async def test_no_turn_is_lost_by_those_that_kill_their_engines(count, killers):
         answers = await asyncio.wait_for(asyncio.gather(*(send(run, first) for first in prompts)), 100)
         assert [status for status, _ in answers] == [503] * killers + [200] * 14
         for _, answer in answers[:killers]:
-            assert "engines died 5 times in a row" in answer["error"]
+            assert "engines died 5 times in a row" in answer["error"]["message"]
             assert {attempt["outcome"] for attempt in answer["rose"]["attempts"]} == {"failed"}
         assert [answer["output_ids"] for _, answer in answers[killers:]] == [[1, 2]] * 14
         assert 5 <= sum(engine.deaths for engine in engines) <= 5 * killers

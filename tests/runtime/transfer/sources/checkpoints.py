@@ -1,10 +1,18 @@
 """Checkpoint folders as Hugging Face's libraries write them."""
 
 import json
+import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+import xxhash
+import zstandard
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
+
+from rose.runtime.transfer.codec.bits import to_bits
 
 Weights = dict[str, torch.Tensor]
 
@@ -35,4 +43,37 @@ def save(folder: Path, tensors: Weights, *, files: int = 1, **config: object) ->
         save_file(part, folder / name)
         places |= dict.fromkeys(part, name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder
+
+
+def save_delta(
+    folder: Path, before: Weights, after: Weights, version: int, encoding: str = "xor", **metadata: Any
+) -> Path:
+    """Write what changed between two versions as slime does: tensors without a change are left out."""
+    folder.mkdir()
+    changes, checksums = {}, {}
+    for name, tensor in after.items():
+        old, new = (to_bits(name, one).reshape(-1).view(np.uint8) for one in (before[name], tensor))
+        change = old ^ new
+        if not change.any():
+            continue
+        if encoding == "overwrite":
+            (places,) = change.nonzero()
+            count = np.array([len(places)], "<u4")
+            change = np.concatenate([count.view(np.uint8), places.astype("<u4").view(np.uint8), new[places]])
+        changes[name] = np.frombuffer(zstandard.ZstdCompressor(level=1).compress(change.tobytes()), np.uint8)
+        adler = metadata.get("checksum_format") == "adler32"
+        checksums[name] = f"{zlib.adler32(new.tobytes()):08x}" if adler else xxhash.xxh3_128(new.tobytes()).hexdigest()
+    file = "model-00000-of-00001.safetensors"
+    save_arrays(changes, folder / file, metadata=checksums)
+    described = {
+        "version": f"{version:06d}",
+        "base_version": f"{version - 1:06d}",
+        "delta_encoding": encoding,
+        "compression_format": "zstd",
+        "checksum_format": "xxh3-128",
+        **metadata,
+    }
+    index = {"metadata": described, "weight_map": dict.fromkeys(changes, file)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
