@@ -440,7 +440,7 @@ def not_closed(ledger: Path, provenance: str) -> list[Period]:
 
 
 def saved(scope: Scope) -> Saved | None:
-    """Return the savings of runs that ended or still run in the period; None without such runs. Raises UserError."""
+    """Return the savings of a period; None where nothing is charged in it. Raises UserError."""
 
     def sum_up() -> Saved | None:
         try:

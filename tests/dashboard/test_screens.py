@@ -28,6 +28,7 @@ from rose.pricing.table import Section, Table
 from rose.pricing.watch import budget
 from tests.dashboard.conftest import HOSTILE, OpenPage, choose, page_text, table, unescaped, values
 from tests.long_form import usual
+from tests.pricing.conftest import saved_in_run
 
 BOOK = pricebook.load("example")
 OURS = pricebook.parse(BOOK.text.replace('name = "example"', 'name = "ours"'), "ours.toml")
@@ -106,7 +107,7 @@ def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, drawn: OpenPag
 
 def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, drawn: OpenPage) -> None:
     app = drawn(ended, "overview")
-    saved = borrowing_report.saved_in_run(ended, "run", BOOK).row(CASH)["value"]
+    saved = saved_in_run(ended, "run", BOOK).row(CASH)["value"]
     harvest = named.run(ended, named.load("harvest_share_by_day"), {})
     (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
     assert values(app) == {

@@ -21,7 +21,6 @@ from rose.pricing.closing.period import Period, month_at
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, NothingChargedError, PricingError
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend import saved
 from rose.pricing.spend.cost import Cost, Question
 from rose.pricing.spend.saved import ENDS, Saved
 from rose.pricing.watch import budget
@@ -126,7 +125,7 @@ def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts 
     except NothingChargedError:
         return None
     try:
-        borrowing = ledger.saved(month, now_ns, provenance)
+        borrowing = ledger.saved(month, provenance)
     except PricingError:
         borrowing = None
     with catalog.connect(ledger.root) as connection:
@@ -145,13 +144,11 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
     samples.add("rose_serving_requests", labels, facts.requests)
     samples.add("rose_slo_attainment_ratio", labels, 1 - facts.missed / facts.requests if facts.requests else None)
     samples.add("rose_cost_example_prices", labels, facts.cost.stamp.book.example)
-    # A sum without some of its runs would look like the whole.
-    sums = {} if facts.saved is None else saved.summed(facts.saved.runs)
-    if sums and not sums["runs_unknown"]:
-        for end in ENDS:
-            cash = sums["cash_saved_nano"] and sums["cash_saved_nano"][end]
-            samples.add("rose_saved_dollars", [*labels, f"cash_saved_{end}"], _dollars(cash))
-        samples.add("rose_saved_dollars", [*labels, "capacity_avoided"], _dollars(sums["capacity_avoided_nano"]))
+    # A sum without some of its fleets would look like the whole.
+    if facts.saved is not None and (fleet := facts.saved.fleet).cash_nano is not None and fleet.why is None:
+        for end, nano in zip(ENDS, fleet.cash_nano, strict=True):
+            samples.add("rose_saved_dollars", [*labels, f"cash_saved_{end}"], _dollars(nano))
+        samples.add("rose_saved_dollars", [*labels, "capacity_avoided"], _dollars(fleet.capacity_nano))
     series: dict[tuple[str, str], defaultdict[Run, float]] = defaultdict(lambda: defaultdict(float))
     for run, name, view, value in _of_runs(facts):
         series[name, view][run] += value
@@ -181,9 +178,9 @@ def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
         team, run = line.values
         yield (team, run), "rose_cost_dollars", FULLY_LOADED, line.cost_nano / NANO_USD_PER_USD
     for borrowed in facts.saved.runs if facts.saved else ():
-        if borrowed.added_nano is not None:
+        if (added_nano := borrowed.saving.added_nano) is not None:
             key = borrowed.team, borrowed.run_id
-            yield key, "rose_cost_dollars", MARGINAL, borrowed.added_nano / NANO_USD_PER_USD
+            yield key, "rose_cost_dollars", MARGINAL, added_nano / NANO_USD_PER_USD
     for run, count in facts.accepted.items():
         yield (teams.get(run, UNALLOCATED), run), "rose_answers_accepted", "", count
 
