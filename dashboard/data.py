@@ -34,7 +34,7 @@ from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
+from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NothingChargedError
@@ -343,12 +343,6 @@ def period(ledger: Path, chosen: Link) -> Period | None:
     if chosen.period == NEWEST:
         return month_at(days.to_ns - 1)
     return Calendar().period(chosen.period, utc_us() * 1000)
-
-
-def period_before(now: Period) -> Period:
-    if now == month_at(now.from_ns):
-        return month_at(now.from_ns - 1)
-    return Period(2 * now.from_ns - now.to_ns, now.from_ns)
 
 
 def months(days: Period) -> list[Period]:

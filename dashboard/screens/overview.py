@@ -18,7 +18,7 @@ from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import NS_PER_DAY, month_at
+from rose.pricing.closing.period import NS_PER_DAY, month_at, period_before
 from rose.pricing.money import format_money, signed_money
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import Saved
@@ -100,7 +100,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
 
 
 def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link) -> _Shown:
-    earlier, before = data.period_before(scope.period), None
+    earlier, before = period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
         before = data.spent(scope, billed, earlier, chosen)
     kept, count = _kept(requests)
@@ -147,7 +147,7 @@ def _card(
 
 def _cost_card(place: Place, shown: _Shown) -> None:
     before = shown.before
-    name = words.period(data.period_before(shown.scope.period))
+    name = words.period(period_before(shown.scope.period))
     loaded = shown.chosen.view == link.FULLY_LOADED
     what = "all rollout work, with its part of idle time" if loaded else ", ".join(data.ROLLOUT_BUCKETS)
     about = f"{shown.chosen.view.replace('-', ' ')}; {what}. Details: page Cost."
@@ -162,7 +162,7 @@ def _harvest_card(place: Place, shown: _Shown) -> None:
     times = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
     (beyond_ns,) = data.rows(scope.ledger, "dashboard/delayed", provenance=scope.provenance, **times)["ns"]
     share, of_alone = data.harvest(frame), words.percent(data.harvest(frame, beyond_ns))
-    earlier = data.period_before(shown.scope.period)
+    earlier = period_before(shown.scope.period)
     before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
     about = "share of unused serving time that rollouts used; whole fleet. "
     about += f"Of the time that serving alone would leave: {of_alone}. Details: page Fleet now."

@@ -177,11 +177,13 @@ def _runs(run: PricedRun) -> Table | None:
     make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
         return None
-    keys, loaded = ["run_id"], run.charged.fully_loaded()
+    keys, loaded = ["run_id", "team"], run.charged.fully_loaded()
     sums = frame.group_by(keys).agg(pl.col("ns").filter(kind="capacity").sum(), pl.col("cost_nano").sum())
     summed = sums.join(loaded.group_by(keys).agg(pl.col("loaded_nano").sum()), on=keys, how="full", coalesce=True)
-    summed = summed.fill_null(0).sort(pl.col("run_id") != fleet, -pl.col("cost_nano"), "run_id")
-    names = {row["run_id"]: (row["name"], row["team"]) for row in rows(run.connection, "run/names")}
+    summed = summed.fill_null(0).sort(
+        pl.col("run_id") != fleet, -pl.col("cost_nano").sum().over("run_id"), "run_id", -pl.col("cost_nano"), "team"
+    )
+    names = {row["run_id"]: row["name"] for row in rows(run.connection, "run/names")}
 
     def cells(ns: int, nano: int, loaded_nano: int) -> Row:
         amounts = make.amount(nano, AMORTIZED), make.amount(loaded_nano, FULLY_LOADED)
@@ -191,7 +193,7 @@ def _runs(run: PricedRun) -> Table | None:
         run.stamp,
         "Who shared the fleet",
         f"run | name | team | device time | {AMORTIZED} | {FULLY_LOADED} | share",
-        ((run_id, *names.get(run_id, ("", None)), *cells(*sums)) for run_id, *sums in summed.iter_rows()),
+        ((run_id, names.get(run_id, ""), team, *cells(*sums)) for run_id, team, *sums in summed.iter_rows()),
         view="two views, never added together",
         text=("name", "team"),
         footer=(("fleet", "", "", *cells(*(int(summed[name].sum()) for name in ("ns", "cost_nano", "loaded_nano")))),),
@@ -238,7 +240,7 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
     return report_table(
         run.stamp,
         "A million useful rollout tokens",
-        f"made on | useful tokens | wasted | {MARGINAL} | {AMORTIZED} | {FULLY_LOADED}",
+        f"made on | useful tokens | tokens wasted | {MARGINAL} | {AMORTIZED} | {FULLY_LOADED}",
         (cells("borrowed", "serving"), cells("dedicated", "rollout", "train")),
         view="by view",
         notes=("Marginal, dedicated: what the borrowed tokens would have added to the bill there.",),

@@ -17,8 +17,10 @@ from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.report import NO_TOKENS
 from rose.pricing.borrowing.savings import Bought
 from rose.pricing.charges import preconditions
+from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
+from rose.pricing.closing.records import postings
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
 from rose.pricing.price_books import choice
@@ -143,9 +145,7 @@ def saved(
     root = layout.check(root)
     preconditions.refuse_archived_since(root, period.from_ns)
     provenance, found = _found(root, period, provenance, team, run_id)
-    book = choice.choose(
-        root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
-    )
+    book = _book(root, period, price_book, provenance, run_id)
     kept = {} if kept is None else kept
     fleets = dict.fromkeys(row["fleet_run_id"] for row in found)
     asked = dict.fromkeys((*fleets, *(row["run_id"] for row in found)))
@@ -170,6 +170,18 @@ def saved(
         book=next((whole.book for whole in wholes.values() if whole.book is not None), None),
         verified=all(whole.verified is not False for whole in wholes.values()),
     )
+
+
+def _book(
+    root: Path, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
+) -> PriceBook:
+    """Return the book of a period's last close where it is closed to its end, as in its bill; else the chosen one."""
+    closes = [own[-1] for own in postings(root).values() if own[0].provenance == provenance]
+    last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
+    if last:
+        return store.book_of(root, last[0])
+    from_ns, to_ns = period.from_ns, period.to_ns
+    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
 
 
 def _found(

@@ -132,7 +132,7 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
         *(row["value"] for row in c3 if "CPM" not in row["what"] and "useful" not in row["what"]),
         made.figure("tokens", "borrowed devices", "marginal"),
         made.figure("tokens", "dedicated devices", "amortized"),
-        made.figure("tokens", "borrowed devices", "wasted"),
+        made.figure("tokens", "borrowed devices", "tokens wasted"),
         made.figure("lines", "blended", "per accepted"),
         made.figure("lines", "serving", "formula"),
         made.figure("borrow", "m", "per device-hour"),
