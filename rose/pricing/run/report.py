@@ -31,6 +31,7 @@ NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are sho
 FLEET_COST, HARVEST = "Fleet cost (amortized)", "Idle serving time put to work (harvest share)"
 HARVEST_OF_UNUSED = "Time that serving alone would leave, put to work (harvest of unused)"
 UNUSED = "Leased, not used (idle time of serving devices under a lease)"
+WITHHELD = "Idle because the experiment withheld leases"
 RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
@@ -74,13 +75,11 @@ def _tables(run: PricedRun) -> dict[str, Table]:
     compared = compare(run, market=False)
     counted = rows(run.connection, "run/totals")
     totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
-    unused_ns, beyond_ns = (
-        row["ns"] for what in ("leased unused", "delayed beyond work") for row in counted if row["what"] == what
-    )
+    sums_ns = {row["what"]: row["ns"] for row in counted if row["what"] not in totals}
     saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
     ends = rows(run.connection, "run/engine_ends")
     tables = {
-        "glance": _glance(run, saved, tokens, make.number(unused_ns, "ns"), beyond_ns),
+        "glance": _glance(run, saved, tokens, sums_ns),
         "time": _time(run),
         "runs": _runs(run),
         "borrow": terms_table(make, run.borrow),
@@ -108,10 +107,10 @@ def _scales(run: RunFacts) -> str:
     return ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None) or "unscaled"
 
 
-def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure, beyond_ns: int) -> Table:
-    """`beyond_ns`: by how much serving's steps were delayed beyond the rollout work beside them."""
+def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, int]) -> Table:
+    """`sums_ns`: the sums of `run/totals` that have one row."""
     make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
-    alone = run.charged.fleet is None
+    alone, delayed_ns = run.charged.fleet is None, min(sums_ns["delayed beyond work"], serving["serving"])
     rollout_ns = serving["rollout"] if alone else None
     left_ns = serving["rollout"] + serving["idle"] + serving["headroom"]
     why = "not enough data: serving devices had nothing to lend" if alone else _FLEETS_IDLE
@@ -128,8 +127,9 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure, beyond_
         "A million rollout tokens, dedicated (amortized)": tokens.row("dedicated devices")[AMORTIZED],
         HARVEST: make.part(rollout_ns, left_ns, why=why),
         # The time that serving takes alone is not below 0.
-        HARVEST_OF_UNUSED: make.part(rollout_ns, left_ns + min(beyond_ns, serving["serving"]), why=why),
-        UNUSED: unused,
+        HARVEST_OF_UNUSED: make.part(rollout_ns, left_ns + delayed_ns, why=why),
+        UNUSED: make.number(sums_ns["leased unused"], "ns"),
+        WITHHELD: make.number(sums_ns["withheld idle"] if alone else None, "ns", why=_FLEETS_IDLE),
         ACCEPTED: make.part(run.groups.accept_rate, why=cost.NO_VERDICT),
     }
     for name, step in (("first", steps[:1]), ("last", steps[-1:])):

@@ -9,8 +9,10 @@ import pytest
 from rose import events
 from rose.ledger import catalog
 from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
+from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.run.priced import newest_run
 from rose.pricing.spend import tables
@@ -78,6 +80,15 @@ def test_the_figures_are_those_of_the_fleet_s_report(ended: Path, fleet_saved: S
     # A run without a device saved nothing.
     (run,) = fleet_saved.runs
     assert (run.run_id, run.saving) == ("run", fleet)
+
+
+def test_a_closed_period_has_the_book_of_its_close(ended: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(ended, tmp_path / "ledger"))
+    closing.close(root, DAY, OURS, with_open_runs=True)
+    for named in (None, "example"):
+        answer = saved(root, DAY, named)
+        assert answer.book is not None
+        assert (answer.book.name, answer.book.example, answer.book.chosen) == ("ours", False, choice.FROZEN)
 
 
 def test_costs_that_are_not_known_make_it_at_most_that(fleet_saved: Saved) -> None:
