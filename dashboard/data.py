@@ -30,6 +30,7 @@ from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
@@ -55,7 +56,6 @@ T = TypeVar("T")
 TTL_S = 600  # Cached answers live this long at most; a new event drops them at once.
 CHECKED_S = 10  # Seconds until a changed file is noticed; a new file is noticed at once.
 ROWS_MAX = 1000
-ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")  #: Rollout time, and all that exists for rollouts.
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (

@@ -16,6 +16,7 @@ from rose.errors import UserError
 from rose.pricing import alerts
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, month_at, period_before
@@ -149,7 +150,7 @@ def _cost_card(place: Place, shown: _Shown) -> None:
     before = shown.before
     name = words.period(period_before(shown.scope.period))
     loaded = shown.chosen.view == link.FULLY_LOADED
-    what = "all rollout work, with its part of idle time" if loaded else ", ".join(data.ROLLOUT_BUCKETS)
+    what = "all rollout work, with its part of idle time" if loaded else ", ".join(ROLLOUT_BUCKETS)
     about = f"{shown.chosen.view.replace('-', ' ')}; {what}. Details: page Cost."
     if before is None:
         about += f" Not compared: nothing is charged in {name}."

@@ -44,7 +44,13 @@ SELECT
     'withheld idle' AS what,
     coalesce(sum(s.idle_ns / s.ns * (least(s.t1_ns, h.t1_ns) - greatest(s.t0_ns, h.t0_ns))), 0)::BIGINT AS ns
 FROM device_slice AS s
-JOIN holdout AS h
+JOIN (
+    SELECT * REPLACE (
+        -- An agent that was started again drew the rest of the window anew.
+        least(t1_ns, coalesce(lead(t0_ns) OVER (PARTITION BY run_id, device_id ORDER BY t0_ns), t1_ns)) AS t1_ns
+    )
+    FROM holdout
+) AS h
     ON h.run_id = s.run_id AND h.device_id = s.device_id AND h.t0_ns < s.t1_ns AND s.t0_ns < h.t1_ns
 WHERE s.run_id = getvariable('run_id') AND h.withheld AND s.lease_id IS NULL AND s.ns > 0
 UNION ALL BY NAME

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from dashboard import format as words
-from dashboard.data import ROLLOUT_BUCKETS
 from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
@@ -19,6 +18,7 @@ from rose.pricing.answers import report as answers_report
 from rose.pricing.borrowing import report as borrowing_report
 from rose.pricing.borrowing import risk
 from rose.pricing.borrowing.report import CASH
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import close, period, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook

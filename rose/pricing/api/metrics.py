@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from rose.errors import UserError
 from rose.ledger import catalog, verified, verify
 from rose.pricing.api.questions import Ledger
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing.bill import provenances
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import Period, month_at
@@ -37,15 +38,18 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_dollars": (
         (*_PART, "view", "team", "run"),
         f"Cost, {_SO_FAR}, by view, which are never added to each other: amortized and fully loaded sum to the bill, "
-        f"marginal is what borrowing added to it, of runs that count in the month; {_MERGED}.",
+        f"marginal is what borrowing added to it; {_MERGED}.",
     ),
     "rose_cost_bill_dollars": (_PART, f"The bill, {_SO_FAR}."),
-    "rose_cost_rollout_dollars": (_PART, f"Cost of rollout time, borrowed and dedicated, amortized, {_SO_FAR}."),
+    "rose_cost_rollout_dollars": (
+        _PART,
+        f"Cost of rollouts, borrowed and dedicated, amortized: {', '.join(ROLLOUT_BUCKETS)}, {_SO_FAR}.",
+    ),
     "rose_cost_per_accepted_dollars": (_PART, f"Amortized rollout cost of an accepted answer, {_SO_FAR}."),
     "rose_saved_dollars": (
         (*_PART, "kind"),
-        "Savings of borrowing in runs that count in this UTC month: cash if the fleet would have been there anyway, "
-        "cash if not, and capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
+        f"Savings of borrowing, {_SO_FAR}: cash if the fleet would have been there anyway, cash if not, and "
+        "capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
     ),
     "rose_borrowed_device_seconds": (_RUN, f"Rollout time on serving devices, {_SO_FAR}; {_MERGED}."),
     "rose_rollout_device_seconds": (_RUN, f"Rollout time on all devices, {_SO_FAR}; {_MERGED}."),
@@ -136,7 +140,7 @@ def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts 
 
 
 def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
-    rollout_nano = sum(line.cost_nano for line in facts.cost.lines if line.values[-1] == "rollout")
+    rollout_nano = sum(line.cost_nano for line in facts.cost.lines if line.values[-1] in ROLLOUT_BUCKETS)
     accepted = sum(facts.accepted.values())
     samples.add("rose_cost_bill_dollars", labels, _dollars(facts.cost.bill_nano))
     samples.add("rose_cost_rollout_dollars", labels, _dollars(rollout_nano))

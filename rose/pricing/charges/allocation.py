@@ -21,6 +21,7 @@ from rose.pricing.charges.measured import DEVICE_KEY, SharedTime, shared
 UNACCOUNTED = "unaccounted"
 TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
 ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
+ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")  #: Rollout time, and all that exists for rollouts.
 
 _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: two fleets may use the same device id.
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.ledger import catalog
 from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.choice import NoPriceBookError
-from rose.pricing.run.priced import newest_run
+from rose.pricing.run import report
 from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import Saved, Saving, added_up, cash_text, saved
@@ -119,10 +118,13 @@ def test_as_a_table(fleet_saved: Saved) -> None:
     assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
 
 
-def test_the_readme_has_the_sample_s_figure(tmp_path: Path) -> None:
+def test_the_readme_has_the_sample_s_figures(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
-    with catalog.connect(ledger) as connection:
-        fleet = newest_run(connection)
-    cash = saved_in_run(ledger, fleet, "example").row(CASH)["value"]
-    assert f"at most {cash.text} (95% {cash.interval_text})" in (root / "README.md").read_text("utf-8")
+    made, readme = report.build(ledger, None, "example").section, (root / "README.md").read_text("utf-8")
+    cash = made.figure("savings", CASH)
+    assert f"at most {cash.text} (95% {cash.interval_text})" in readme
+    assert f"{made.figure('glance', report.THOUSAND).text} (amortized)" in readme
+    for place in ("borrowed", "dedicated"):
+        usd = made.figure("tokens", f"{place} devices", "amortized").value / 10**9
+        assert f"{place} ${usd:.4f}" in readme
