@@ -5,7 +5,6 @@ so periods add up too; of a period that holds all of them, the figure is the one
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,15 @@ from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
 from rose.ledger.examine import Seen
 from rose.pricing.borrowing.alternatives import compare
+from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report import NO_TOKENS
-from rose.pricing.borrowing.savings import Bought
+from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
-from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
+from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
@@ -37,19 +37,12 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """A run's savings over all of its time, dollars; `bought` None where they are unknown: see `why`."""
+    """A run's comparison with dedicated devices over all of its time; None where it is unknown: see `why`."""
 
-    why: str | None = None
-    bought: Bought | None = None
-    capacity_usd: Fraction = Fraction(0)
-    let_go_usd: Fraction = Fraction(0)
-    charged_usd: Fraction = Fraction(0)
-    unstated_usd: Fraction = Fraction(0)
-    interval: Interval | None = None
-    no_interval: str | None = None
-    left_out: tuple[str, ...] = ()
-    verified: bool | None = None
-    book: BookFacts | None = None
+    way: Alternative | None = None
+    borrow: Marginal | None = None
+    stamp: Stamp | None = None
+    why: str = NO_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,8 +160,8 @@ def saved(
         provenance=provenance,
         fleet=added_up(of_fleets.values()) if len(of_fleets) > 1 else next(iter(of_fleets.values())),
         runs=tuple(run for run in every if team in (None, run.team) and run_id in (None, run.run_id)),
-        book=next((whole.book for whole in wholes.values() if whole.book is not None), None),
-        verified=all(whole.verified is not False for whole in wholes.values()),
+        book=next((whole.stamp.book for whole in wholes.values() if whole.stamp is not None), None),
+        verified=all(whole.stamp.verified for whole in wholes.values() if whole.stamp is not None),
     )
 
 
@@ -225,53 +218,37 @@ def _whole(root: Path, run_id: str, book: PriceBook, seen: Seen | None, *, allow
     ledger."""
     try:
         with priced(root, run_id, book, allow_unverified, seen) as run:
-            way, m = compare(run, market=False).way, run.borrow
+            return Whole(way=compare(run, market=False).way, borrow=run.borrow, stamp=run.stamp)
     except NothingChargedError:
         return None
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
         return Whole(why=str(error))
-    known = Whole(verified=run.stamp.verified, book=run.stamp.book, why=NO_TOKENS)
-    if way is None or way.usd is None or way.bought is None or way.cash is None:
-        return known
-    return Whole(
-        bought=way.bought,
-        capacity_usd=way.usd,
-        let_go_usd=m.let_go_usd,
-        charged_usd=m.charged_usd,
-        unstated_usd=m.unstated_usd,
-        interval=None if m.unstated_usd else way.cash.interval,
-        no_interval=way.cash.no_interval,
-        left_out=(*m.missing, *m.absent),
-        verified=known.verified,
-        book=known.book,
-    )
 
 
 def _within(whole: Whole, period: Period, *, alone: bool) -> Saving:
     """Return a run's savings in a period; `alone`: its interval is that of the figure shown."""
-    if whole.bought is None:
+    way, m = whole.way, whole.borrow
+    if way is None or m is None or way.usd is None or way.bought is None or way.cash is None:
         return Saving(why=whole.why)
-    share, bought_share = whole.bought.within(period.from_ns, period.to_ns)
-    bought = whole.bought.usd * bought_share
-    cash = bought + (whole.let_go_usd - whole.charged_usd) * share
-    ends = nano_usd_of(cash), nano_usd_of(cash - whole.unstated_usd * share)
-    interval: Ends | None = None
-    why: str | None = SHARE
-    if alone and share == 1:
-        why = whole.no_interval
-        if (found := whole.interval) is not None:
-            interval = round(found.low * 10**9), None if found.high is None else round(found.high * 10**9)
+    share, bought_share = way.bought.within(period.from_ns, period.to_ns)
+    bought_usd, interval = way.bought.usd * bought_share, way.cash.interval
+    cash_usd = bought_usd + (m.let_go_usd - m.charged_usd) * share
+    own = alone and share == 1
     return Saving(
-        capacity_nano=nano_usd_of(whole.capacity_usd * share),
-        cash_nano=ends,
-        bought_nano=nano_usd_of(bought),
-        added_nano=nano_usd_of(whole.charged_usd * share),
-        cash_interval=interval,
-        no_interval=None if interval else why,
-        left_out=whole.left_out,
+        capacity_nano=nano_usd_of(way.usd * share),
+        cash_nano=(nano_usd_of(cash_usd), nano_usd_of(cash_usd - m.unstated_usd * share)),
+        bought_nano=nano_usd_of(bought_usd),
+        added_nano=nano_usd_of(m.charged_usd * share),
+        cash_interval=None if interval is None or m.unstated_usd or not own else _nano(interval),
+        no_interval=way.cash.no_interval if own else SHARE,
+        left_out=(*m.missing, *m.absent),
     )
+
+
+def _nano(interval: Interval) -> Ends:
+    return round(interval.low * 10**9), None if interval.high is None else round(interval.high * 10**9)
 
 
 _AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")
