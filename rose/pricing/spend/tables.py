@@ -157,7 +157,10 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     interval, fleet = saved.fleet.cash_interval, saved.fleet
     if interval is not None:
         low, high = ("unbounded" if end is None else format_money(end, currency) for end in interval)
-        yield f"The fleet's cash saved, 95%: {low} to {high}."
+        told = (
+            "" if interval[0] > 0 or (interval[1] is not None and interval[1] < 0) else ": cannot be told from nothing"
+        )
+        yield f"The fleet's cash saved, 95%: {low} to {high}{told}."
     elif fleet.no_interval:
         yield f"The fleet's cash saved has no interval: {fleet.no_interval}."
     if fleet.left_out:

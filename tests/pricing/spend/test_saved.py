@@ -113,7 +113,11 @@ def test_as_a_table(fleet_saved: Saved) -> None:
     two = dataclasses.replace(fleet_saved.fleet, cash_nano=(-3 * 10**9, 10**9), left_out=(), cash_interval=(0, None))
     text = printed(tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=two), Calendar()))
     assert "-$3.00 or $1.00" in text
-    assert "95%: $0.00 to unbounded" in text
+    assert "95%: $0.00 to unbounded: cannot be told from nothing." in text
+    shown = dataclasses.replace(two, cash_interval=(1, None))
+    assert "cannot be told" not in printed(
+        tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
+    )
     assert "Two amounts of cash: if the fleet would have been there anyway, or if it would not." in text
     assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
 
