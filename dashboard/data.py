@@ -30,11 +30,12 @@ from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
+from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NothingChargedError
@@ -55,7 +56,6 @@ T = TypeVar("T")
 TTL_S = 600  # Cached answers live this long at most; a new event drops them at once.
 CHECKED_S = 10  # Seconds until a changed file is noticed; a new file is noticed at once.
 ROWS_MAX = 1000
-ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")  #: Rollout time, and all that exists for rollouts.
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
@@ -345,12 +345,6 @@ def period(ledger: Path, chosen: Link) -> Period | None:
     return Calendar().period(chosen.period, utc_us() * 1000)
 
 
-def period_before(now: Period) -> Period:
-    if now == month_at(now.from_ns):
-        return month_at(now.from_ns - 1)
-    return Period(2 * now.from_ns - now.to_ns, now.from_ns)
-
-
 def months(days: Period) -> list[Period]:
     listed = [month_at(days.from_ns)]
     while listed[-1].to_ns < days.to_ns:
@@ -440,7 +434,7 @@ def not_closed(ledger: Path, provenance: str) -> list[Period]:
 
 
 def saved(scope: Scope) -> Saved | None:
-    """Return the savings of runs that ended or still run in the period; None without such runs. Raises UserError."""
+    """Return the savings of a period; None where nothing is charged in it. Raises UserError."""
 
     def sum_up() -> Saved | None:
         try:

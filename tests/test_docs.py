@@ -101,6 +101,9 @@ def workplace(tmp_path_factory) -> Path:
         name = re.match(r"# (\w+\.toml)\n", block.text)
         assert name, f"{block}: begin a file with its name in a comment, such as `# fleet.toml`"
         (folder / name[1]).write_text(block.text, encoding="utf-8")
+    hooks = "".join(f"{name}=jsons://hooks.example.com/rose\n" for name in ("finance", "on-call"))
+    (folder / "alert-urls").write_text(hooks, encoding="utf-8")
+    (folder / "alert-urls").chmod(0o600)
     for run_id, at_us in (("run", 1_780_000_000_000_000), ("sample", SAMPLE_US)):
         record(folder / "ledger", run_id, at_us)
     june_2_us = 1_780_390_800_000_000

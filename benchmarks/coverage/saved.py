@@ -43,8 +43,7 @@ def bought(name: str, usd: float, idle_share: float) -> Bought:
     """Return purchases that cost `usd`, where devices were idle for `idle_share` of the mean need."""
     average = Fraction(expected()[name] * NS_PER_HOUR / USD_PER_DEVICE_HOUR)
     return Bought(
-        needed_ns=Fraction(usd * NS_PER_HOUR / USD_PER_DEVICE_HOUR),
-        idle_ns=round(idle_share * average),
+        hours={0: (Fraction(usd * NS_PER_HOUR / USD_PER_DEVICE_HOUR), Fraction(round(idle_share * average)))},
         usd_per_device_hour=Fraction(USD_PER_DEVICE_HOUR),
         increment_hours=Decimal(float(INCREMENT_SHARE * average / NS_PER_HOUR)),
     )

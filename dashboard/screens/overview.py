@@ -16,12 +16,13 @@ from rose.errors import UserError
 from rose.pricing import alerts
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import NS_PER_DAY, month_at
+from rose.pricing.closing.period import NS_PER_DAY, month_at, period_before
 from rose.pricing.money import format_money, signed_money
 from rose.pricing.spend import saved as savings
-from rose.pricing.spend.saved import ENDS, NO_INTERVAL, Saved
+from rose.pricing.spend.saved import Saved
 from rose.pricing.watch.budget import TeamBudget
 
 _RUNS_MAX = 8  # Savings of more runs are computed only after a click.
@@ -100,7 +101,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
 
 
 def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link) -> _Shown:
-    earlier, before = data.period_before(scope.period), None
+    earlier, before = period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
         before = data.spent(scope, billed, earlier, chosen)
     kept, count = _kept(requests)
@@ -147,9 +148,9 @@ def _card(
 
 def _cost_card(place: Place, shown: _Shown) -> None:
     before = shown.before
-    name = words.period(data.period_before(shown.scope.period))
+    name = words.period(period_before(shown.scope.period))
     loaded = shown.chosen.view == link.FULLY_LOADED
-    what = "all rollout work, with its part of idle time" if loaded else ", ".join(data.ROLLOUT_BUCKETS)
+    what = "all rollout work, with its part of idle time" if loaded else ", ".join(ROLLOUT_BUCKETS)
     about = f"{shown.chosen.view.replace('-', ' ')}; {what}. Details: page Cost."
     if before is None:
         about += f" Not compared: nothing is charged in {name}."
@@ -162,7 +163,7 @@ def _harvest_card(place: Place, shown: _Shown) -> None:
     times = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
     (beyond_ns,) = data.rows(scope.ledger, "dashboard/delayed", provenance=scope.provenance, **times)["ns"]
     share, of_alone = data.harvest(frame), words.percent(data.harvest(frame, beyond_ns))
-    earlier = data.period_before(shown.scope.period)
+    earlier = period_before(shown.scope.period)
     before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
     about = "share of unused serving time that rollouts used; whole fleet. "
     about += f"Of the time that serving alone would leave: {of_alone}. Details: page Fleet now."
@@ -219,26 +220,19 @@ def _saved(shown: _Shown, below: Place) -> Saved | None:
 
 
 def _saved_text(shown: _Shown, saved: Saved | None) -> tuple[str, str] | None:
-    if saved is None:
-        return None
-    runs = saved.of_team(shown.chosen.team)
-    summed = savings.summed(runs)
-    ends = summed["cash_saved_nano"]
-    if ends is None:
+    if saved is None or (saving := saved.of_team(shown.chosen.team)).cash_nano is None:
         return None
     parts = ["cash, marginal"]
-    interval = runs[0].cash_interval if len(runs) == 1 else None
-    if interval is not None:
-        high = "unbounded" if interval[1] is None else shown.money(interval[1])
-        parts.append(f"95% {shown.money(interval[0])} to {high}")
-    elif why := runs[0].no_interval if len(runs) == 1 else NO_INTERVAL:
-        parts.append(f"no interval: {why}")
-    if unknown := summed["runs_unknown"]:
-        parts.append(f"{len(runs) - unknown} of {len(runs)} runs: the others are unknown")
-    if ends[ENDS[0]] != ends[ENDS[1]]:
+    if saving.cash_interval is not None:
+        low, high = ("unbounded" if end is None else shown.money(end) for end in saving.cash_interval)
+        parts.append(f"95% {low} to {high}")
+    elif saving.no_interval:
+        parts.append(f"no interval: {saving.no_interval}")
+    if saving.left_out:
+        parts.append(f"costs not known: {', '.join(saving.left_out).replace('_', ' ')}")
+    if saving.cash_nano[0] != saving.cash_nano[1]:
         parts.append("range over whether the fleet would exist anyway: the price book states no idle_anyway")
-    about = f"{'; '.join(parts)}. Details: page Borrowing."
-    return savings.cash_text([ends[end] for end in ENDS], shown.currency), about
+    return savings.cash_text(saving, shown.currency), f"{'; '.join(parts)}. Details: page Borrowing."
 
 
 def _sentence(shown: _Shown, saved: str | None) -> str:

@@ -1,9 +1,10 @@
--- What happened while devices were lent, as rows of five kinds; a sum of what some events did not record is NULL.
+-- What happened while devices were lent, as rows of six kinds; a sum of what some events did not record is NULL.
 --   lease: leases on serving devices by how they closed. Of RL runs that share a fleet each lease counts for the one
 --          that it was first granted for, so that those of all are the fleet's.
 --   preemption: by action; `ns` is the time that was waited.
 --   sync: weight syncs to any device, `ok` or `failed`; `ns` is the pause.
 --   leased unused: idle time of serving devices inside of their leases: lent, and rollouts had nothing to do there.
+--   withheld idle: idle time of serving devices without a lease, in windows in which leases were withheld at random.
 --   delayed beyond work: by how much serving's steps were delayed beyond the rollout work beside them, over all
 --          devices: 0 where nothing ran beside serving, or the ledger is from before that.
 -- By hand: SET VARIABLE run_id = '...';
@@ -38,6 +39,20 @@ SEMI JOIN tenure AS t
     ON t.run_id = s.run_id AND t.provenance = s.provenance AND t.device_id = s.device_id
    AND t.pool = 'serving' AND t.joined_ns <= s.t0_ns AND s.t0_ns < coalesce(t.left_ns, s.t1_ns)
 WHERE getvariable('run_id') IN (s.run_id, s.rollout_run_id) AND s.lease_id IS NOT NULL
+UNION ALL BY NAME
+SELECT
+    'withheld idle' AS what,
+    coalesce(sum(s.idle_ns / s.ns * (least(s.t1_ns, h.t1_ns) - greatest(s.t0_ns, h.t0_ns))), 0)::BIGINT AS ns
+FROM device_slice AS s
+JOIN (
+    SELECT * REPLACE (
+        -- An agent that was started again drew the rest of the window anew.
+        least(t1_ns, coalesce(lead(t0_ns) OVER (PARTITION BY run_id, device_id ORDER BY t0_ns), t1_ns)) AS t1_ns
+    )
+    FROM holdout
+) AS h
+    ON h.run_id = s.run_id AND h.device_id = s.device_id AND h.t0_ns < s.t1_ns AND s.t0_ns < h.t1_ns
+WHERE s.run_id = getvariable('run_id') AND h.withheld AND s.lease_id IS NULL AND s.ns > 0
 UNION ALL BY NAME
 SELECT 'delayed beyond work' AS what, coalesce(sum(delayed_ns - beside_work_ns), 0)::BIGINT AS ns
 FROM device_slice

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from dashboard import format as words
-from dashboard.data import ROLLOUT_BUCKETS
 from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
@@ -19,6 +18,7 @@ from rose.pricing.answers import report as answers_report
 from rose.pricing.borrowing import report as borrowing_report
 from rose.pricing.borrowing import risk
 from rose.pricing.borrowing.report import CASH
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import close, period, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
@@ -28,6 +28,7 @@ from rose.pricing.table import Section, Table
 from rose.pricing.watch import budget
 from tests.dashboard.conftest import HOSTILE, OpenPage, choose, page_text, table, unescaped, values
 from tests.long_form import usual
+from tests.pricing.conftest import saved_in_run
 
 BOOK = pricebook.load("example")
 OURS = pricebook.parse(BOOK.text.replace('name = "example"', 'name = "ours"'), "ours.toml")
@@ -106,12 +107,12 @@ def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, drawn: OpenPag
 
 def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, drawn: OpenPage) -> None:
     app = drawn(ended, "overview")
-    saved = borrowing_report.saved_in_run(ended, "run", BOOK).row(CASH)["value"]
+    saved = saved_in_run(ended, "run", BOOK).row(CASH)["value"]
     harvest = named.run(ended, named.load("harvest_share_by_day"), {})
     (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
     assert values(app) == {
         "Rollout cost": format_usd(rollout_nano(frame)),
-        "Borrowing saved": saved.text,
+        "Borrowing saved": f"at most {saved.text}",
         "Harvest share": f"{share:.1%}",
         "Budget": "not set",
         "Serving within its latency budgets": f"{1 - 8 / 240:.1%}",

@@ -12,13 +12,15 @@ from typer.testing import CliRunner, Result
 from rose import events
 from rose.cli import app
 from rose.pricing import console
+from rose.pricing.borrowing.alternatives import compare
+from rose.pricing.borrowing.report import savings_table
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
-from rose.pricing.price_books.pricebook import load, parse
+from rose.pricing.price_books.pricebook import PriceBook, load, parse
 from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.report import Report
-from rose.pricing.table import Element, Section
+from rose.pricing.table import Element, Section, Table
 from rose.terminal import Screen
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, us, weeks_events, write
@@ -39,6 +41,11 @@ def shown(parts: Iterable[Element], width: int = console.WIDTH) -> str:
     console.show(parts, screen=terminal)
     assert isinstance(terminal.file, io.StringIO)
     return terminal.file.getvalue()
+
+
+def saved_in_run(root: Path, run_id: str, book: str | PriceBook | None = None) -> Table:
+    with priced(root, run_id, book) as run:
+        return savings_table(run.make, compare(run), run.borrow)
 
 
 def printed(parts: Iterable[Element]) -> str:

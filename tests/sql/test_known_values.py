@@ -281,7 +281,7 @@ def test_turns_are_told_by_placement_queue_and_cache(rows):
 def test_staleness_and_steps_are_told(rows):
     columns = ("staleness", "trajectories", "share", "dropped", "output_tokens")
     assert rows("staleness_distribution", *columns) == [(0, 3, 0.6, 0, 54), (1, 1, 0.2, 0, 20), (2, 1, 0.2, 1, 30)]
-    assert rows("step_progress", "step", "alpha", "other_ns") == [(0, 0.5, SECOND), (1, 1 / 3, SECOND)]
+    assert rows("step_progress", "step", "accepted_share", "other_ns") == [(0, 0.5, SECOND), (1, 1 / 3, SECOND)]
 
 
 def test_a_run_is_told_in_one_row(rows):

@@ -17,7 +17,7 @@ import csv
 import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -30,11 +30,10 @@ import polars as pl
 from rose.clock import utc
 from rose.ledger import layout
 from rose.ledger.commands.output import csv_cells
-from rose.pricing.closing.bill import Bill, bill
-from rose.pricing.closing.period import Period
+from rose.pricing.closing.bill import bill
+from rose.pricing.closing.period import Period, period_before
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, rounded, signed_money, signed_usd
-from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.table import Column, Element, Row, Table
@@ -253,28 +252,22 @@ def build(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> Changes:
-    """Return what drove the change from `before`, by default the equally long time just before, to the period.
-    Raises LedgerError, and PricingError if a period has no charge, or both overlap or cannot be compared."""
+    """Return what drove the change from `before`, by default the month before a month, else the equally long time just
+    before. Where nothing was charged by default, all of the cost is new. Raises LedgerError, and PricingError if a
+    period has no charge, or both overlap or cannot be compared."""
     root = layout.check(root)
-    by_default = before is None
-    before = before or Period(2 * period.from_ns - period.to_ns, period.from_ns)
-    if before.overlaps(period):
-        raise PricingError(f"{before.label} and {period.label} overlap: no change can be told between them")
-
-    def charged(of: Period) -> Bill:
-        book = choice.choose(root, price_book, from_ns=of.from_ns, to_ns=of.to_ns, provenance=provenance)
-        return bill(root, of, book, provenance=provenance, allow_unverified=allow_unverified)
-
-    now = charged(period)
+    earlier = before or period_before(period)
+    if earlier.overlaps(period):
+        raise PricingError(f"{earlier.label} and {period.label} overlap: no change can be told between them")
+    now = bill(root, period, price_book, provenance=provenance, allow_unverified=allow_unverified)
     try:
-        was = charged(before)
-    except NothingChargedError as error:
-        if not by_default:
+        was = bill(root, earlier, price_book, provenance=now.provenance, allow_unverified=allow_unverified)
+        frame, stamp = was.frame, was.stamp
+    except NothingChargedError:
+        if before is not None:
             raise
-        raise NothingChargedError(
-            f"{error}. It is the time just before {period.label}: name another by --before"
-        ) from None
-    return changes(side(was.frame, by), side(now.frame, by), by=by, before_stamp=was.stamp, stamp=now.stamp)
+        frame, stamp = now.frame.clear(), replace(now.stamp, from_ns=earlier.from_ns, to_ns=earlier.to_ns)
+    return changes(side(frame, by), side(now.frame, by), by=by, before_stamp=stamp, stamp=now.stamp)
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
@@ -282,6 +275,8 @@ def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> 
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
+    if not comparison.total.before_nano:
+        return f"All of it is new ({signed(change)}): nothing was charged before."
     sign = 1 if change > 0 else -1
     effect, amount = max(comparison.total.effects.items(), key=lambda item: sign * item[1])
     share = f" ({abs(change) / comparison.total.before_nano:.1%})" if comparison.total.before_nano > 0 else ""

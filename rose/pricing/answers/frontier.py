@@ -124,13 +124,15 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
     )
 
 
-def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) -> Slack | str:
-    """Return the yield of a slack second, or which data is missing."""
+def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0) -> Slack | str:
+    """Return the yield of a slack second, or which data is missing; `updates` is how many the run recorded."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
     if not borrowed_ns or not tokens["borrowed"].generated:
         return "not enough data: no rollout ran on a serving device"
+    if not training_ns and updates:
+        return f"not enough data: {updates:,} updates ran outside the fleet, and their cost is not known"
     if not training_ns or not groups.judged_groups:
         return "not enough data: " + ("no update was made" if not training_ns else "no group was judged yet")
     # A trajectory that moved counts on each device by its tokens there.
@@ -228,9 +230,10 @@ def _sign(interval: Interval | None) -> bool | None:
 
 def frontier(run: PricedRun) -> Section:
     eta_n = elasticity.of_rollouts(run.groups)
-    eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
+    updates = rows(run.connection, "answers/step_training")
+    eta_t = elasticity.of_training(elasticity.steps(run.groups, updates))
     dollars = spend(run.allocation, run.cost)
-    yields = slack(run.allocation, run.tokens, run.groups)
+    yields = slack(run.allocation, run.tokens, run.groups, sum(bool(row["train_ns"]) for row in updates))
     rho, rate, independent = run.groups.rho, run.groups.accept_rate, None
     if rho is not None and rate is not None and 0 < rate < 1:
         independent = formulas.best_of_n_elasticity(float(rate), float(1 + rho))

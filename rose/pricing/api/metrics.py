@@ -15,13 +15,13 @@ from prometheus_client.registry import Collector
 from rose.errors import UserError
 from rose.ledger import catalog, verified, verify
 from rose.pricing.api.questions import Ledger
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing.bill import provenances
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import Period, month_at
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, NothingChargedError, PricingError
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend import saved
 from rose.pricing.spend.cost import Cost, Question
 from rose.pricing.spend.saved import ENDS, Saved
 from rose.pricing.watch import budget
@@ -38,15 +38,18 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_dollars": (
         (*_PART, "view", "team", "run"),
         f"Cost, {_SO_FAR}, by view, which are never added to each other: amortized and fully loaded sum to the bill, "
-        f"marginal is what borrowing added to it, of runs that count in the month; {_MERGED}.",
+        f"marginal is what borrowing added to it; {_MERGED}.",
     ),
     "rose_cost_bill_dollars": (_PART, f"The bill, {_SO_FAR}."),
-    "rose_cost_rollout_dollars": (_PART, f"Cost of rollout time, borrowed and dedicated, amortized, {_SO_FAR}."),
+    "rose_cost_rollout_dollars": (
+        _PART,
+        f"Cost of rollouts, borrowed and dedicated, amortized: {', '.join(ROLLOUT_BUCKETS)}, {_SO_FAR}.",
+    ),
     "rose_cost_per_accepted_dollars": (_PART, f"Amortized rollout cost of an accepted answer, {_SO_FAR}."),
     "rose_saved_dollars": (
         (*_PART, "kind"),
-        "Savings of borrowing in runs that count in this UTC month: cash if the fleet would have been there anyway, "
-        "cash if not, and capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
+        f"Savings of borrowing, {_SO_FAR}: cash if the fleet would have been there anyway, cash if not, and "
+        "capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
     ),
     "rose_borrowed_device_seconds": (_RUN, f"Rollout time on serving devices, {_SO_FAR}; {_MERGED}."),
     "rose_rollout_device_seconds": (_RUN, f"Rollout time on all devices, {_SO_FAR}; {_MERGED}."),
@@ -126,7 +129,7 @@ def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts 
     except NothingChargedError:
         return None
     try:
-        borrowing = ledger.saved(month, now_ns, provenance)
+        borrowing = ledger.saved(month, provenance)
     except PricingError:
         borrowing = None
     with catalog.connect(ledger.root) as connection:
@@ -137,7 +140,7 @@ def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts 
 
 
 def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
-    rollout_nano = sum(line.cost_nano for line in facts.cost.lines if line.values[-1] == "rollout")
+    rollout_nano = sum(line.cost_nano for line in facts.cost.lines if line.values[-1] in ROLLOUT_BUCKETS)
     accepted = sum(facts.accepted.values())
     samples.add("rose_cost_bill_dollars", labels, _dollars(facts.cost.bill_nano))
     samples.add("rose_cost_rollout_dollars", labels, _dollars(rollout_nano))
@@ -145,13 +148,11 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
     samples.add("rose_serving_requests", labels, facts.requests)
     samples.add("rose_slo_attainment_ratio", labels, 1 - facts.missed / facts.requests if facts.requests else None)
     samples.add("rose_cost_example_prices", labels, facts.cost.stamp.book.example)
-    # A sum without some of its runs would look like the whole.
-    sums = {} if facts.saved is None else saved.summed(facts.saved.runs)
-    if sums and not sums["runs_unknown"]:
-        for end in ENDS:
-            cash = sums["cash_saved_nano"] and sums["cash_saved_nano"][end]
-            samples.add("rose_saved_dollars", [*labels, f"cash_saved_{end}"], _dollars(cash))
-        samples.add("rose_saved_dollars", [*labels, "capacity_avoided"], _dollars(sums["capacity_avoided_nano"]))
+    # A sum without some of its fleets would look like the whole.
+    if facts.saved is not None and (fleet := facts.saved.fleet).cash_nano is not None and fleet.why is None:
+        for end, nano in zip(ENDS, fleet.cash_nano, strict=True):
+            samples.add("rose_saved_dollars", [*labels, f"cash_saved_{end}"], _dollars(nano))
+        samples.add("rose_saved_dollars", [*labels, "capacity_avoided"], _dollars(fleet.capacity_nano))
     series: dict[tuple[str, str], defaultdict[Run, float]] = defaultdict(lambda: defaultdict(float))
     for run, name, view, value in _of_runs(facts):
         series[name, view][run] += value
@@ -181,9 +182,9 @@ def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
         team, run = line.values
         yield (team, run), "rose_cost_dollars", FULLY_LOADED, line.cost_nano / NANO_USD_PER_USD
     for borrowed in facts.saved.runs if facts.saved else ():
-        if borrowed.added_nano is not None:
+        if (added_nano := borrowed.saving.added_nano) is not None:
             key = borrowed.team, borrowed.run_id
-            yield key, "rose_cost_dollars", MARGINAL, borrowed.added_nano / NANO_USD_PER_USD
+            yield key, "rose_cost_dollars", MARGINAL, added_nano / NANO_USD_PER_USD
     for run, count in facts.accepted.items():
         yield (teams.get(run, UNALLOCATED), run), "rose_answers_accepted", "", count
 

@@ -21,7 +21,7 @@ from rose.pricing.run import report
 from rose.pricing.spend import cost, saved
 from rose.pricing.spend.calendar import FORMS, Calendar
 from rose.pricing.spend.cost import Cost
-from rose.pricing.spend.saved import RunSaved, Saved
+from rose.pricing.spend.saved import Saved, Whole
 from rose.pricing.watch import budget
 
 LINES_MAX = 10_000
@@ -47,7 +47,8 @@ class Ledger:
     root: Path
     price_book: str | None = None
     seen: Seen = field(default_factory=Seen)  #: Files verified before, so that a request reads new files only.
-    saved_runs: dict[object, dict[str, RunSaved]] = field(default_factory=dict)  #: Each run's savings, by their inputs.
+    #: Each run's savings, by their inputs.
+    saved_runs: dict[object, dict[str, Whole | None]] = field(default_factory=dict)
 
     def cost(self, question: cost.Question) -> Cost:
         """Answer as `rose cost`. Raises as `cost.ask`."""
@@ -56,7 +57,6 @@ class Ledger:
     def saved(
         self,
         period: Period,
-        now_ns: int,
         provenance: str | None = None,
         team: str | None = None,
         run_id: str | None = None,
@@ -74,7 +74,6 @@ class Ledger:
             team=team,
             run_id=run_id,
             provenance=provenance,
-            now_ns=now_ns,
             seen=self.seen,
             kept=self.saved_runs.setdefault(key, {}),
         )
@@ -122,7 +121,7 @@ class SavedQuery(ProvenanceQuery):
 
     def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
         period = Calendar(self.tz).period(self.period or "this-month", now_ns)
-        return ledger.saved(period, now_ns, self.provenance, self.team, self.run).to_json()
+        return ledger.saved(period, self.provenance, self.team, self.run).to_json()
 
 
 class CostQuery(SavedQuery):

@@ -11,7 +11,10 @@ The same useful rollout tokens, T, are priced
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
 These are amortized; the first one is the capacity avoided. Time is what the run measured, at the price of a device of
-one's own, also where others held the devices too."""
+one's own, also where others held the devices too. Dedicated devices are those of the whole fleet, whichever RL runs
+used them, so that how work is split into runs changes nothing: the figures of its RL runs add up to the fleet's."""
+
+from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,14 +22,20 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
-from rose.pricing.borrowing.made import Made, made, together
+import polars as pl
+
+from rose.pricing.borrowing.made import USEFUL, Made, made, together
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, saved
 from rose.pricing.borrowing.terms import Row, Stretches, range_of
-from rose.pricing.charges.allocation import Allocation
+from rose.pricing.charges import Charges
+from rose.pricing.charges.measured import shared
+from rose.pricing.closing.period import nanoseconds
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.price_books.pricebook import Offer
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
+
+_DEDICATED = ("rollout", "train")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,46 +55,44 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     """Price every alternative of a run; without `market`, only dedicated devices and doing without. Raises
     PriceBookError without dedicated devices and without a price of a rollout device of the class."""
     allocation, m = run.allocation, run.borrow
-    by_class = made(run.charged)
+    whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
+    by_class, of_fleet = made(run.charged), made(whole)
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
-    own = {key: part for key, part in by_class.items() if key[0] in ("rollout", "train")}
-    dedicated = together(list(own.values()))
+    own = {key: part for key, part in of_fleet.items() if key[0] in _DEDICATED}
+    elsewhere = together(list(own.values()))
     stretches = Stretches.over(run.book, allocation.period_ns)
-    borrowed_loaded_usd, loaded_usd = (
-        Fraction(allocation.in_pools(*pools).fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
-        for pools in (("serving",), ("rollout", "train"))
-    )
-    if dedicated.useful:
-        unshared = dedicated.unshared_usd / dedicated.usd if dedicated.usd else Fraction(1)
+    borrowed_loaded_usd = _usd(allocation.in_pools("serving").fully_loaded_nano_usd()["rollout"])
+    if elsewhere.useful:
+        unshared = elsewhere.unshared_usd / elsewhere.usd if elsewhere.usd else Fraction(1)
         ways = [
             Alternative(
                 name=name,
-                usd=usd * borrowed.useful / dedicated.useful,
+                usd=usd * borrowed.useful / elsewhere.useful,
                 basis="measured",
-                explained=f"{dedicated.useful:,} useful tokens cost ${float(usd):.6g} there"
+                explained=f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there"
                 + ("" if unshared == 1 else ", had no other run held the devices with it"),
             )
-            for name, usd in ((DEDICATED, dedicated.unshared_usd), (LOADED, loaded_usd * unshared))
+            for name, usd in ((DEDICATED, elsewhere.unshared_usd), (LOADED, _loaded_usd(whole) * unshared))
         ]
-        needed_ns = dedicated.hardware_ns * borrowed.useful / dedicated.useful
+        needed_ns = elsewhere.hardware_ns * borrowed.useful / elsewhere.useful
     else:
         # Two runs that worked on a device at once replace no more than one device.
         room = borrowed.hardware_ns / borrowed.measured_ns if borrowed.measured_ns else Fraction(1)
         ways = [_dedicated_by_book(m.borrowed_by_stretch, stretches, room)]
         needed_ns = m.borrowed_ns * room
-    idle_ns = _idle_ns(allocation)
-    ways[0] = _bought(ways[0], needed_ns, idle_ns, _increment(own, by_class, run))
+    need = _Need.over(run.charged, whole, set(own), "tokens" if elsewhere.useful else "ns")
+    ways[0] = need.bought(ways[0], needed_ns, _increment(own, by_class, run))
     if borrowed.useful and market:
         classes = {name: part for (_, name), part in own.items() if part.useful} or {
             name: part for (pool, name), part in by_class.items() if pool == "serving" and part.generated
         }
-        age_s = _age_s(rows(run.connection, "borrowing/turn_lengths"), "dedicated" if dedicated.useful else "borrowed")
+        age_s = _age_s(rows(run.connection, "borrowing/turn_lengths"), "dedicated" if elsewhere.useful else "borrowed")
         for device_class, part in sorted(classes.items()):
             # On one's own device, tokens that a preemption lost would have been kept.
-            kept = part.useful if dedicated.useful else part.generated - part.stale
+            kept = part.useful if elsewhere.useful else part.generated - part.stale
             hours = part.hardware_ns * borrowed.useful / (NS_PER_HOUR * kept) if kept else None
             ways += _market(
-                device_class, hours, age_s, m.borrowed_by_stretch, stretches, idle_ns, measured=bool(dedicated.useful)
+                device_class, hours, age_s, m.borrowed_by_stretch, stretches, need, measured=bool(elsewhere.useful)
             )
     tokens = f"{borrowed.useful:,} useful tokens would not have been made"
     without = f"{tokens}; the serving devices would have cost the same"
@@ -93,19 +100,73 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     if borrowed.useful:
         spreads = run.cost.spreads
         ways = saved(ways, m, run.groups, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
+    dedicated = together([part for (pool, _), part in by_class.items() if pool in _DEDICATED])
     return Comparison(borrowed=borrowed, dedicated=dedicated, alternatives=tuple(ways) if borrowed.useful else ())
 
 
-def _idle_ns(allocation: Allocation) -> int:
-    dedicated = allocation.in_pools("rollout", "train")
-    worked = [device for device in dedicated.devices if device.bucket_ns["rollout"]]
-    names = {(device.fleet_run_id, device.device_id, device.pool, device.device_class) for device in worked}
-    more = (
-        (time.hardware_share - 1) * time.ns
-        for time in dedicated.shared
-        if time.bucket == "idle" and (time.fleet_run_id, time.device_id, time.pool, time.device_class) in names
-    )
-    return sum(device.bucket_ns["idle"] + device.shared_idle_ns for device in worked) + round(sum(more, Fraction(0)))
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """When dedicated devices could have made what was borrowed: by UTC hour their idle time in the fleet, nanoseconds,
+    and the fleet's and the run's borrowed tokens (or time, where nothing tells how fast dedicated devices are)."""
+
+    idle_ns: Mapping[int, Fraction]
+    fleet: Mapping[int, int]
+    own: Mapping[int, int]
+
+    @classmethod
+    def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
+        """`classes` are pools and classes of dedicated devices that did rollouts; without any, rollout devices of a
+        borrowed class count."""
+        lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
+        if amount == "tokens":
+            lent &= pl.col("fate").is_in(USEFUL)
+        if not classes:
+            classes = {("rollout", name) for name in fleet.frame.filter(lent)["device_class"].unique()}
+        idle_ns: defaultdict[int, Fraction] = defaultdict(Fraction)
+        idle = fleet.frame.filter(kind="capacity", bucket="idle").group_by("hour", "pool", "device_class")
+        for hour, pool, device_class, ns in idle.agg(pl.col("ns").sum()).iter_rows():
+            if (pool, device_class) in classes:
+                idle_ns[nanoseconds(hour)] += ns
+        for time in shared(fleet):
+            if time.bucket == "idle" and (time.pool, time.device_class) in classes:
+                idle_ns[time.hour_ns] += (time.hardware_share - 1) * time.ns
+        there, own = (
+            {
+                nanoseconds(hour): sum_
+                for hour, sum_ in part.frame.filter(lent).group_by("hour").agg(pl.col(amount).sum()).iter_rows()
+                if sum_
+            }
+            for part in (fleet, charged)
+        )
+        return cls(idle_ns, there, own)
+
+    def bought(self, way: Alternative, needed_ns: Fraction, increment_hours: Decimal | None) -> Alternative:
+        """Return a way with what would have been bought; `needed_ns` is the device time of the run's tokens."""
+        if way.usd is None or not needed_ns:
+            return way
+        each_ns = needed_ns / sum(self.own.values())
+        idle_ns = {hour: self.idle_ns.get(hour, Fraction(0)) for hour in self.fleet}
+        whole = Bought(
+            hours={hour: (each_ns * amount, idle_ns[hour]) for hour, amount in self.fleet.items()},
+            usd_per_device_hour=way.usd * NS_PER_HOUR / needed_ns,
+            increment_hours=increment_hours,
+        )
+        if self.own == self.fleet:
+            return replace(way, bought=whole)
+        hours = {
+            hour: (each_ns * amount, idle_ns[hour] * amount / self.fleet[hour]) for hour, amount in self.own.items()
+        }
+        return replace(way, bought=replace(whole, hours=hours, fleet=whole))
+
+
+def _usd(nano_usd: int) -> Fraction:
+    return Fraction(nano_usd, NANO_USD_PER_USD)
+
+
+def _loaded_usd(whole: Charges) -> Fraction:
+    """Return the fully loaded cost of rollouts on dedicated devices."""
+    loaded = whole.fully_loaded().filter(pl.col("pool").is_in(_DEDICATED), work="rollout")
+    return _usd(int(loaded["loaded_nano"].sum()))
 
 
 def _increment(
@@ -116,18 +177,6 @@ def _increment(
         return None
     pool, device_class = max(parts, key=lambda key: parts[key].hardware_ns)
     return run.book.device_at(device_class, pool if own else "rollout", run.allocation.period_ns[0]).bought_in_hours
-
-
-def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours: Decimal | None) -> Alternative:
-    if way.usd is None or not needed_ns:
-        return way
-    bought = Bought(
-        needed_ns=needed_ns,
-        idle_ns=idle_ns,
-        increment_hours=increment_hours,
-        usd_per_device_hour=way.usd * NS_PER_HOUR / needed_ns,
-    )
-    return replace(way, bought=bought)
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
@@ -157,7 +206,7 @@ def _market(
     age_s: Fraction | None,
     borrowed_ns: Mapping[tuple[str, int], Fraction],
     stretches: Stretches,
-    idle_ns: int,
+    need: _Need,
     *,
     measured: bool,
 ) -> list[Alternative]:
@@ -190,7 +239,7 @@ def _market(
             range=range_of(named),
         )
         needed_hours, _ = _device_hours(named[0], hours, age_s)
-        ways.append(_bought(way, (needed_hours or Fraction(0)) * NS_PER_HOUR, idle_ns, named[0].bought_in_hours))
+        ways.append(need.bought(way, (needed_hours or Fraction(0)) * NS_PER_HOUR, named[0].bought_in_hours))
     return ways
 
 

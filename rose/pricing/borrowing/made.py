@@ -12,8 +12,8 @@ from rose.pricing.charges import Charges
 from rose.pricing.charges.measured import shared
 from rose.pricing.money import NANO_USD_PER_USD
 
-_USEFUL = ("accepted", "rejected", "open")
-_FATES = {"generated": (*_USEFUL, "stale", "lost"), "useful": _USEFUL, "stale": ("stale",)}
+USEFUL = ("accepted", "rejected", "open")
+_FATES = {"generated": (*USEFUL, "stale", "lost"), "useful": USEFUL, "stale": ("stale",)}
 _EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
 
 

@@ -2,26 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from pathlib import Path
 
-from rose.ledger.examine import Seen
 from rose.pricing import formulas
 from rose.pricing.borrowing.alternatives import Comparison, compare
-from rose.pricing.borrowing.marginal import Marginal, price
+from rose.pricing.borrowing.marginal import Marginal, plain, price
 from rose.pricing.borrowing.provision import BREAK_EVEN_CASH, BREAK_EVEN_TIME, provision
 from rose.pricing.borrowing.savings import LOADED, NOTHING, Alternative, Bought, Saving
 from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
-from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
 
 QUESTIONS = ("risk", "price", "provision", "compare", "spikes")
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
 WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
 CAPACITY, CASH = "capacity avoided", "cash saved"
-ADDED, ADDED_THERE = "added by borrowing", "added on dedicated devices"
+ADDED, ADDED_THERE = "added by borrowing", "would have cost to buy"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
 PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
 PER_GB = "price of a GB sent"
@@ -43,19 +40,6 @@ def sections(run: PricedRun, only: str | None = None) -> dict[str, Section]:
     return {name: answers[name](run) for name in QUESTIONS if only in (None, name)}
 
 
-def saved_in_run(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    *,
-    seen: Seen | None = None,
-) -> Table:
-    """Return the savings of borrowing in a run. Raises as `rose.pricing.run.priced.priced`."""
-    with priced(root, run_id, price_book, allow_unverified, seen) as run:
-        return savings_table(run.make, compare(run), run.borrow)
-
-
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
     """Return cash saved and capacity avoided against dedicated devices, with their bases; never add them."""
     way = compared.way
@@ -67,7 +51,8 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
         capacity = Saving(usd=way.usd, interval=way.interval, no_interval=way.no_interval)
     if bought is not None:
         less = f"less {_usd(m.charged_usd)} that borrowing added to the bill{condition(m)}"
-        rests_on = f"{purchase(bought)}; {_let_go(m)}; {less}"
+        left_out = ", ".join(plain(name) for name in (*m.missing, *m.absent))
+        rests_on = f"{purchase(bought)}; {_let_go(m)}; {less}" + (f"; at most, without {left_out}" if left_out else "")
     rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), rests_on)]
     if cash is not None and m.unstated_usd:
         far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the far end of what is possible")
@@ -79,7 +64,7 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
         (ADDED_THERE, added_there, ""),
         (ADDED, _charged(make, m), ""),
         (NEEDED, make.number(None if bought is None else round(bought.needed_ns), "ns", why=NO_TOKENS), ""),
-        (IDLE, make.number(None if bought is None else bought.idle_ns, "ns", why=NO_TOKENS), ""),
+        (IDLE, make.number(None if bought is None else round(bought.idle_ns), "ns", why=NO_TOKENS), ""),
         ("useful tokens borrowed", make.number(compared.borrowed.useful, "tokens"), ""),
     ]
     return report_table(
@@ -251,12 +236,12 @@ def in_short(compared: Comparison, m: Marginal) -> str:
     if way is None or way.cash is None:
         return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
     judged = _judged(way.cash, m)
+    left_out = ", ".join(plain(name) for name in (*m.missing, *m.absent))
     cash, ending = both_ends(way.cash, m), ""
     if cash is None:
-        cash, ending = _usd(way.cash.usd), condition(m)
+        cash, ending = f"{'at most ' if left_out else ''}{_usd(way.cash.usd)}", condition(m)
         if (interval := way.cash.interval) is not None and interval.high is not None:
             cash += f", 95% {_usd(Fraction(interval.low))} to {_usd(Fraction(interval.high))}"
-    left_out = ", ".join(name.replace("_", " ") for name in (*m.missing, *m.absent))
     without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
     return f"{judged[0].upper()}{judged[1:]}, against {way.name}: cash saved {cash}{ending}.{without}"
 
@@ -273,7 +258,9 @@ def _judged(cash: Saving, m: Marginal) -> str:
         side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
         return f"borrowing came out {side}, without an interval ({cash.no_interval})"
     if cash.interval.low >= 0 < cash.usd:  # A draw without borrowed tokens saves nothing.
-        return "borrowing was worth it"
+        return "borrowing was worth it" + (
+            ", unless costs that are not known exceed it" if m.missing or m.absent else ""
+        )
     if cash.interval.high <= 0 > cash.usd:
         return "borrowing was NOT worth it"
     return "borrowing was neither better nor worse as far as can be told"

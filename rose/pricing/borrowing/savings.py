@@ -2,13 +2,16 @@
 T useful tokens were made on borrowed devices. Dedicated ones, with throughput tau and wasted share w, would have needed
 H = T / (tau * (1 - w)) device-seconds.
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: it is on no bill.
-- *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(max(0, H - I) / b): the bill without
-  borrowing less the bill. I is the paid idle time of the dedicated devices that did rollouts in the run, b the book's
-  `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of dedicated devices given up
-  because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the serving devices kept for it.
+- *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b) over the UTC
+  hours: the bill without borrowing less the bill. I is the idle time of the fleet's dedicated devices of a class that
+  did rollouts, b the book's `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of
+  dedicated devices given up because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the
+  serving devices kept for it. What is bought is computed for the fleet; an RL run has the share of its tokens.
 
 Never add the two: they price the same tokens. Their 95% intervals are a bootstrap over groups, with m, both prices of a
 token and an offer's range drawn from their own intervals. There is none where m has none, or throughput is assumed."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,23 +30,34 @@ from rose.pricing.stats.bootstrap import Floats, Interval
 from rose.pricing.stats.uncertainty import Estimate
 
 DEDICATED, LOADED, NOTHING = "dedicated devices", "dedicated devices, fully loaded", "not sharing at all"
+SHARE = "it is a share of the fleet's figure, which has the interval"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    needed_ns: Fraction  #: H, device time that the tokens would have taken, nanoseconds.
-    idle_ns: int  #: I, idle time of dedicated devices that was paid for, nanoseconds.
+    """Dedicated device time that the tokens would have taken, less what was idle and paid for in the same UTC hour."""
+
+    #: By start of the hour: H, device time that its tokens would have taken, and I, idle time paid for, nanoseconds.
+    hours: Mapping[int, tuple[Fraction, Fraction]]
     usd_per_device_hour: Fraction
     increment_hours: Decimal | None = None  #: b, the least that can be bought; None where time is bought as it is used.
+    fleet: Bought | None = None  #: That of the whole fleet, of which this is an RL run's share.
 
     def __post_init__(self) -> None:
-        assert self.needed_ns >= 0
-        assert self.idle_ns >= 0
+        assert all(needed >= 0 and idle >= 0 for needed, idle in self.hours.values())
         assert self.increment_hours is None or self.increment_hours > 0
 
     @property
+    def needed_ns(self) -> Fraction:
+        return sum((needed for needed, _ in self.hours.values()), Fraction(0))
+
+    @property
+    def idle_ns(self) -> Fraction:
+        return sum((idle for _, idle in self.hours.values()), Fraction(0))
+
+    @property
     def beyond_ns(self) -> Fraction:
-        return max(Fraction(0), self.needed_ns - self.idle_ns)
+        return sum((max(Fraction(0), needed - idle) for needed, idle in self.hours.values()), Fraction(0))
 
     @property
     def increment_ns(self) -> Fraction | None:
@@ -53,15 +67,25 @@ class Bought:
     def bought_ns(self) -> Fraction:
         if self.increment_ns is None:
             return self.beyond_ns
+        if self.fleet is not None:
+            return self.beyond_ns * self.fleet.bought_ns / self.fleet.beyond_ns if self.beyond_ns else Fraction(0)
         return -((-self.beyond_ns) // self.increment_ns) * self.increment_ns
 
     @property
     def usd(self) -> Fraction:
         return self.bought_ns * self.usd_per_device_hour / NS_PER_HOUR
 
+    def within(self, from_ns: int, to_ns: int) -> tuple[Fraction, Fraction]:
+        """Return the shares of the device time needed, and of what is bought, that lie in [from_ns, to_ns)."""
+        inside = replace(self, hours={at: hour for at, hour in self.hours.items() if from_ns <= at < to_ns})
+        needed, beyond = self.needed_ns, self.beyond_ns
+        return inside.needed_ns / needed, inside.beyond_ns / beyond if beyond else Fraction(0)
+
     def draws(self, factors: Floats) -> Floats:
         """Return `usd` with the needed device time multiplied by each factor."""
-        beyond = np.maximum(0.0, float(self.needed_ns) * factors - self.idle_ns)
+        beyond = np.zeros_like(factors)
+        for needed, idle in self.hours.values():
+            beyond += np.maximum(0.0, float(needed) * factors - float(idle))
         if self.increment_ns is not None:
             beyond = np.ceil(beyond / float(self.increment_ns)) * float(self.increment_ns)
         return np.asarray(beyond * float(self.usd_per_device_hour / NS_PER_HOUR), dtype=np.float64)
@@ -110,7 +134,8 @@ def saved(
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
     """Return each way with the dollars saved against it and their interval, or the reason why they are unknown.
-    `borrowed_usd` is the borrowed tokens' amortized cost, `borrowed_loaded_usd` their fully loaded cost."""
+    `borrowed_usd` is the borrowed tokens' amortized cost, `borrowed_loaded_usd` their fully loaded cost. An RL run's
+    share of its fleet's figure has no interval of its own."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 
@@ -122,7 +147,9 @@ def saved(
         if way.usd is None:
             return way
         place = "loaded" if way.name == LOADED else "dedicated"
-        unknown, less, cash = _unknown(way, spreads, place), None, None
+        unknown = SHARE if borrow.on_fleet else _unknown(way, spreads, place)
+        less: Saving | None = None
+        cash: Saving | None = None
         elsewhere: Floats | None = None
         there: Floats | None = None
         here: Floats | None = None

@@ -17,11 +17,11 @@ import polars as pl
 from rose.events import BUCKETS
 from rose.pricing.charges import WORK, Charges
 from rose.pricing.charges.measured import DEVICE_KEY, SharedTime, shared
-from rose.pricing.money import split
 
 UNACCOUNTED = "unaccounted"
 TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
 ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
+ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")  #: Rollout time, and all that exists for rollouts.
 
 _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: two fleets may use the same device id.
 
@@ -41,7 +41,6 @@ class DeviceCost:
     fully_loaded_nano_usd: Mapping[str, int]
     stays_ns: tuple[tuple[int, int], ...] = ()  # Spans [t0_ns, t1_ns) UTC of provisioning, in order.
     others_ns: Mapping[str, Fraction] = field(default_factory=dict)  # Measured time by bucket billed to other holders.
-    shared_idle_ns: int = 0  # An RL run's part of the idle time, by its rollout time in each UTC hour; the fleet pays.
 
     def __post_init__(self) -> None:
         assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
@@ -112,9 +111,6 @@ def allocate(charges: Charges) -> Allocation:
     for time in common:
         of_device = others.setdefault((time.fleet_run_id, time.device_id, time.pool, time.device_class), {})
         of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
-    shared_idle: Mapping[_Device, int] = {}
-    if charges.fleet is not None and charges.rl_run_id is not None:
-        shared_idle = shared_idle_ns(charges.fleet, charges.rl_run_id)
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
         tenures = sorted(stays.get(device, ()))
@@ -131,25 +127,9 @@ def allocate(charges: Charges) -> Allocation:
                 fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
                 stays_ns=tuple(tenures),
                 others_ns=others.get(device, {}),
-                shared_idle_ns=shared_idle.get(device, 0),
             )
         )
     return Allocation(devices=tuple(devices), shared=common)
-
-
-def shared_idle_ns(fleet: pl.DataFrame, run_id: str) -> dict[_Device, int]:
-    """Return a run's part of each hour's idle time by device, in proportion to work, by largest remainder."""
-    keys = [*DEVICE_KEY, "hour"]
-    capacity = fleet.filter(kind="capacity")
-    idle = capacity.filter(bucket="idle").group_by(keys).agg(pl.col("ns").sum().alias("idle"))
-    worked = capacity.filter(bucket="rollout").group_by(*keys, "run_id").agg(pl.col("ns").sum().alias("worked"))
-    hours = worked.join(idle, on=keys).sort("run_id").group_by(keys).agg("run_id", "worked", pl.col("idle").first())
-    parts: Counter[_Device] = Counter()
-    for fleet_run_id, device_id, pool, device_class, _, run_ids, worked_ns, idle_ns in hours.iter_rows():
-        weights = dict(zip(run_ids, worked_ns, strict=True))
-        if weights.get(run_id):
-            parts[fleet_run_id, device_id, pool, device_class] += split(idle_ns, weights)[run_id]
-    return dict(parts)
 
 
 def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -1,19 +1,23 @@
 """Checks before pricing: the hash chain holds, and no event of the run or period was archived."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 
 from rose.clock import utc
-from rose.ledger import verify
+from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
 from rose.ledger.growth import archive
+from rose.ledger.layout import LedgerError
 from rose.pricing.money import PricingError
 from rose.pricing.query import rows, set_variables
 
 
 def verified(root: Path, allow_unverified: bool, seen: Seen | None = None) -> bool:
     """Return whether the ledger verifies. Raises PricingError if it does not, unless `allow_unverified`."""
+    with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
+        catalog.connect(root).close()
     problems = verify.verify(root, seen=seen).doubts
     if problems and not allow_unverified:
         raise PricingError(

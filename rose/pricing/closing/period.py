@@ -68,11 +68,18 @@ def month_at(ns: int) -> Period:
     return of_month(f"{moment(ns):%Y-%m}")
 
 
+def period_before(period: Period) -> Period:
+    """Return the month before a whole month, else as long a time just before."""
+    if period == month_at(period.from_ns):
+        return month_at(period.from_ns - 1)
+    return Period(2 * period.from_ns - period.to_ns, period.from_ns)
+
+
 def hour(text: str, option: str) -> int:
-    """Return UTC nanoseconds of a day `2026-11-01` or an hour `2026-11-01T05`. Raises QuestionError naming `option`."""
+    """Return UTC nanoseconds of an hour `2026-11-01T05`. Raises QuestionError naming `option`, for a day too."""
     at_ns = instant(text, option)
-    if at_ns % NS_PER_HOUR:
-        raise QuestionError(f"{option} {text!r} is not a whole hour; write a day, or an hour such as 2026-11-01T05")
+    if at_ns % NS_PER_HOUR or len(text) <= len("2026-11-01"):
+        raise QuestionError(f"{option} {text!r} is not one hour; write an hour such as 2026-11-01T05")
     return at_ns
 
 

@@ -30,6 +30,7 @@ def alerts_command(
             print_answer(False, lambda: None, lambda: [f"{test}: {'sent' if error is None else error}"])
             arrived = error is None
         elif dry_run:
+            alerts.destinations(config)  # A dry run fails where a round could not send.
             outcomes = alerts.evaluate(ledger_root(ledger), config)
             lines = [f"{o.rule.name}: {a.title}. {a.text}" for o in outcomes for a in o.alerts]
             lines += [f"{o.rule.name}: not known: {o.unknown}" for o in outcomes if o.unknown is not None]

@@ -16,6 +16,7 @@ from rose.pricing.answers import cost, cost_per_correct
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.marginal import added, terms_table
 from rose.pricing.borrowing.report import CAPACITY, CASH, savings_table
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.document import RunFacts, heading, to_json
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
@@ -31,6 +32,8 @@ NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are sho
 FLEET_COST, HARVEST = "Fleet cost (amortized)", "Idle serving time put to work (harvest share)"
 HARVEST_OF_UNUSED = "Time that serving alone would leave, put to work (harvest of unused)"
 UNUSED = "Leased, not used (idle time of serving devices under a lease)"
+THOUSAND = "A thousand accepted answers (amortized)"
+WITHHELD = "Idle because the experiment withheld leases"
 RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
@@ -74,13 +77,11 @@ def _tables(run: PricedRun) -> dict[str, Table]:
     compared = compare(run, market=False)
     counted = rows(run.connection, "run/totals")
     totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
-    unused_ns, beyond_ns = (
-        row["ns"] for what in ("leased unused", "delayed beyond work") for row in counted if row["what"] == what
-    )
+    sums_ns = {row["what"]: row["ns"] for row in counted if row["what"] not in totals}
     saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
     ends = rows(run.connection, "run/engine_ends")
     tables = {
-        "glance": _glance(run, saved, tokens, make.number(unused_ns, "ns"), beyond_ns),
+        "glance": _glance(run, saved, tokens, sums_ns),
         "time": _time(run),
         "runs": _runs(run),
         "borrow": terms_table(make, run.borrow),
@@ -108,10 +109,10 @@ def _scales(run: RunFacts) -> str:
     return ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None) or "unscaled"
 
 
-def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure, beyond_ns: int) -> Table:
-    """`beyond_ns`: by how much serving's steps were delayed beyond the rollout work beside them."""
+def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, int]) -> Table:
+    """`sums_ns`: the sums of `run/totals` that have one row."""
     make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
-    alone = run.charged.fleet is None
+    alone, delayed_ns = run.charged.fleet is None, min(sums_ns["delayed beyond work"], serving["serving"])
     rollout_ns = serving["rollout"] if alone else None
     left_ns = serving["rollout"] + serving["idle"] + serving["headroom"]
     why = "not enough data: serving devices had nothing to lend" if alone else _FLEETS_IDLE
@@ -119,17 +120,22 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure, beyond_
     # Steps of several RL runs have nothing to do with one another.
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
     steps = rows(run.connection, "answers/accepted") if judged["run_id"].n_unique() <= 1 else []
+    amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted
+    rollout_nano = sum(amortized[bucket] for bucket in ROLLOUT_BUCKETS)
+    each_usd = Fraction(1000 * rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
     figures = {
         FLEET_COST if alone else RUN_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
         "What borrowing added to the bill (marginal)": added(make, run.borrow),
         "Cash saved by borrowing (marginal)": saved.row(CASH)["value"],
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
+        THOUSAND: make.money(each_usd, AMORTIZED, per="1,000 accepted answers", why=cost.NO_VERDICT),
         "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],
         "A million rollout tokens, dedicated (amortized)": tokens.row("dedicated devices")[AMORTIZED],
         HARVEST: make.part(rollout_ns, left_ns, why=why),
         # The time that serving takes alone is not below 0.
-        HARVEST_OF_UNUSED: make.part(rollout_ns, left_ns + min(beyond_ns, serving["serving"]), why=why),
-        UNUSED: unused,
+        HARVEST_OF_UNUSED: make.part(rollout_ns, left_ns + delayed_ns, why=why),
+        UNUSED: make.number(sums_ns["leased unused"], "ns"),
+        WITHHELD: make.number(sums_ns["withheld idle"] if alone else None, "ns", why=_FLEETS_IDLE),
         ACCEPTED: make.part(run.groups.accept_rate, why=cost.NO_VERDICT),
     }
     for name, step in (("first", steps[:1]), ("last", steps[-1:])):
@@ -177,11 +183,13 @@ def _runs(run: PricedRun) -> Table | None:
     make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
         return None
-    keys, loaded = ["run_id"], run.charged.fully_loaded()
+    keys, loaded = ["run_id", "team"], run.charged.fully_loaded()
     sums = frame.group_by(keys).agg(pl.col("ns").filter(kind="capacity").sum(), pl.col("cost_nano").sum())
     summed = sums.join(loaded.group_by(keys).agg(pl.col("loaded_nano").sum()), on=keys, how="full", coalesce=True)
-    summed = summed.fill_null(0).sort(pl.col("run_id") != fleet, -pl.col("cost_nano"), "run_id")
-    names = {row["run_id"]: (row["name"], row["team"]) for row in rows(run.connection, "run/names")}
+    summed = summed.fill_null(0).sort(
+        pl.col("run_id") != fleet, -pl.col("cost_nano").sum().over("run_id"), "run_id", -pl.col("cost_nano"), "team"
+    )
+    names = {row["run_id"]: row["name"] for row in rows(run.connection, "run/names")}
 
     def cells(ns: int, nano: int, loaded_nano: int) -> Row:
         amounts = make.amount(nano, AMORTIZED), make.amount(loaded_nano, FULLY_LOADED)
@@ -191,7 +199,7 @@ def _runs(run: PricedRun) -> Table | None:
         run.stamp,
         "Who shared the fleet",
         f"run | name | team | device time | {AMORTIZED} | {FULLY_LOADED} | share",
-        ((run_id, *names.get(run_id, ("", None)), *cells(*sums)) for run_id, *sums in summed.iter_rows()),
+        ((run_id, names.get(run_id, ""), team, *cells(*sums)) for run_id, team, *sums in summed.iter_rows()),
         view="two views, never added together",
         text=("name", "team"),
         footer=(("fleet", "", "", *cells(*(int(summed[name].sum()) for name in ("ns", "cost_nano", "loaded_nano")))),),
@@ -238,7 +246,7 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
     return report_table(
         run.stamp,
         "A million useful rollout tokens",
-        f"made on | useful tokens | wasted | {MARGINAL} | {AMORTIZED} | {FULLY_LOADED}",
+        f"made on | useful tokens | tokens wasted | {MARGINAL} | {AMORTIZED} | {FULLY_LOADED}",
         (cells("borrowed", "serving"), cells("dedicated", "rollout", "train")),
         view="by view",
         notes=("Marginal, dedicated: what the borrowed tokens would have added to the bill there.",),

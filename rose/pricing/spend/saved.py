@@ -1,79 +1,107 @@
-"""Savings of borrowing in a period: cash saved and capacity avoided, by fleet, team and run; never added. A run counts
-whole in the period in which it ended, or in the current one, so consecutive periods have each run once."""
+"""Savings of borrowing in a period: cash saved and capacity avoided, never added. They are computed once for each
+fleet; an RL run on it has the share of its tokens, less what its own borrowing added. What no run has alone is a row of
+the fleet's own run, so rows add up to the fleet. A period has the shares of its hours, by the tokens borrowed in them,
+so periods add up too; of a period that holds all of them, the figure is the one of `rose report` of the fleet."""
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rose.clock import utc, utc_us
+from rose.clock import utc
 from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
 from rose.ledger.examine import Seen
-from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH, WOULD, WOULD_NOT, saved_in_run
+from rose.pricing.borrowing.alternatives import compare
+from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.report import NO_TOKENS
+from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
+from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
-from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Figure
+from rose.pricing.closing.records import postings
+from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
-from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.run.priced import priced
+from rose.pricing.stats.bootstrap import Interval
 
-NO_INTERVAL = (
-    "runs share what is uncertain, such as a price, so the intervals of several do not add up to one of the sum"
-)
-LET_GO = "dedicated devices of the fleet that recorded decisions let go: they are no RL run's"
+NOT_ONE_RUN_S = "what no RL run has alone: devices let go, terms known of the fleet only, and borrowing for no RL run"
+SHARE = "it is a part of the fleet's figure, which has the interval"
 ENDS = ("if_there_anyway", "if_not")  # Both ends of the cash saved, in order.
 Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSaved:
-    """One run, nano-dollars; None if unknown: see `why`. The fleet's own run, if RL runs share it, counts only devices
-    let go. `cash_nano`: the ends of the cash saved with the fleet there anyway, and without; equal for one figure."""
+class Whole:
+    """A run's comparison with dedicated devices over all of its time; None where it is unknown: see `why`."""
 
-    run_id: str
-    team: str
-    status: str
-    why: str | None
+    way: Alternative | None = None
+    borrow: Marginal | None = None
+    stamp: Stamp | None = None
+    why: str = NO_TOKENS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """Savings of a fleet, team or run in a period, nano-dollars; None if unknown: see `why`. `cash_nano`: the ends of
+    the cash saved with the fleet there anyway, and without; equal for one figure. It is what dedicated devices would
+    have cost to buy (`bought_nano`), and the devices let go, less what borrowing added (`added_nano`)."""
+
+    why: str | None = None
     capacity_nano: int | None = None
     cash_nano: tuple[int, int] | None = None
+    bought_nano: int | None = None
     added_nano: int | None = None
     cash_interval: Ends | None = None  # 95% of the cash saved where that is one figure.
-    verified: bool | None = None  # None where nothing is known of the run.
-    book: BookFacts | None = None
-    no_interval: str | None = None
+    no_interval: str | None = SHARE
+    left_out: tuple[str, ...] = ()  # Terms of the cost that are not known, so that cash saved is at most this.
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "capacity_avoided_nano": self.capacity_nano,
+            "cash_saved_nano": self.cash_nano and dict(zip(ENDS, self.cash_nano, strict=True)),
+            "cash_saved_95_nano": self.cash_interval,
+            "no_interval": self.no_interval,
+            "would_have_cost_to_buy_nano": self.bought_nano,
+            "added_nano": self.added_nano,
+            "not_known": list(self.left_out),
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSaved:
+    run_id: str
+    team: str
+    saving: Saving
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
+    """The fleet's own figure (of all fleets of the ledger), and the runs whose shares add up to it."""
+
     period: Period
     provenance: str
+    fleet: Saving
     runs: tuple[RunSaved, ...]
+    book: BookFacts | None
+    verified: bool
 
     @property
     def two_ends(self) -> bool:
-        return any(run.cash_nano is not None and run.cash_nano[0] != run.cash_nano[1] for run in self.runs)
+        return self.fleet.cash_nano is not None and self.fleet.cash_nano[0] != self.fleet.cash_nano[1]
 
     @property
     def teams(self) -> tuple[str, ...]:
         return tuple(sorted({run.team for run in self.runs}))
 
-    @property
-    def book(self) -> BookFacts | None:
-        """The first known run's prices; `example` if any run's are."""
-        books = [run.book for run in self.runs if run.book is not None]
-        return replace(books[0], example=any(book.example for book in books)) if books else None
-
-    @property
-    def verified(self) -> bool:
-        return all(run.verified is not False for run in self.runs)
-
-    def of_team(self, team: str | None) -> list[RunSaved]:
-        return [run for run in self.runs if team in (None, run.team)]
+    def of_team(self, team: str | None) -> Saving:
+        """Return the saving of a team, or of the fleet for None."""
+        return self.fleet if team is None else added_up(run.saving for run in self.runs if run.team == team)
 
     def to_json(self) -> dict[str, Any]:
         """Return whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
@@ -84,21 +112,9 @@ class Saved:
             "example_prices": self.book and self.book.example,
             "verified": self.verified,
             "views": {"capacity_avoided": f"{AMORTIZED}, hypothetical", "cash_saved": MARGINAL},
-            "no_interval": NO_INTERVAL if len(self.runs) > 1 else None,
-            "fleet": summed(self.runs),
-            "teams": {team: summed(self.of_team(team)) for team in self.teams},
-            "runs": [
-                {
-                    "run": run.run_id,
-                    "team": run.team,
-                    "status": run.status,
-                    "capacity_avoided_nano": run.capacity_nano,
-                    "cash_saved_nano": _by_end(run.cash_nano),
-                    "added_nano": run.added_nano,
-                    "why": run.why,
-                }
-                for run in self.runs
-            ],
+            "fleet": self.fleet.to_json(),
+            "teams": {team: self.of_team(team).to_json() for team in self.teams},
+            "runs": [{"run": run.run_id, "team": run.team, **run.saving.to_json()} for run in self.runs],
         }
 
 
@@ -111,139 +127,167 @@ def saved(
     run_id: str | None = None,
     provenance: str | None = None,
     allow_unverified: bool = False,
-    now_ns: int | None = None,
     seen: Seen | None = None,
-    kept: MutableMapping[str, RunSaved] | None = None,
+    kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the runs of a period with what each saved. `progress` gets runs done and their number; `seen` is for
-    `verify`; `kept` caches runs of one ledger and book by id. Raises NothingChargedError if no run counts in the
-    period; QuestionError for an unknown run or team; PricingError for several provenances (unless one is chosen) or
-    several price books; LedgerError."""
+    """Return what the fleet and its runs saved in a period; `team` and `run_id` choose among the runs. `progress` gets
+    runs done and their number; `seen` is for `verify`; `kept` caches runs of one ledger and book by id. Raises
+    NothingChargedError if no run lies in the period; QuestionError for an unknown run or team; PricingError for several
+    provenances (unless one is chosen) or several price books; LedgerError."""
     root = layout.check(root)
-    now_ns = utc_us() * 1000 if now_ns is None else now_ns
     preconditions.refuse_archived_since(root, period.from_ns)
+    provenance, found = _found(root, period, provenance, team, run_id)
+    book = _book(root, period, price_book, provenance, run_id)
+    kept = {} if kept is None else kept
+    fleets = dict.fromkeys(row["fleet_run_id"] for row in found)
+    asked = dict.fromkeys((*fleets, *(row["run_id"] for row in found)))
+    for number, name in enumerate(asked):
+        progress(number, len(asked))
+        if name not in kept:
+            kept[name] = _whole(root, name, book, seen, allow_unverified=allow_unverified)
+    wholes = {name: whole for name in asked if (whole := kept[name]) is not None}
+    priced_fleets = [name for name in fleets if name in wholes]
+    if not priced_fleets:
+        raise NothingChargedError(f"no run of {period.label} ({provenance}) had a device, so nothing was saved")
+    every: list[RunSaved] = []
+    of_fleets = {name: _within(wholes[name], period, alone=len(priced_fleets) == 1) for name in priced_fleets}
+    for name, saving in of_fleets.items():
+        own = [row for row in found if row["fleet_run_id"] == name and row["run_id"] in wholes]
+        every += _shares(name, saving, own, {row["run_id"]: wholes[row["run_id"]] for row in own}, period)
+    return Saved(
+        period=period,
+        provenance=provenance,
+        fleet=added_up(of_fleets.values()) if len(of_fleets) > 1 else next(iter(of_fleets.values())),
+        runs=tuple(run for run in every if team in (None, run.team) and run_id in (None, run.run_id)),
+        book=next((whole.stamp.book for whole in wholes.values() if whole.stamp is not None), None),
+        verified=all(whole.stamp.verified for whole in wholes.values() if whole.stamp is not None),
+    )
+
+
+def _book(
+    root: Path, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
+) -> PriceBook:
+    """Return the book of a period's last close where it is closed to its end, as in its bill; else the chosen one."""
+    closes = [own[-1] for own in postings(root).values() if own[0].provenance == provenance]
+    last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
+    if last:
+        return store.book_of(root, last[0])
+    from_ns, to_ns = period.from_ns, period.to_ns
+    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+
+
+def _found(
+    root: Path, period: Period, provenance: str | None, team: str | None, run_id: str | None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the provenance and the runs of a period; with a `run_id` those of its fleet."""
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
         provenance = one_provenance(root, present, provenance, period)
         set_variables(connection, provenance=provenance)
-        counted = rows(connection, "spend/runs")
-    # RL runs borrow on a shared fleet: the fleet's own run counts whole only if chosen by name.
-    counted = [row for row in counted if not row["shared"] or row["let_go"] or row["run_id"] == run_id]
-    counted = [row for row in counted if _counts(row, period, provenance, now_ns)]
-    if not counted:
-        raise NothingChargedError(
-            f"no run of {period.label} ({provenance}) has ended in it or goes on now, so nothing was saved"
-        )
+        found = rows(connection, "spend/runs")
+    if not found:
+        raise NothingChargedError(f"no run of {period.label} ({provenance}) lies in it, so nothing was saved")
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
-        known = {str(row[column]) for row in counted}
+        known = {str(row[column]) for row in found}
         if value is not None and value not in known:
-            raise QuestionError(
-                f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
-            )
-        counted = [row for row in counted if value in (None, row[column])]
-    book = choice.choose(
-        root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
-    )
-    kept = {} if kept is None else kept
-    runs = []
-    for number, row in enumerate(counted):
-        progress(number, len(counted))
-        let_go_alone = row["shared"] and row["run_id"] != run_id
-        key = f"{row['run_id']}/let_go" if let_go_alone else row["run_id"]
-        if key not in kept:
-            kept[key] = _of_run(root, row, book, seen, allow_unverified=allow_unverified, let_go_alone=let_go_alone)
-        runs.append(replace(kept[key], status=row["status"]))  # The status may have changed since the run was kept.
-    return Saved(period=period, provenance=provenance, runs=tuple(runs))
+            raise QuestionError(f"no run of {period.label} has {option} {value!r}{did_you_mean(value, known)}")
+    fleets = {row["fleet_run_id"] for row in found if run_id in (None, row["run_id"])}
+    return provenance, [row for row in found if row["fleet_run_id"] in fleets]
 
 
-def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
-    """Return whether a run counts: where it ended or fell silent, else now. Sets `row["status"]` of a silent run."""
-    at_ns, last_us = now_ns, int(row["last_event_us"])
-    if silent(
-        status=row["status"],
-        provenance=provenance,
-        heard_us=int(row["heard_us"]),
-        expires_s=row["expires_s"],
-        now_us=now_ns // 1000,
-    ):
-        row["status"], at_ns = SILENT, 1000 * last_us
-    return row["status"] not in ("running", SILENT) or period.from_ns <= at_ns < period.to_ns
+def _shares(
+    fleet: str, saving: Saving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
+) -> Iterator[RunSaved]:
+    """Yield the RL runs of a fleet with their shares, and the fleet's own run with what is left."""
+    team, shares = "unallocated", []
+    for row in found:
+        if row["run_id"] == fleet:
+            team = row["team"]
+            continue
+        shares.append(_within(wholes[row["run_id"]], period, alone=False))
+        yield RunSaved(run_id=row["run_id"], team=row["team"], saving=shares[-1])
+    rest = _rest(saving, added_up(shares)) if shares else saving
+    if rest is not None:
+        yield RunSaved(run_id=fleet, team=team, saving=rest)
 
 
-def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
-    every = list(runs)
-    capacity = [run.capacity_nano for run in every if run.capacity_nano is not None]
-    cash = [run.cash_nano for run in every if run.cash_nano is not None]
-    return {
-        "capacity_avoided_nano": sum(capacity) if capacity else None,
-        "cash_saved_nano": _by_end(
-            (sum(kept for kept, _ in cash), sum(let_go for _, let_go in cash)) if cash else None
-        ),
-        "runs": len(every),
-        "runs_unknown": sum(run.capacity_nano is None or run.cash_nano is None for run in every),
-    }
-
-
-def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
-    """Return `$1.20`, or `$1.20 or -$3.00` in the order of ENDS."""
-    if ends is None:
-        return "not known"
-    return " or ".join(dict.fromkeys(format_money(end, currency) for end in ends))
-
-
-def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
-    return None if ends is None else dict(zip(ENDS, ends, strict=True))
-
-
-def _of_run(
-    root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool, let_go_alone: bool
-) -> RunSaved:
-    """Unknown if it cannot be priced. Raises LedgerError, and PricingError for an unverified ledger."""
+def _whole(root: Path, run_id: str, book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> Whole | None:
+    """Unknown if it cannot be priced, None without a device. Raises LedgerError, and PricingError for an unverified
+    ledger."""
     try:
-        if let_go_alone:
-            return _let_go(root, row, book, seen, allow_unverified=allow_unverified)
-        table = saved_in_run(root, row["run_id"], book, allow_unverified, seen=seen)
+        with priced(root, run_id, book, allow_unverified, seen) as run:
+            return Whole(way=compare(run, market=False).way, borrow=run.borrow, stamp=run.stamp)
+    except NothingChargedError:
+        return None
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
-        return RunSaved(**_names(row), why=str(error))
-    figures: dict[str, Figure] = {name: figure for name, figure, _ in table.rows}
-    capacity, cash, added = figures[CAPACITY], figures[CASH], figures[ADDED]
-    ends = [figures.get(f"{CASH} {end}", cash) for end in (WOULD, WOULD_NOT)]
-    amounts = [int(end.value) for end in ends if end.value is not None]
-    return RunSaved(
-        **_names(row),
-        capacity_nano=None if capacity.value is None else int(capacity.value),
-        cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
-        why=capacity.why or (None if amounts else cash.why),
-        verified=capacity.stamp.verified,
-        book=capacity.stamp.book,
-        added_nano=None if added.value is None else int(added.value),
-        cash_interval=_interval(cash),
-        no_interval=cash.no_interval,
+        return Whole(why=str(error))
+
+
+def _within(whole: Whole, period: Period, *, alone: bool) -> Saving:
+    """Return a run's savings in a period; `alone`: its interval is that of the figure shown."""
+    way, m = whole.way, whole.borrow
+    if way is None or m is None or way.usd is None or way.bought is None or way.cash is None:
+        return Saving(why=whole.why)
+    share, bought_share = way.bought.within(period.from_ns, period.to_ns)
+    bought_usd, interval = way.bought.usd * bought_share, way.cash.interval
+    cash_usd = bought_usd + (m.let_go_usd - m.charged_usd) * share
+    own = alone and share == 1
+    return Saving(
+        capacity_nano=nano_usd_of(way.usd * share),
+        cash_nano=(nano_usd_of(cash_usd), nano_usd_of(cash_usd - m.unstated_usd * share)),
+        bought_nano=nano_usd_of(bought_usd),
+        added_nano=nano_usd_of(m.charged_usd * share),
+        cash_interval=None if interval is None or m.unstated_usd or not own else _nano(interval),
+        no_interval=way.cash.no_interval if own else SHARE,
+        left_out=(*m.missing, *m.absent),
     )
 
 
-def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> RunSaved:
-    with priced(root, row["run_id"], book, allow_unverified, seen) as run:
-        nano = nano_usd_of(run.borrow.let_go_usd)
-        return RunSaved(
-            **_names(row),
-            capacity_nano=0,
-            cash_nano=(nano, nano),
-            why=LET_GO,
-            added_nano=0,
-            verified=run.stamp.verified,
-            book=run.stamp.book,
-            no_interval="it is a price, and known exactly",
-        )
+def _nano(interval: Interval) -> Ends:
+    return round(interval.low * 10**9), None if interval.high is None else round(interval.high * 10**9)
 
 
-def _names(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("run_id", "team", "status")}
+_AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")
 
 
-def _interval(figure: Figure) -> Ends | None:
-    return None if figure.low is None else (int(figure.low), None if figure.high is None else int(figure.high))
+def added_up(savings: Iterable[Saving]) -> Saving:
+    """Return the sum of the known savings; unknown where none is known."""
+    every = list(savings)
+    known = [saving for saving in every if saving.cash_nano is not None]
+    unknown = len(every) - len(known)
+    if not known:
+        return Saving(why="; ".join(dict.fromkeys(saving.why for saving in every if saving.why)) or NO_TOKENS)
+    return Saving(
+        why=f"{unknown} of {len(every)} are not known" if unknown else None,
+        cash_nano=_ends(sum(ends) for ends in zip(*(saving.cash_nano or () for saving in known), strict=True)),
+        left_out=tuple(dict.fromkeys(name for saving in known for name in saving.left_out)),
+        **{name: sum(getattr(saving, name) for saving in known) for name in _AMOUNTS},
+    )
+
+
+def _rest(whole: Saving, runs: Saving) -> Saving | None:
+    """Return what the fleet saved and no run of it did; None for nothing."""
+    if whole.cash_nano is None or runs.cash_nano is None:
+        return whole
+    cash = _ends(one - other for one, other in zip(whole.cash_nano, runs.cash_nano, strict=True))
+    amounts = {name: getattr(whole, name) - getattr(runs, name) for name in _AMOUNTS}
+    if not any((*cash, *amounts.values())):
+        return None
+    return Saving(why=NOT_ONE_RUN_S, cash_nano=cash, **amounts)
+
+
+def _ends(ends: Iterable[int]) -> tuple[int, int]:
+    there_anyway, if_not = ends
+    return there_anyway, if_not
+
+
+def cash_text(saving: Saving, currency: str = "USD") -> str:
+    """Return `$1.20`, `at most $1.20` where terms of the cost are not known, or both ends in the order of ENDS."""
+    if saving.cash_nano is None:
+        return "not known"
+    ends = " or ".join(dict.fromkeys(format_money(end, currency) for end in saving.cash_nano))
+    return f"at most {ends}" if saving.left_out else ends

@@ -12,15 +12,13 @@ from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_money
-from rose.pricing.run.heard import SILENT
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
     from rose.pricing.closing.records import Posting
-    from rose.pricing.spend.saved import Saved
-_STATUS = {"running": "goes on", SILENT: "not heard of any more"}
+    from rose.pricing.spend.saved import Saved, Saving
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
@@ -126,7 +124,7 @@ def csv_text(cost: Cost) -> str:
 
 def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     # Loads a third of the package, which cost does not need.
-    from rose.pricing.spend.saved import NO_INTERVAL, cash_text, summed
+    from rose.pricing.spend.saved import cash_text
 
     book = saved.book
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
@@ -134,35 +132,44 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
     currency = book.currency if book else "USD"
 
-    def amounts_of(cash: Sequence[int] | None, capacity: int | None) -> tuple[str, str]:
-        return cash_text(cash, currency), "not known" if capacity is None else format_money(capacity, currency)
+    def row(team: str, run: str, saving: Saving) -> Row:
+        amounts = (saving.bought_nano, saving.added_nano, saving.capacity_nano)
+        texts = ("not known" if nano is None else format_money(nano, currency) for nano in amounts)
+        return (team, run, cash_text(saving, currency), *texts)
 
-    rows: list[Row] = []
-    for team in (None, *saved.teams):
-        sums = summed(saved.of_team(team))
-        cash = sums["cash_saved_nano"]
-        unknown = f", {sums['runs_unknown']} not known" if sums["runs_unknown"] else ""
-        name, figures = team or "the fleet", amounts_of(cash and tuple(cash.values()), sums["capacity_avoided_nano"])
-        rows.append((name, "", *figures, f"{sums['runs']}{unknown}"))
-        for run in saved.of_team(team) if team else ():
-            rows.append(
-                (name, run.run_id, *amounts_of(run.cash_nano, run.capacity_nano), _STATUS.get(run.status, run.status))
-            )
-    amounts = (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)")
+    rows = [row("the fleet", "", saved.fleet)]
+    for team in saved.teams:
+        rows.append(row(team, "", saved.of_team(team)))
+        rows += [row(team, run.run_id, run.saving) for run in saved.runs if run.team == team]
+    amounts = (
+        f"cash saved ({MARGINAL})",
+        "would have cost to buy",
+        "added by borrowing",
+        f"capacity avoided ({AMORTIZED}, hypothetical)",
+    )
     yield Table(
         title="",
-        columns=columns("team", "run", *amounts, "runs", text=("run",)),
+        columns=columns("team", "run", *amounts, text=("run",)),
         rows=tuple(rows),
         grouped=True,
         marks={0: "strong"},
     )
+    interval, fleet = saved.fleet.cash_interval, saved.fleet
+    if interval is not None:
+        low, high = ("unbounded" if end is None else format_money(end, currency) for end in interval)
+        told = (
+            "" if interval[0] > 0 or (interval[1] is not None and interval[1] < 0) else ": cannot be told from nothing"
+        )
+        yield f"The fleet's cash saved, 95%: {low} to {high}{told}."
+    elif fleet.no_interval:
+        yield f"The fleet's cash saved has no interval: {fleet.no_interval}."
+    if fleet.left_out:
+        yield f"At most, since these costs are not known: {', '.join(fleet.left_out).replace('_', ' ')}."
     two_ends = " Two amounts of cash: if the fleet would have been there anyway, or if it would not."
-    no_interval = f" No interval: {NO_INTERVAL}." if len(saved.runs) > 1 else ""
     yield (
         "Two figures that are never added: cash saved is the bill without borrowing less the bill, below zero where "
-        f"borrowing cost more; capacity avoided was on no bill.{two_ends if saved.two_ends else ''} A run counts in "
-        f"the period in which it ended.{no_interval}"
+        "borrowing cost more; capacity avoided was on no bill. The fleet's figure is computed once; runs have shares "
+        f"of it.{two_ends if saved.two_ends else ''}"
     )
-    for run in saved.runs:
-        if run.why is not None:
-            yield f"{run.run_id}: {run.why}"
+    whys = [("the fleet", fleet.why), *((run.run_id, run.saving.why) for run in saved.runs)]
+    yield from (f"{name}: {why}" for name, why in whys if why is not None)

@@ -4,11 +4,11 @@
 -- until (TIMESTAMP): only steps that ended before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- One row for each step. `alpha` is the verifier's accept rate: acceptance, not correctness. `other_ns` is what of the
+-- One row for each step. `accepted_share` is the verifier's accept rate: acceptance, not correctness. `other_ns` is what of the
 -- step's time went into neither rollouts, update nor sync: what its rollouts waited for the update of the step before.
 SELECT
     provenance, run_id, step.step, event_time AS ended_at, policy_version,
-    groups, trajectories, trajectories_accepted, alpha, reward_mean,
+    groups, trajectories, trajectories_accepted, accepted_share, reward_mean,
     loss, entropy, kl, grad_norm, tokens_trained,
     rollout_ns, train_ns, sync_ns, total_ns,
     total_ns - rollout_ns - train_ns - sync_ns AS other_ns

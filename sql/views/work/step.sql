@@ -1,7 +1,7 @@
 -- One row for each RL step: rollout, update, sync.
 --
 -- event_time: When it was over, UTC, to the microsecond.
--- alpha: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
+-- accepted_share: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
 -- policy_version: The version it published.
 -- rollout_ns: Time of the rollout phase, nanoseconds. Those of several steps may overlap.
 -- train_ns: Time of the update, nanoseconds.
@@ -13,7 +13,7 @@ SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id,
     step, policy_version, groups, trajectories, trajectories_accepted,
-    trajectories_accepted / nullif(trajectories, 0) AS alpha,
+    trajectories_accepted / nullif(trajectories, 0) AS accepted_share,
     reward_mean, loss, entropy, kl, grad_norm, tokens_trained,
     rollout_ns, train_ns, sync_ns, total_ns
 FROM event

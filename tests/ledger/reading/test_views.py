@@ -147,4 +147,4 @@ def test_alpha_is_the_accept_rate_of_a_step(select):
     usual |= {"trajectories_accepted": 2, "reward_mean": 0.0, "loss": 0.0, "total_ns": 3}
     usual |= dict.fromkeys(("entropy", "kl", "grad_norm"))
     steps = [Step(step=n, trajectories=count, **usual) for n, count in enumerate((8, 0))]
-    assert select("SELECT alpha FROM step ORDER BY step", steps) == [(0.25,), (None,)]
+    assert select("SELECT accepted_share FROM step ORDER BY step", steps) == [(0.25,), (None,)]

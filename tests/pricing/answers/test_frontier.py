@@ -161,6 +161,7 @@ def test_what_a_slack_second_yields() -> None:
     assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))
     assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(groups, judged_groups=0)))
     assert "no update was made" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups))
+    assert "8 updates ran outside the fleet" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups, 8))
     assert "no rollout ran on a serving device" in str(frontier.slack(allocation.in_pools("rollout"), tokens, groups))
 
 

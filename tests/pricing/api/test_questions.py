@@ -34,7 +34,7 @@ def test_answers_are_those_of_the_commands(quiet_fleet: Served, quiet_folder: Pa
     expected = cost.ask(root, question, book).to_json()
     assert answer("/cost", period=HOUR, by=["bucket", "task"], team="research") == expected
     assert expected["bill_nano"] == BILL_NANO > expected["total"]["cost_nano"]
-    assert answer("/saved", period="2026-06-01") == saved(root, day, book, now_ns=now_ns).to_json()
+    assert answer("/saved", period="2026-06-01") == saved(root, day, book).to_json()
     rows = budget.expected(root, of_month("2026-06"), book, now_us=now_ns // 1000)
     assert answer("/forecast") == {"month": "2026-06", "rows": [row.to_json() for row in rows]}
     with pytest.raises(PricingError) as error:
@@ -56,11 +56,11 @@ def test_a_close_is_answered_by_its_name(half_closed_kept: Path, serve: Serve) -
 
 def test_what_one_run_saved_is_computed_once(fleet: Path) -> None:
     (ledger,) = questions.named([str(fleet)], "example")
-    first = ledger.saved(Calendar().period("2026-06-01", 0), NOW_NS)
+    first = ledger.saved(Calendar().period("2026-06-01", 0))
     ((key, runs),) = ledger.saved_runs.items()
     assert list(runs) == [run.run_id for run in first.runs] == ["run"]
     write(fleet, [*begun(), *ended(3600)], "other")
-    ledger.saved(Calendar().period("2026-06-01", 0), NOW_NS)
+    ledger.saved(Calendar().period("2026-06-01", 0))
     assert key not in ledger.saved_runs
 
 

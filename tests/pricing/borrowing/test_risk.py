@@ -68,7 +68,7 @@ def borrow(**changes: Any) -> Marginal:
 
 
 def test_each_thing_moves_cash_saved_by_its_own_range_and_the_furthest_comes_first() -> None:
-    bought = Bought(needed_ns=Fraction(13 * NS_PER_HOUR), idle_ns=0, usd_per_device_hour=Fraction(1))
+    bought = Bought(hours={0: (Fraction(13 * NS_PER_HOUR), Fraction(0))}, usd_per_device_hour=Fraction(1))
     assert bought.usd == 13
     dedicated = way(Saving(usd=Fraction(10)), bought=bought, added_interval=Interval(low=12, high=15))
     assert risk.swings(dedicated, borrow()) == (

@@ -19,13 +19,19 @@ from rose.pricing.stats import bootstrap
 from tests.pricing.answers import conftest as answers
 
 STEADY = {"borrowed": Spread(0.05, 9), "dedicated": Spread(0.05, 9)}
+
+
+def bought(needed_ns: Fraction | int, idle_ns: int, usd_per_device_hour: int, hours: str | None = None) -> Bought:
+    """What would have been bought of an hour."""
+    of_hour, price = {0: (Fraction(needed_ns), Fraction(idle_ns))}, Fraction(usd_per_device_hour)
+    return Bought(hours=of_hour, usd_per_device_hour=price, increment_hours=None if hours is None else Decimal(hours))
+
+
 #: Five device-hours at $1 an hour in steps of three seconds, with none idle.
-BOUGHT = Bought(
-    needed_ns=Fraction(5 * NS_PER_HOUR), idle_ns=0, usd_per_device_hour=Fraction(1), increment_hours=Decimal("0.001")
-)
+BOUGHT = bought(5 * NS_PER_HOUR, 0, 1, "0.001")
 NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
 #: 37 s of a dedicated device were needed, which sat idle for 76 s.
-LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_device_hour=Fraction(2))
+LIVE = bought(37 * NS_PER_S, 76 * NS_PER_S, 2)
 times = st.integers(0, 1000 * NS_PER_HOUR)
 
 
@@ -84,7 +90,7 @@ def test_a_token_s_price_an_offer_s_range_and_an_assumption_count(sample_groups:
 
 
 def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_groups: Groups) -> None:
-    idle = saved(energy(), sample_groups, bought=replace(BOUGHT, idle_ns=50 * NS_PER_HOUR))
+    idle = saved(energy(), sample_groups, bought=bought(5 * NS_PER_HOUR, 50 * NS_PER_HOUR, 1, "0.001"))
     assert idle.cash is not None
     assert idle.cash.usd == -1
     assert answers.ends(idle.cash.interval)[1] < 0
@@ -97,34 +103,42 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_
 
 def test_what_an_idle_device_would_have_made_for_nothing_is_on_no_bill() -> None:
     assert (LIVE.beyond_ns, LIVE.bought_ns, LIVE.usd) == (0, 0, 0)
-    hourly = replace(LIVE, increment_hours=Decimal(1))
-    assert hourly.usd == 0
+    assert bought(37 * NS_PER_S, 76 * NS_PER_S, 2, "1").usd == 0
     # Where the book says so, what exceeds idle time buys whole devices for an hour.
-    beyond = replace(hourly, idle_ns=36 * NS_PER_S)
+    beyond = bought(37 * NS_PER_S, 36 * NS_PER_S, 2, "1")
     assert (beyond.beyond_ns, beyond.bought_ns, beyond.usd) == (NS_PER_S, NS_PER_HOUR, 2)
-    assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).usd == 2
-    assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR + 1)).usd == 4
-    draws = replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).draws(np.array([0.0, 0.5, 1.0, 1.3]))
-    assert list(draws) == [0, 2, 2, 4]
+    hourly = bought(NS_PER_HOUR, 0, 2, "1")
+    assert (hourly.usd, bought(NS_PER_HOUR + 1, 0, 2, "1").usd) == (2, 4)
+    assert list(hourly.draws(np.array([0.0, 0.5, 1.0, 1.3]))) == [0, 2, 2, 4]
     # Elsewhere devices are bought by the time used.
-    beyond = replace(LIVE, idle_ns=36 * NS_PER_S)
+    beyond = bought(37 * NS_PER_S, 36 * NS_PER_S, 2)
     assert (beyond.bought_ns, beyond.usd) == (NS_PER_S, Fraction(2, 3600))
-    assert list(replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).draws(np.array([0.5, 1.0]))) == [1, 2]
+    assert list(bought(NS_PER_HOUR, 0, 2).draws(np.array([0.5, 1.0]))) == [1, 2]
+
+
+def test_an_hour_s_idle_time_makes_no_token_of_another_hour() -> None:
+    hour = Fraction(NS_PER_HOUR)
+    apart = replace(LIVE, hours={0: (hour, Fraction(0)), NS_PER_HOUR: (hour / 2, 2 * hour)})
+    assert (apart.needed_ns, apart.idle_ns, apart.beyond_ns, apart.usd) == (hour * 3 / 2, 2 * hour, hour, 2)
+    assert list(apart.draws(np.array([1.0, 2.0, 5.0]))) == [2, 4, 11]
+    assert apart.within(0, NS_PER_HOUR) == (Fraction(2, 3), 1)
+    # A run with half of the first hour's tokens buys half of what the fleet buys, in the fleet's whole devices.
+    fleet = replace(apart, increment_hours=Decimal(3))
+    part = replace(fleet, hours={0: (hour / 2, Fraction(0))}, fleet=fleet)
+    assert (fleet.usd, part.usd) == (6, 3)
 
 
 @pytest.mark.parametrize(("hours", "units", "usd"), [("0.01", 2, "0.04"), ("1", 1, "2"), ("8760", 1, "17520")])
 def test_the_book_says_the_least_that_can_be_bought(hours: str, units: int, usd: str) -> None:
-    bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(60 * NS_PER_S), increment_hours=Decimal(hours))
-    assert bought.bought_ns == units * Fraction(hours) * NS_PER_HOUR
-    assert bought.usd == Fraction(usd)
+    least = bought(60 * NS_PER_S, 0, 2, hours)
+    assert least.bought_ns == units * Fraction(hours) * NS_PER_HOUR
+    assert least.usd == Fraction(usd)
 
 
 @given(times, times, st.sampled_from(["0.25", "1", "24"]))
 def test_purchases_cover_what_is_needed_and_none_is_one_too_many(needed_ns: int, idle_ns: int, hours: str) -> None:
-    bought = Bought(
-        needed_ns=Fraction(needed_ns), idle_ns=idle_ns, usd_per_device_hour=Fraction(2), increment_hours=Decimal(hours)
-    )
-    assert bought.increment_ns is not None
-    assert bought.bought_ns >= bought.beyond_ns
-    assert bought.bought_ns == 0 or bought.bought_ns - bought.increment_ns < bought.beyond_ns
-    assert replace(bought, idle_ns=idle_ns + NS_PER_S).usd <= bought.usd
+    least = bought(needed_ns, idle_ns, 2, hours)
+    assert least.increment_ns is not None
+    assert least.bought_ns >= least.beyond_ns
+    assert least.bought_ns == 0 or least.bought_ns - least.increment_ns < least.beyond_ns
+    assert bought(needed_ns, idle_ns + NS_PER_S, 2, hours).usd <= least.usd

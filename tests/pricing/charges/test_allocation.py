@@ -2,14 +2,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rose import events
 from rose.pricing import charges
-from rose.pricing.charges.allocation import Allocation, allocate, shared_idle_ns
+from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from tests.pricing import any_event
@@ -104,26 +101,3 @@ def test_a_run_without_device_time_or_without_a_price_is_refused(write_ledger: A
     root = write_ledger(run_events(*device("b", T0_NS, T0_NS + 1, cls="abacus")), writer="b", root=root)
     with pytest.raises(PricingError, match="'abacus'"):
         allocated(root)
-
-
-#: Of an hour: what the device left idle, and what each run worked on it.
-hour_ns = st.integers(0, 3600 * S)
-shared_hours = st.tuples(hour_ns, st.dictionaries(st.sampled_from(["fleet", "a", "b", "c"]), hour_ns))
-device_hours = st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["d", "e"]), st.integers(0, 2))
-
-
-@given(st.dictionaries(device_hours, shared_hours))
-def test_the_parts_of_shared_idle_time_sum_to_that_of_the_hours_in_which_somebody_worked(
-    hours: dict[tuple[str, str, int], tuple[int, dict[str, int]]],
-) -> None:
-    rows = [
-        ("capacity", *key, "rollout", "h100-sxm", bucket, run_id, ns)
-        for key, (idle_ns, worked_ns) in hours.items()
-        for bucket, run_id, ns in (("idle", key[0], idle_ns), *(("rollout", *worked) for worked in worked_ns.items()))
-    ]
-    columns = ["kind", "fleet_run_id", "device_id", "hour", "pool", "device_class", "bucket", "run_id", "ns"]
-    types = {column: pl.Int64 if column in ("hour", "ns") else pl.String for column in columns}
-    fleet = pl.DataFrame(rows, schema=types, orient="row")
-    parts = [sum(shared_idle_ns(fleet, run_id).values()) for run_id in ("fleet", "a", "b", "c")]
-    assert sum(parts) == sum(idle_ns for idle_ns, worked_ns in hours.values() if any(worked_ns.values()))
-    assert min(parts) >= 0

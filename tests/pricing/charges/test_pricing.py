@@ -2,10 +2,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pytest
 
 from rose import events
+from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import pricing
 from rose.pricing.closing.close import totals
@@ -305,3 +307,11 @@ def test_an_amount_beyond_64_bits_is_refused_and_names_the_amount():
     with pytest.raises(PricingError, match="cost_nano"):
         pricing._refuse_too_large(dear)
     pricing._refuse_too_large(rows(720))
+
+
+def test_a_catalog_of_an_earlier_version_is_no_damage(tmp_path: Path) -> None:
+    root = write(tmp_path / "ledger", fleet_events())
+    catalog.connect(root).close()
+    with duckdb.connect(root / layout.CATALOG) as older:
+        older.execute("CREATE OR REPLACE VIEW sync AS SELECT 1 AS seq")
+    assert charges.price(root, BOOK).verified

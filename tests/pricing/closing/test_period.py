@@ -20,7 +20,7 @@ from rose.pricing.money import NS_PER_HOUR, PricingError
     ],
 )
 def test_a_period_is_named(from_text: str, to_text: str, label: str) -> None:
-    assert Period(period.hour(from_text, "--from"), period.hour(to_text, "--to")).label == label
+    assert Period(period.instant(from_text, "--from"), period.instant(to_text, "--to")).label == label
 
 
 def test_what_is_no_period_is_refused() -> None:
@@ -29,8 +29,9 @@ def test_what_is_no_period_is_refused() -> None:
             period.of_month(text)
     with pytest.raises(PricingError, match="--hour 'soon' is no UTC time"):
         period.hour("soon", "--hour")
-    with pytest.raises(PricingError, match="--hour '2026-11-01T05:30' is not a whole hour"):
-        period.hour("2026-11-01T05:30", "--hour")
+    for text in ("2026-11-01T05:30", "2026-11-01"):
+        with pytest.raises(PricingError, match=f"--hour '{text}' is not one hour"):
+            period.hour(text, "--hour")
     with pytest.raises(PricingError, match="ends after it begins"):
         Period(0, 0)
 

@@ -43,6 +43,12 @@ def test_a_dry_run_sends_nothing_and_a_round_sends_once(run: Any, hook: Hook) ->
     assert "0 messages sent" in run().output
 
 
+def test_a_dry_run_refuses_what_could_not_be_sent(run: Any, file: Path) -> None:
+    file.with_name("urls").write_text("d=json://localhost")
+    refused = run("--dry-run")
+    assert (refused.exit_code, "no destination 'c'" in refused.output) == (2, True)
+
+
 def test_a_test_message_is_sent(run: Any, hook: Hook) -> None:
     assert "c: sent" in run("--test", "c").output
     assert hook.titles == ["ROSE: test"]

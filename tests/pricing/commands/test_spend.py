@@ -111,10 +111,17 @@ def test_a_day_of_more_rollouts_is_told_from_the_day_before(weeks_kept: Path) ->
         (("--period", "2026-06-15", "--before", "2026-06-15"), "overlap: no change can be told"),
         ((*DAYS, "--by", "colour"), "changes cannot be shown by 'colour'"),
         (("--period", "soon"), "'soon' is no period"),
-        (("--period", "2026-06-01"), "no run lies in 2026-05-31"),
-        (("--period", "2026-06-01"), "name another by --before"),
+        (("--period", "2026-06-01", "--before", "2026-05-31"), "nothing is charged"),
     ):
         refused(run(weeks_kept, "changes", *arguments), says)
+
+
+def test_all_of_a_first_month_is_new(weeks_kept: Path) -> None:
+    answer = data(run(weeks_kept, "changes", "--period", "2026-06", "--json"))
+    assert answer["before"]["period"] == {"from": "2026-05-01T00:00:00.000000Z", "to": "2026-06-01T00:00:00.000000Z"}
+    assert (answer["before_nano"], answer["change_nano"]) == (0, answer["cost_nano"])
+    assert sum(answer["effects_nano"].values()) == answer["cost_nano"] > 0
+    assert "All of it is new" in run(weeks_kept, "changes", "--period", "2026-06").output
 
 
 def test_an_invoice_is_reconciled_and_what_is_wrong_said(fleet_of_four: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from rose.pricing.borrowing.report import (
 from rose.pricing.console import WIDTH
 from rose.pricing.money import PricingError
 from rose.pricing.run import priced, report
-from rose.pricing.run.report import ACCEPTED, HARVEST, HARVEST_OF_UNUSED, UNUSED, Report
+from rose.pricing.run.report import ACCEPTED, HARVEST, HARVEST_OF_UNUSED, UNUSED, WITHHELD, Report
 from rose.pricing.table import Section
 from tests.pricing import any_event
 from tests.pricing.borrowing.conftest import book_with
@@ -132,7 +132,7 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
         *(row["value"] for row in c3 if "CPM" not in row["what"] and "useful" not in row["what"]),
         made.figure("tokens", "borrowed devices", "marginal"),
         made.figure("tokens", "dedicated devices", "amortized"),
-        made.figure("tokens", "borrowed devices", "wasted"),
+        made.figure("tokens", "borrowed devices", "tokens wasted"),
         made.figure("lines", "blended", "per accepted"),
         made.figure("lines", "serving", "formula"),
         made.figure("borrow", "m", "per device-hour"),
@@ -168,6 +168,21 @@ def test_a_report_tells_what_serving_lost_beside_rollouts_and_harvest_of_what_se
     (told,) = [note for note in made.table("latency").notes if "longer than alone" in note]
     assert "25.0% longer than alone on average" in told
     assert told.endswith(allowed)
+
+
+def test_idle_time_that_the_experiment_withheld_is_apart(write_ledger: Any) -> None:
+    """Of 100 s without a lease 40 s are idle, a quarter of them in a withheld window."""
+    drawn = {"draw": 0.01, "holdout_share": 0.05, "holdout_seed": 0, "window_ns": 25 * S, "washout_ns": 0}
+    windows = [
+        events.Holdout(device_id="s0", t0_ns=T0_NS + at * S, t1_ns=T0_NS + (at + 25) * S, withheld=at == 50, **drawn)
+        for at in (0, 25, 50, 75)
+    ]
+    begun = events.Run(action="started", name="drawn", at_us=us(0))
+    lent = work("s0", 100, "L1", rollout=10, idle=5)
+    root = write_ledger([begun, joined("s0"), work("s0", 0, serving=60, idle=40), lent, *windows])
+    made = report.build(root).section
+    assert made.figure("glance", WITHHELD).value == 10 * S
+    assert made.figure("glance", UNUSED).value == 5 * S
 
 
 def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_price(sample_kept: Path) -> None:

@@ -8,19 +8,23 @@ from typer.testing import CliRunner
 
 from rose.cli import app
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.borrowing.report import CASH, saved_in_run
+from rose.pricing.borrowing.report import CASH
 from rose.pricing.closing.period import Period
-from rose.pricing.spend.saved import LET_GO, RunSaved, saved
+from rose.pricing.spend.saved import NOT_ONE_RUN_S, saved
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, us
-from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, joined
+from tests.pricing.conftest import saved_in_run
+from tests.pricing.shared_fleet.ledger import BOOK, RUNS, fleet_events, joined
 
 
 def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Path) -> None:
     command = ["saved", "--json", "--ledger", str(root), "--price-book", str(root.parent / "book.toml")]
     done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert {run["run"] for run in json.loads(done.stdout)["runs"]} == {"red", "blue"}
+    answer = json.loads(done.stdout)
+    assert {run["run"] for run in answer["runs"]} == {"red", "blue", "fleet"}
+    shares = [run["cash_saved_nano"]["if_there_anyway"] for run in answer["runs"]]
+    assert sum(shares) == answer["fleet"]["cash_saved_nano"]["if_there_anyway"]
 
 
 @pytest.mark.long
@@ -39,14 +43,12 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
     assert "$3.60 of dedicated devices that recorded decisions let go" in whole["rests on"]
     counted = "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
     assert counted in red["rests on"]
-    book, kept = tmp_path / "book.toml", dict[str, RunSaved]()
-    book.write_text(BOOK_TEXT)
-    runs = {run.run_id: run for run in saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), kept=kept).runs}
-    assert set(runs) == set(RUNS)
-    cash = {run_id: run.cash_nano[0] for run_id, run in runs.items() if run.cash_nano}
-    assert (cash["fleet"], cash["red"]) == (3_600_000_000, red["value"].value)
-    assert (runs["fleet"].capacity_nano, runs["fleet"].added_nano, runs["fleet"].why) == (0, 0, LET_GO)
-    assert sum(cash.values()) == pytest.approx(whole["value"].value, abs=2)
-    # Asked for by name, it counts itself.
-    (fleet,) = saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), run_id="fleet", kept=kept).runs
-    assert fleet.cash_nano == (whole["value"].value, whole["value"].value)
+    answer = saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), BOOK)
+    runs = {run.run_id: run.saving for run in answer.runs}
+    cash = {run_id: saving.cash_nano[0] for run_id, saving in runs.items() if saving.cash_nano}
+    assert set(cash) == set(RUNS)
+    assert cash["red"] == red["value"].value
+    assert (runs["fleet"].capacity_nano, runs["fleet"].why) == (0, NOT_ONE_RUN_S)
+    assert cash["fleet"] >= 3_600_000_000 - 2
+    assert sum(cash.values()) == whole["value"].value
+    assert answer.fleet.cash_nano == (whole["value"].value, whole["value"].value)

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report import CAPACITY, CASH, WOULD, saved_in_run
+from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
+from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.choice import NoPriceBookError
+from rose.pricing.run import report
 from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
-from rose.pricing.spend.saved import ENDS, Saved, saved, summed
+from rose.pricing.spend.saved import Saved, Saving, added_up, cash_text, saved
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, write
-from tests.pricing.conftest import OURS, WriteLedger, printed, us
+from tests.pricing.conftest import OURS, WriteLedger, printed, saved_in_run, us
 
 DAY, NEXT = Period(T0_NS, T0_NS + DAY_NS), Period(T0_NS + DAY_NS, T0_NS + 2 * DAY_NS)
 
@@ -30,33 +33,20 @@ def ended(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def fleet_saved(ended: Path) -> Saved:
-    return saved(ended, DAY, "example", now_ns=T0_NS + 1)
+    return saved(ended, DAY, "example")
 
 
-def test_a_run_counts_in_the_period_in_which_it_ended(ended: Path) -> None:
-    assert [run.run_id for run in saved(ended, DAY, "example", now_ns=T0_NS + 2 * DAY_NS, run_id="run").runs] == ["run"]
-    with pytest.raises(PricingError, match=r"has ended in it or goes on now|no run lies in"):
-        saved(ended, NEXT, "example", now_ns=T0_NS + 3 * DAY_NS)
+def test_a_period_without_a_run_or_a_name_that_it_lacks_is_refused(ended: Path) -> None:
+    with pytest.raises(PricingError, match="no run"):
+        saved(ended, NEXT, "example")
     with pytest.raises(PricingError, match="has team 'reserch'; did you mean 'research'"):
-        saved(ended, DAY, "example", now_ns=T0_NS + 1, team="reserch")
-
-
-def test_a_live_run_that_fell_silent_counts_when_it_was_last_heard_of(write_ledger: WriteLedger) -> None:
-    begun = events.Run(action="started", name="lost", at_us=us(0), config_json='{"expires_s": 900}')
-    device = events.Device(
-        action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
-    )
-    root = write_ledger([begun, device], run_id="lost", provenance="live")
-    for now_ns, status in ((T0_NS + 800 * 10**9, "running"), (T0_NS + DAY_NS, "silent")):
-        assert [run.status for run in saved(root, DAY, "example", now_ns=now_ns).runs] == [status]
-    with pytest.raises(PricingError, match=r"has ended in it or goes on now|no run lies in"):
-        saved(root, NEXT, "example", now_ns=T0_NS + DAY_NS + 1)
+        saved(ended, DAY, "example", team="reserch")
 
 
 def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     with pytest.raises(NoPriceBookError):
-        saved(ended, DAY, now_ns=T0_NS + 1)
+        saved(ended, DAY)
 
 
 def test_runs_of_different_books_are_not_added_up(
@@ -74,47 +64,71 @@ def test_runs_of_different_books_are_not_added_up(
     assert root is not None
     with pytest.raises(PricingError, match=r"different price books \(one: .*one\.toml; two: .*two\.toml\)"):
         saved(root, DAY)
-    (run,) = saved(root, DAY, run_id="two").runs
-    assert run.book is not None
-    assert run.book.name == "two"
+    book = saved(root, DAY, run_id="two").book
+    assert book is not None
+    assert book.name == "two"
 
 
-def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(
-    ended: Path, fleet_saved: Saved
-) -> None:
-    figures = {name: figure.value for name, figure, _ in saved_in_run(ended, "run", "example").rows}
-    run, new = fleet_saved.runs
-    assert run.capacity_nano == figures[CAPACITY]
-    assert run.cash_nano is not None
-    assert run.cash_nano[0] == figures.get(f"{CASH} {WOULD}", figures[CASH])
-    assert (new.capacity_nano, new.cash_nano, new.team) == (None, None, "research")
-    assert new.why
-    assert summed(fleet_saved.runs) == {
-        "capacity_avoided_nano": run.capacity_nano,
-        "cash_saved_nano": dict(zip(ENDS, run.cash_nano, strict=True)),
-        "runs": 2,
-        "runs_unknown": 1,
-    }
-    assert summed(fleet_saved.of_team("research"))["cash_saved_nano"] is None, "not known is not 0"
+def test_the_figures_are_those_of_the_fleet_s_report(ended: Path, fleet_saved: Saved) -> None:
+    figures = saved_in_run(ended, "run", "example")
+    cash, fleet = figures.row(CASH)["value"], fleet_saved.fleet
+    assert fleet.capacity_nano == figures.row(CAPACITY)["value"].value
+    assert fleet.bought_nano == figures.row(ADDED_THERE)["value"].value
+    assert fleet.cash_nano == (cash.value, cash.value)
+    assert (fleet.cash_interval, fleet.no_interval) == (None, cash.no_interval)
+    # A run without a device saved nothing.
+    (run,) = fleet_saved.runs
+    assert (run.run_id, run.saving) == ("run", fleet)
+
+
+def test_a_closed_period_has_the_book_of_its_close(ended: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(ended, tmp_path / "ledger"))
+    closing.close(root, DAY, OURS, with_open_runs=True)
+    for named in (None, "example"):
+        answer = saved(root, DAY, named)
+        assert answer.book is not None
+        assert (answer.book.name, answer.book.example, answer.book.chosen) == ("ours", False, choice.FROZEN)
+
+
+def test_costs_that_are_not_known_make_it_at_most_that(fleet_saved: Saved) -> None:
+    assert "provision" in fleet_saved.fleet.left_out
+    assert cash_text(fleet_saved.fleet).startswith("at most ")
+    known = dataclasses.replace(fleet_saved.fleet, left_out=(), cash_nano=(10**9, 10**9))
+    assert cash_text(known) == "$1.00"
+    assert cash_text(dataclasses.replace(known, cash_nano=(-3 * 10**9, 10**9))) == "-$3.00 or $1.00"
+    assert cash_text(Saving()) == "not known"
+
+
+def test_what_is_not_known_is_not_0() -> None:
+    known = Saving(cash_nano=(2, 1), capacity_nano=3, bought_nano=4, added_nano=2)
+    assert added_up([Saving(why="lost")]).cash_nano is None
+    both = added_up([known, Saving(why="lost"), known])
+    assert (both.cash_nano, both.capacity_nano, both.why) == ((4, 2), 6, "1 of 3 are not known")
 
 
 def test_as_a_table(fleet_saved: Saved) -> None:
     text = printed(tables.saved_terminal(fleet_saved, Calendar()))
     assert "never added" in text
-    assert "2, 1 not known" in text
-    assert "goes on" in text
-
-
-def test_both_ends_of_cash_stand_in_one_order_and_are_named_where_there_are_two(fleet_saved: Saved) -> None:
-    run = dataclasses.replace(fleet_saved.runs[0], cash_nano=(-3 * 10**9, 10**9))
-    two = dataclasses.replace(fleet_saved, runs=(run,))
-    text = printed(tables.saved_terminal(two, Calendar()))
+    assert "Two amounts" not in text
+    two = dataclasses.replace(fleet_saved.fleet, cash_nano=(-3 * 10**9, 10**9), left_out=(), cash_interval=(0, None))
+    text = printed(tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=two), Calendar()))
     assert "-$3.00 or $1.00" in text
+    assert "95%: $0.00 to unbounded: cannot be told from nothing." in text
+    shown = dataclasses.replace(two, cash_interval=(1, None))
+    assert "cannot be told" not in printed(
+        tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
+    )
     assert "Two amounts of cash: if the fleet would have been there anyway, or if it would not." in text
-    ends = {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
-    assert two.to_json()["fleet"]["cash_saved_nano"] == two.to_json()["runs"][0]["cash_saved_nano"] == ends
-    one = dataclasses.replace(two, runs=(dataclasses.replace(run, cash_nano=(10**9, 10**9)),))
-    assert "Two amounts" not in printed(tables.saved_terminal(one, Calendar()))
-    # One run is no sum.
-    assert "No interval" not in text
-    assert (one.to_json()["no_interval"], "do not add up" in str(fleet_saved.to_json()["no_interval"])) == (None, True)
+    assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
+
+
+def test_the_readme_has_the_sample_s_figures(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
+    made, readme = report.build(ledger, None, "example").section, (root / "README.md").read_text("utf-8")
+    cash = made.figure("savings", CASH)
+    assert f"at most {cash.text} (95% {cash.interval_text})" in readme
+    assert f"{made.figure('glance', report.THOUSAND).text} (amortized)" in readme
+    for place in ("borrowed", "dedicated"):
+        usd = made.figure("tokens", f"{place} devices", "amortized").value / 10**9
+        assert f"{place} ${usd:.4f}" in readme
