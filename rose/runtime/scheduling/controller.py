@@ -20,6 +20,7 @@ from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.engines.workers import InFlight, UnknownEngineError, Worker, WorkerTable
+from rose.runtime.scheduling.holds import LOOK_NS, Holds
 from rose.runtime.scheduling.messages import (
     CloseRun,
     Heartbeat,
@@ -34,7 +35,7 @@ from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
-from rose.runtime.scheduling.status import why_waiting
+from rose.runtime.scheduling.status import not_lent, why_waiting
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turn_service import TurnService
 from rose.runtime.scheduling.turns.turns import Trajectories
@@ -76,6 +77,7 @@ class Controller:
             self.runs = Runs(self.state, now_ns, models=models, fleet_run_id=fleet_run_id, origins=origins)
             self.drained = self.state.drained()
             opened.pop_all()
+        self._holds = Holds(self.recorder.note)
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
@@ -116,6 +118,7 @@ class Controller:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
+            self._holds.look({}, monotonic_ns())
         if self.turns is not None:
             await self.turns.close()
         if self._engines is not None:
@@ -332,6 +335,20 @@ class Controller:
         if not len(self.queue):  # While turns wait, no engine has room. Stalled turns move once other engines are idle.
             self._take_off(self.workers.stalled(now_ns))
         self._assess(now_ns)
+        if now_ns - self._holds.looked_ns >= LOOK_NS:
+            self._look_for_holds(now_ns)
+
+    def _look_for_holds(self, now_ns: int) -> None:
+        unlent = {
+            engine_id: (worker, reason)
+            for device in (self.devices.values() if len(self.queue) else ())
+            for engine_id in device.engine_ids
+            if (worker := self.workers.get(engine_id)) is not None
+            and worker.report.borrowed
+            and worker.lease_id is None
+            and (reason := not_lent(self, device, now_ns)) is not None
+        }
+        self._holds.look(unlent, now_ns)
 
     def _assess(self, now_ns: int) -> None:
         engines_ns: dict[str, int] = {}

@@ -77,6 +77,9 @@ class Heartbeat(Report):
     seen: Count = 0
     hold_s: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
     fault: Failure | None = None
+    fault_name: Id | None = None  # The fault's name in the ledger.
+    serving_ns: Nanoseconds = 0  # Serving's work in the last `observed_ns`, about a minute.
+    observed_ns: Nanoseconds = 0
     host: Id | None = None
     host_facts: HostFacts | None = None
     clock: ClockReading | None = None

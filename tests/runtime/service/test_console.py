@@ -14,7 +14,7 @@ from rose.runtime.service import local_ray, memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
 from tests import programs
-from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, call, gateway, open_run, report
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, call, gateway, open_run, publish, report
 from tests.test_config import MINIMAL
 
 TOKEN = "a-token-of-the-tests"
@@ -42,11 +42,13 @@ def url(tmp_path_factory) -> Iterator[str]:
     async def report_all() -> None:
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             beside = {"share": 0.31, "stretch": 1.18, "stretch_max": 1.25, "held_by": "stretch"}
-            lends = report("http://127.0.0.1:1", "e0", device_id="d0", beside=beside)
+            opened = await open_run(session, "grpo", team="research")
+            await publish(session, opened)
+            holds = {"device_id": "d0", "run_id": opened["run_id"]}
+            lends = report("http://127.0.0.1:1", "e0", beside=beside, **holds)
             starts = report("http://127.0.0.1:2", "e1", device_id="d0", alive=False, fault="it is being started")
             await beat(session, lends, starts, device_id="d0", host="rack-1")
             await beat(session, device_id="d1", fault="the disk is full", host="rack-2", host_facts=FACTS)
-            await open_run(session, "grpo", team="research")
 
     with programs.in_thread(make):
         asyncio.run(report_all())

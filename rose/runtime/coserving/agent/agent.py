@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.credit import share_of_busy
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
+from rose.runtime.policy.lending import Reason
 from rose.runtime.policy.policies import NAMES, POLICIES
 from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import Budgets, Hold
@@ -276,6 +278,18 @@ class StepTimeWatch:
                     )
 
 
+class _Minute:
+    """Serving's work in about the last minute."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=60)
+        self.serving_ns = self.observed_ns = 0
+
+    def add(self, serving_ns: int, observed_ns: int) -> None:
+        self._seconds.append((serving_ns, observed_ns))
+        self.serving_ns, self.observed_ns = map(sum, zip(*self._seconds, strict=True))
+
+
 #: How often to look at the page, record slices, and record step time errors.
 WATCH_S = 0.05
 SLICE_NS = 1_000_000_000
@@ -311,6 +325,7 @@ class DeviceAgent:
         self._history = ServingHistory()
         #: Of the last second: shares of the device, and serving's step times over their times alone.
         self._serving_share = self._worked_share = self._beside_share = 0.0
+        self._minute = _Minute()
         self._stretch = 1.0
         coserving = spec.coserving
         policy = POLICIES[coserving.policy]
@@ -439,14 +454,14 @@ class DeviceAgent:
         if failure is not None:
             raise EngineError(f"agent of device {device_id}: {failure}")
         reason = self._not_lent()
-        return None if reason is None else f"{device_id}: {reason}"
+        return None if reason is None else f"{device_id}: {reason.text}"
 
-    def _not_lent(self) -> str | None:
+    def _not_lent(self) -> Reason | None:
         leasing = self._leasing
         if leasing is None:
-            return self._engine_fault
+            return None if (fault := self._engine_fault) is None else Reason("engine_away", fault)
         if leasing.failure is not None:
-            return leasing.failure
+            return Reason("ledger_away", leasing.failure)
         with self._lock:
             facts = self._facts(leasing.state)
         wanted = facts.wanted_ns > 0 and not facts.state.in_force
@@ -478,6 +493,8 @@ class DeviceAgent:
             ),
             # Weights come before a lease, beside serving: they are no cost of the lease.
             switch_ns=self._activation_ns,
+            serving_ns=self._minute.serving_ns,
+            observed_ns=self._minute.observed_ns,
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
             drained=answer.drained,
@@ -494,8 +511,16 @@ class DeviceAgent:
 
     def _report(self) -> dict[str, Any]:
         host, facts = self._spec.host, self._spec.host_facts
-        host_facts = None if facts is None else facts()
-        return {"engines": self._engine_reports(), "fault": self._not_lent(), "host": host, "host_facts": host_facts}
+        reason = self._not_lent()
+        return {
+            "engines": self._engine_reports(),
+            "fault": None if reason is None else reason.text,
+            "fault_name": None if reason is None else reason.name,
+            "serving_ns": self._minute.serving_ns,
+            "observed_ns": self._minute.observed_ns,
+            "host": host,
+            "host_facts": None if facts is None else facts(),
+        }
 
     def _engine_reports(self) -> list[EngineReport]:
         leasing, engine = self._leasing, None if self._engine is None else self._engine.engine
@@ -598,6 +623,7 @@ class DeviceAgent:
             beside_ns = sum(part.beside_work_ns or 0 for part in slices)
             delayed_ns = sum(part.delayed_ns or 0 for part in slices)
             self._serving_share = serving_ns / total_ns
+            self._minute.add(serving_ns, total_ns)
             self._worked_share = sum(part.rollout_ns for part in slices) / total_ns
             self._beside_share = beside_ns / total_ns
             self._stretch = 1 + delayed_ns / max(1, delayed_ns // 2, serving_ns + beside_ns - delayed_ns)
