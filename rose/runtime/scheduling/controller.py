@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from rose.runtime.scheduling.messages import (
     PreemptRequest,
     PublishVersion,
     RunEvents,
+    Terms,
 )
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
@@ -78,6 +79,9 @@ class Controller:
             self.drained = self.state.drained()
             opened.pop_all()
         self._holds = Holds(self.recorder.note)
+        self.read_terms: Callable[[], Mapping[str, Terms]] = dict  # By device; absent: what its agent started with.
+        self._terms: Mapping[str, Terms] = {}
+        self.ray_fault: Callable[[], str | None] = lambda: None  # Why Ray does not start parts again.
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
@@ -105,6 +109,7 @@ class Controller:
             lambda turn: why_waiting(self, turn),
         )
         self.recorder.catch_up(self.answers.events_json())
+        self._terms = self.read_terms()
         self._passed_ns = monotonic_ns()
         self._ticking = asyncio.create_task(self._tick())
 
@@ -232,6 +237,7 @@ class Controller:
             train_run_id=demand.train_run_id,
             rollout_run_ids=dict(demand.rollout_run_ids),
             models=dict(demand.models),
+            terms=demand.terms,
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
@@ -258,6 +264,7 @@ class Controller:
             train_run_id=None if trainer is None else trainer.run_id,
             rollout_run_ids=run_ids,
             models=self.assignment.models(workers),
+            terms=self._terms.get(heartbeat.device_id),
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
@@ -272,28 +279,39 @@ class Controller:
         await self._engines.take_off(worker, chosen)
         return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
-    def drain(self, device_id: str, reason: str | None) -> None:
-        """Lend nothing of the device until `undrain`, also after a restart. Raises UnknownDeviceError."""
-        self._check_device(device_id)
-        self.state.drain(device_id, reason)
-        self.drained[device_id] = reason
+    def drain(self, device_id: str | None, reason: str | None) -> list[str]:
+        """Lend nothing of the device (None: of any) until `undrain`, also after a restart; return the devices. Raises
+        UnknownDeviceError."""
+        devices = self._chosen(device_id)
+        self.state.drain(devices, reason)
+        self.drained |= dict.fromkeys(devices, reason)
         self._drains_changed()
+        return devices
 
-    def undrain(self, device_id: str) -> bool:
-        """Lend the device again; return whether it was drained. Raises UnknownDeviceError."""
-        self._check_device(device_id)
-        was_drained = device_id in self.drained
-        self.state.undrain(device_id)
-        self.drained.pop(device_id, None)
+    def undrain(self, device_id: str | None) -> list[str]:
+        """Lend the device (None: all) again; return the devices that were drained. Raises UnknownDeviceError."""
+        devices = [name for name in self._chosen(device_id) if name in self.drained]
+        self.state.undrain(devices)
+        for name in devices:
+            del self.drained[name]
         self._drains_changed()
-        return was_drained
+        return devices
+
+    def reload(self) -> None:
+        """Tell agents the settings that the fleet's memory has now."""
+        self._terms = self.read_terms()
+        self.tell()
 
     def _device_ids(self) -> set[str]:
         return self.devices.keys() | self.drained.keys() | self.devices.expected.keys()
 
-    def _check_device(self, device_id: str) -> None:
-        if device_id not in (names := self._device_ids()):
+    def _chosen(self, device_id: str | None) -> list[str]:
+        names = self._device_ids()
+        if device_id is None:
+            return sorted(names)
+        if device_id not in names:
             raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, names)}")
+        return [device_id]
 
     def _drains_changed(self) -> None:
         for worker in self.workers.values():

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from rose.config import RequestClassConfig
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.runtime.transfer.wire.origin_rules import shown
 
@@ -93,6 +94,16 @@ class Target(Report):
     client_address: Name | None = None  # Address of the client that published the URL; None: unknown.
 
 
+class Terms(Report):
+    """The settings of a device that its agent takes over while it runs. `coserving` has fields of `[coserving]`."""
+
+    ttft_budget_ms: float
+    tpot_budget_ms: float
+    classes: list[RequestClassConfig]
+    max_prompt_tokens: int
+    coserving: dict[str, float]
+
+
 class HeartbeatReply(Report):
     """Instructions for a device. Leases missing in `renew` are not renewed. `wanted_ns`: device time wanted of each
     engine; absent or 0: none. An engine missing in `targets` keeps its weights, one missing in `models` its model."""
@@ -106,6 +117,7 @@ class HeartbeatReply(Report):
     train_run_id: Id | None = None
     rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. An absent engine stays with its run.
     models: ByName[Address] = {}  # By engine: it starts again with this model if it has another.
+    terms: Terms | None = None  # None: those that it started with.
 
 
 class PreemptRequest(Message):

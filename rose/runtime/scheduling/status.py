@@ -32,6 +32,7 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
         "policy": controller.policy,
         "missing": missing(controller, now_ns),
         "warnings": warnings(controller),
+        "ray": controller.ray_fault(),
         "hosts": hosts(controller),
         "devices": [_device(controller, device, now_ns) for device in controller.devices.values()],
         "runs": [run_status(controller, run) for run in controller.runs if run.facts.state != "closed"],
@@ -82,7 +83,8 @@ def hosts(controller: Controller) -> list[dict[str, Any]]:
 
 def warnings(controller: Controller) -> list[str]:
     late = [host for host in hosts(controller) if (host["waiting_s"] or 0) > WAITING_MAX_S]
-    return [f"host {host['host']}: {host['waits']}" for host in late]
+    ray = controller.ray_fault()
+    return [f"host {host['host']}: {host['waits']}" for host in late] + ([] if ray is None else [ray])
 
 
 def _waits(facts: HostFacts) -> str | None:

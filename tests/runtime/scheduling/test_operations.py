@@ -52,7 +52,7 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         await until(lambda: any(agent.engine.running for agent in agents))
         (busy,) = [agent for agent in agents if agent.engine.running]
         path = f"/devices/{busy.device_id}"
-        assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {})
+        assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {"drained": [busy.device_id]})
         status, answer = await turn
         first, second = answer["meta_info"]["rose"]["attempts"]
         assert (status, first["device_id"], first["outcome"]) == (200, busy.device_id, "preempted")
@@ -68,6 +68,11 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         assert (await post(session, f"{path}/undrain", None))[0] == 200
         _, shown = await call(session, "GET", "/status")
         assert not any(device["drained"] for device in shown["devices"])
+        both = {"device-of-e0", "device-of-e1"}
+        assert set((await post(session, "/devices/drain", {}))[1]["drained"]) == both
+        await until(lambda: all(worker.drained for worker in SERVERS[0].controller.workers.values()))
+        assert set((await post(session, "/devices/undrain", None))[1]["undrained"]) == both
+        assert (await post(session, "/devices/undrain", None)) == (200, {"undrained": []})
         status, answer = await post(session, "/devices/gpu-9/drain", {})
         assert (status, "'gpu-9'" in answer["error"]) == (404, True)
 
