@@ -38,7 +38,9 @@ TokenOption = Annotated[str | None, typer.Option(help="The controller's token.",
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[bool, typer.Option(help="Return when controller and hosts are at work; engines load longer.")] = True,
+    wait: Annotated[
+        bool, typer.Option(help="Return when controller and hosts are at work; engines load longer.")
+    ] = True,
     stay: Annotated[
         bool, typer.Option("--stay", help="Stay and watch; end with an error if the fleet is lost.")
     ] = False,
@@ -50,7 +52,7 @@ def up_command(
         ),
     ] = False,
 ) -> None:
-    """Start a fleet, or find the one that runs. It continues when this command ends; a lost Ray needs `rose up` again."""
+    """Start a fleet, or find the one that runs. It continues when this command ends."""
     from rose import config as configuration
     from rose.runtime.service.up import down, up
 
