@@ -49,8 +49,10 @@ class LendingFacts:
 
 
 def at_work(serving_ns: int, observed_ns: int) -> str:
+    if not observed_ns:
+        return "serving is at work"
     last = "minute" if observed_ns >= _MINUTE_NS else f"{observed_ns / 1e9:.0f} s"
-    return f"serving was at work {serving_ns / max(1, observed_ns):.0%} of the last {last}"
+    return f"serving was at work {serving_ns / observed_ns:.0%} of the last {last}"
 
 
 def why_not_lent(facts: LendingFacts) -> Reason | None:
@@ -91,7 +93,7 @@ def _lease(facts: LendingFacts, engine: EngineState) -> Reason | None:
             return Reason("no_demand", f"run {engine.run_id} has no turns now")
         return Reason("no_lease", "a lease is due: its agent has not granted it yet")
     if not engine.works:
-        return Reason("no_slack", f"{at_work(facts.serving_ns, facts.observed_ns)}, and leaves rollouts no room")
+        return Reason("no_slack", f"{at_work(facts.serving_ns, facts.observed_ns)}, and leaves rollouts no time")
     return None
 
 

@@ -34,6 +34,7 @@ def reason(engine=WORKS, **facts):
         ({"run_id": None, "turns": 0}, {}, "no_demand", "no run"),
         ({"run_id": None, "turns": 7}, {}, "other_engines", "7 turns"),
         ({"works": False}, MINUTE, "no_slack", "serving was at work 96% of the last minute"),
+        ({"works": False}, {}, "no_slack", "serving is at work"),
         ({"works": False}, {"serving_ns": 3, "observed_ns": 4_000_000_000}, "no_slack", "0% of the last 4 s"),
     ],
 )

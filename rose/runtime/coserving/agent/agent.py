@@ -467,6 +467,7 @@ class DeviceAgent:
             self._terms, self._spec = terms, self._spec.with_terms(terms)
             coserving = self._spec.coserving
             self._rules = _rules(coserving)
+            self._history = ServingHistory()  # Former requests were late by the former budgets.
             if self._leasing is not None:
                 self._leasing.stretch, self._leasing.slack_share = coserving.stretch, coserving.slack_share
         self._control.hold(coserving.heartbeat_s)
