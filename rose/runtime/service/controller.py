@@ -77,8 +77,12 @@ class ControllerActor:
 
     def _terms(self) -> dict[str, Terms]:
         """Return what the fleet's memory has now: a reload is newer than the plan, which Ray gives every restart."""
-        remembered = memory.read(self._plan.state.parent)
-        config = None if remembered is None else memory.recorded(remembered)
+        config = None
+        try:
+            if (remembered := memory.read(self._plan.state.parent)) is not None:
+                config = memory.recorded(remembered)
+        except memory.MemoryUnreadableError as error:
+            self._say(f"goes by the settings that the fleet started with: {error}")
         return memory.terms(config or self._plan.config)
 
     def _ray_fault(self) -> Callable[[], str | None]:

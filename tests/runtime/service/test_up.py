@@ -127,6 +127,13 @@ def test_changed_budgets_are_taken_over_on_record_and_outlive_the_controller(tmp
         assert (terms["ttft_budget_ms"], terms["coserving"]["stretch"]) == (800, 1.5)
         up.restart(changed, Here.address, "controller", print)
 
+    file = tmp_path / "state" / "f" / memory.FILE
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    console(begun).reload()
+    assert terms_of(begun, "a")["ttft_budget_ms"] == 500, "a damaged memory stops no controller"
+    file.write_bytes(whole)
+    console(begun).reload()
     small = serving.model_copy(update={"max_prompt_tokens": 64})
     coserving = coserving.model_copy(update={"headroom": 0.3})
     with pytest.raises(UserError, match=r"coserving.headroom is 0.3, and the fleet has 0.2\. Type `rose down"):
