@@ -73,7 +73,8 @@ def why_not_lent(facts: LendingFacts) -> Reason | None:
 
 
 def _weights(facts: LendingFacts, engine: EngineState) -> Reason | None:
-    if engine.failed is not None:
+    lacks = engine.run_id != engine.held_run_id or engine.version < engine.version_min
+    if engine.failed is not None and (lacks or not engine.turns):  # Turns may accept the former version.
         return Reason("sync_failed", f"{engine.engine_id} could not load new weights: {engine.failed}{_busy(facts)}")
     if engine.run_id is None:
         if engine.turns:
@@ -81,7 +82,7 @@ def _weights(facts: LendingFacts, engine: EngineState) -> Reason | None:
         return Reason("no_demand", "no run has turns for it")
     if engine.run_id != engine.held_run_id:
         return Reason("sync", f"{engine.engine_id} is loading the weights of run {engine.run_id}{_busy(facts)}")
-    if engine.turns and engine.version < engine.version_min:
+    if engine.turns and lacks:
         versions = f"version {engine.version}, and turns want {engine.version_min} or newer"
         return Reason("sync", f"{engine.engine_id} has {versions}{_busy(facts)}")
     return None

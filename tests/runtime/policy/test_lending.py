@@ -25,8 +25,8 @@ def reason(engine=WORKS, **facts):
         (None, {}, "no_engine", "no rollout engine"),
         ({"start": "it changes to model 'm'"}, {}, "model_change", "'m'"),
         ({"fault": "it is being started"}, {}, "engine_away", "being started"),
-        ({"failed": "no route"}, {}, "sync_failed", "no route"),
-        ({"failed": "no answer"}, MINUTE, "sync_failed", "serving was at work 96% of the last minute"),
+        ({"failed": "no route", "turns": 0}, {}, "sync_failed", "no route"),
+        ({"failed": "no answer", "version": 4}, MINUTE, "sync_failed", "serving was at work 96% of the last minute"),
         ({"held_run_id": "other"}, MINUTE, "sync", "96%"),
         ({"version": 4}, MINUTE, "sync", "turns want 5 or newer; serving was at work 96% of the last minute"),
         ({"leased": False}, {}, "no_lease", "its agent"),
@@ -47,10 +47,11 @@ def test_each_reason_has_a_name_for_the_ledger_and_words_for_the_owner(state, fa
 def test_an_engine_that_works_needs_no_reason():
     assert reason() is None
     assert reason(replace(WORKS, borrowed=False, leased=False)) is None
+    assert reason(replace(WORKS, failed="no route")) is None, "its turns accept the version that it has"
 
 
 def test_serving_does_not_explain_an_engine_of_its_own_device():
-    dedicated = replace(WORKS, borrowed=False, leased=False, failed="no route")
+    dedicated = replace(WORKS, borrowed=False, leased=False, failed="no route", version=4)
     assert "serving" not in reason(dedicated, **MINUTE).text
 
 
