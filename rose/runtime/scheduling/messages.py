@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from rose.config import RequestClassConfig
+from rose.config import BudgetMs, PositiveInt, RequestClassConfig
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.runtime.transfer.wire.origin_rules import shown
 
@@ -21,7 +21,7 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-_STRETCH_MAX = 1e6
+_STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
@@ -97,11 +97,11 @@ class Target(Report):
 class Terms(Report):
     """The settings of a device that its agent takes over while it runs. `coserving` has fields of `[coserving]`."""
 
-    ttft_budget_ms: float
-    tpot_budget_ms: float
-    classes: list[RequestClassConfig]
-    max_prompt_tokens: int
-    coserving: dict[str, float]
+    ttft_budget_ms: BudgetMs
+    tpot_budget_ms: BudgetMs
+    classes: Few[RequestClassConfig]
+    max_prompt_tokens: PositiveInt
+    coserving: ByName[Annotated[float, Field(ge=0, le=_DAY_S)]]
 
 
 class HeartbeatReply(Report):
