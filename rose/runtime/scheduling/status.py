@@ -66,7 +66,9 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
         f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers.values()):
+    # A silent agent says nothing of its engine.
+    heard = [worker for worker in controller.workers.values() if worker.overdue_ns(now_ns) <= SILENCE_MAX_NS]
+    if heard and not any(worker.facts.alive(now_ns) for worker in heard):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
     # The recorder repeats the state's own failure.
