@@ -184,12 +184,9 @@ def changes(before: FleetConfig, now: FleetConfig) -> list[str]:
     old, new = _settings(before), _settings(now)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_taken_over(name)]:
-        values = "; ".join(
-            name if name.startswith("gateway.") else f"{name} is {new.get(name)!r}, and the fleet has {old.get(name)!r}"
-            for name in fixed
-        )
+        named = (_difference(name, old.get(name), new.get(name)) for name in fixed)
         raise UserError(
-            f"these settings change with a restart only, and nothing was changed: {values}. Type `rose down "
+            f"these settings change with a restart only, and nothing was changed: {'; '.join(named)}. Type `rose down "
             "--keep-runs` and `rose up`, or restore them"
         )
     return [f"{name}: {old[name]!r} -> {new[name]!r}" for name in changed]
@@ -207,6 +204,12 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
         for device in config.device
         if device.pool == "serving"
     }
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Return a setting's name, and its values if they are numbers: texts may hold a secret."""
+    numbers = isinstance(before, int | float) and isinstance(now, int | float)
+    return f"{name} is {now}, and the fleet has {before}" if numbers else name
 
 
 def _is_taken_over(name: str) -> bool:

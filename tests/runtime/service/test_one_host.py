@@ -53,6 +53,9 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
     assert len(running(host, "raylet/raylet")) == len(running(host, "ray::HostActor")) == 1
     assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
+    file = host.disk / "fleet.toml"
+    file.write_text(file.read_text().replace("[serving]", "[serving]\nttft_budget_ms = 800"))
+    assert host.call(*ROSE, "reload", "-c", "/srv/fleet.toml") == "serving.ttft_budget_ms: 500.0 -> 800.0\n"
 
 
 @pytest.fixture(scope="module")

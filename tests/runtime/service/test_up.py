@@ -136,8 +136,10 @@ def test_changed_budgets_are_taken_over_on_record_and_outlive_the_controller(tmp
     console(begun).reload()
     small = serving.model_copy(update={"max_prompt_tokens": 64})
     coserving = coserving.model_copy(update={"headroom": 0.3})
-    with pytest.raises(UserError, match=r"coserving.headroom is 0.3, and the fleet has 0.2\. Type `rose down"):
-        up.reload(changed.model_copy(update={"serving": small, "coserving": coserving}), print)
+    fixed = {"serving": small, "coserving": coserving, "tags": {"project": "a-secret"}}
+    with pytest.raises(UserError, match=r"coserving.headroom is 0.3, and the fleet has 0.2") as refused:
+        up.reload(changed.model_copy(update=fixed), print)
+    assert ("tags.project" in str(refused.value), "a-secret" in str(refused.value)) == (True, False)
     assert terms_of(begun, "a")["max_prompt_tokens"] == 128
     stopped(changed)
     with pytest.raises(UserError, match="does not run here"):
