@@ -1,4 +1,6 @@
-"""REINFORCE with a group's mean as baseline, on a fleet: [ROSE_TOKEN=...] plain_loop.py URL CHECKPOINT [STEPS]."""
+"""REINFORCE with a group's mean as baseline, on a fleet: plain_loop.py URL CHECKPOINT [STEPS].
+
+ROSE_TOKEN is the token of the fleet, ROSE_TEAM the team that pays."""
 
 import os
 import sys
@@ -33,7 +35,7 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
     def publish() -> int:
         return run.publish(dict(model.named_parameters()))  # float32 masters, rounded to the checkpoint's bfloat16
 
-    options = {"team": "research", "staleness_max": 0, "checkpoint": checkpoint}
+    options = {"team": os.environ.get("ROSE_TEAM", "research"), "staleness_max": 0, "checkpoint": checkpoint}
     with client.open_run(url, name="plain-loop", **options, **FLEET) as run:
         publish()
         for step in range(steps):

@@ -22,14 +22,27 @@ from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
 from rose.pricing.commands.run import borrow_command, correct_command, report_command
-from rose.pricing.jobs import planned
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
-from rose.runtime.service.commands import down_command, drain_command, restart_command, status_command, up_command
+from rose.runtime.service.commands import (
+    down_command,
+    drain_command,
+    reload_command,
+    restart_command,
+    status_command,
+    up_command,
+)
 from rose.runtime.training.commands import train_command
 from rose.terminal import echo, echo_data, echo_error, user_errors
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
+    from rose.ledger.upkeep.jobs import Job, Settings
+
+
+def _planned(settings: Settings) -> list[Job]:
+    from rose.pricing.jobs import planned
+
+    return planned(settings)
 
 
 class _Rose(TyperGroup):
@@ -56,6 +69,7 @@ _FLEET, _COST, _LEDGER = "Fleet", "Cost", "Ledger"
 app.command("status", rich_help_panel=_FLEET)(status_command)
 app.command("train", rich_help_panel=_FLEET)(train_command)
 app.command("drain", rich_help_panel=_FLEET)(drain_command)
+app.command("reload", rich_help_panel=_FLEET)(reload_command)
 app.command("restart", rich_help_panel=_FLEET)(restart_command)
 app.command("down", rich_help_panel=_FLEET)(down_command)
 app.command("attach", rich_help_panel=_FLEET)(attach_command)
@@ -79,7 +93,7 @@ app.command("sql", rich_help_panel=_LEDGER)(sql_command)
 app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
-app.add_typer(jobs_app(planned), name="jobs", rich_help_panel=_LEDGER)
+app.add_typer(jobs_app(_planned), name="jobs", rich_help_panel=_LEDGER)
 
 
 def _show_version(wanted: bool) -> None:

@@ -26,11 +26,13 @@ class UserError(Exception):
 
 def did_you_mean(value: str, known: Collection[str]) -> str:
     """Return the end of a message on an unknown value: the nearest name, else all known names."""
+    if not known:
+        return ""
     if near := difflib.get_close_matches(value, known, n=1):
         return f"; did you mean {near[0]!r}?"
     names = sorted(known)
     more = " ..." if len(names) > _NAMES_MAX else ""
-    return f"; there is {', '.join(names[:_NAMES_MAX]) or 'none'}{more}"
+    return f"; there is {', '.join(names[:_NAMES_MAX])}{more}"
 
 
 class NotInstalledError(UserError):

@@ -251,7 +251,8 @@ class Preemption(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold(Event):
-    """Rollouts with work were refused the device for one reason, `count` times within a second."""
+    """Rollouts with work were refused the device for one reason: `count` times within a second, or once without a lease
+    for as long as turns waited."""
 
     kind: ClassVar[str] = "hold"
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
@@ -259,6 +260,7 @@ class Hold(Event):
     count: Count
     duration_ns: DurationNs
     rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
+    explanation: str | None = None  # The reason in the owner's words, without a lease.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,7 +130,7 @@ LONGEST_FIRST = (
     "dashboard/test_screens.py",
     "sql/test_queries.py",
     "pricing/spend/test_cost.py",
-    "ledger/hosts/test_door.py",
+    "ledger/hosts/test_service.py",
     "dashboard/test_login.py",
     "ledger/reading/test_query.py",
     "dashboard/test_states.py",

@@ -288,6 +288,23 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
     assert config.DOCUMENTED_TOKEN not in known + readable
 
 
+def test_a_budget_that_no_device_may_keep_is_warned_of(tmp_path):
+    """One class of requests can stop all lending, since its largest prompt must fit at all times."""
+    file = tmp_path / "fleet.toml"
+
+    def warned(prompt: int, ttft_ms: int) -> list[str]:
+        classes = f"[{{ priority = 1, ttft_budget_ms = {ttft_ms}, tpot_budget_ms = 20 }}]"
+        file.write_text(f"{MINIMAL}[serving]\nmax_prompt_tokens = {prompt}\nclasses = {classes}")
+        return config.warnings(config.load(file), file)
+
+    assert warned(128, 500) == []
+    (warning,) = warned(8192, 200)
+    for part in ("device 'a'", "8,192 tokens", "200 ms", "priority 1", "40,960 tokens of prefill a second"):
+        assert part in warning
+    file.write_text(file.read_text() + "\n[coserving]\nenabled = false")
+    assert config.warnings(config.load(file), file) == []
+
+
 def test_the_documented_token_is_that_of_the_documents():
     text = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
     assert f'token = "{config.DOCUMENTED_TOKEN}"' in text

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import traffic
 from benchmarks.ledger import hostile_made
 from rose.accept.report import Report
-from rose.ledger.hosts.door import Door, Limits
+from rose.ledger.hosts.service import LedgerService, Limits
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -52,10 +52,10 @@ def measure(report: Report, folder: Path) -> None:
 
     limits = Limits(timeout_s=timeout_s, memory_gb=MEMORY_GB, queries=_AT_ONCE, wait_s=60.0)
     reader = of_secret("hostile", "a-token-of-a-hostile-reader", ("read",))
-    with closing(Door(root, lambda _: reader, limits)) as door:
-        caller = door.caller("", "127.0.0.1:1")
+    with closing(LedgerService(root, lambda _: reader, limits)) as service:
+        caller = service.caller("", "127.0.0.1:1")
         far = _try(
-            lambda text: door.query(caller, text, 10_000, timeout_s),
+            lambda text: service.query(caller, text, 10_000, timeout_s),
             statements[_QUICK_STRIDE // 2 :: _QUICK_STRIDE] if report.quick else statements,
         )
     # The controller's access log grows, and the catalog with it; verification compares what the catalog defines.

@@ -35,7 +35,7 @@ _REASONS = {  # Reasons for refusing a device to rollouts, by the ledger's name.
     "policy": "the policy refused",
     "withheld": "withheld at random to measure the cost of lending",
 }
-_HOLDS = "device_id leased reason holds held_ns"
+_HOLDS = "device_id leased reason explanation holds held_ns"
 _TIME = "day device_id serving_ns rollout_ns train_ns sync_ns activation_ns headroom_ns idle_ns ns"
 _ENGINES = "engine_id device_id role model started_at start_ns ended_by ended_at reason"
 _SYNCS = "event_time engine_id policy_version route reason made_good_at"
@@ -162,10 +162,11 @@ def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
     with frame.errors_shown():
         rows = data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times)
         if rows.is_empty():
-            st.info("No refusal was recorded in this time: no rollout work waited, or the engines record none.")
+            st.info("No refusal was recorded in this time: no rollout waited for a device.")
             return
         source = f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work"
-        frame.table(rows.with_columns(why=pl.col("reason").replace(_REASONS)), source, name="holds")
+        why = pl.coalesce("explanation", pl.col("reason").replace(_REASONS))
+        frame.table(rows.with_columns(why=why).drop("explanation"), source, name="holds")
 
 
 def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:

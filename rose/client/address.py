@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rose.errors import UserError
 
-AWAY_S = 120.0
+AWAY_S = 300.0  # Longer than `rose down --keep-runs` and `rose up` take.
 GONE_S = 30  # A peer whose host is silent for about this long is gone. Its program may be silent for longer.
 _IDLE_S, _PROBE_S = 10, 5
 

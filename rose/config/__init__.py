@@ -505,12 +505,14 @@ def load(path: Path) -> FleetConfig:
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return warnings that other users may read a fleet file's secret. Raises OSError."""
+    """Return warnings: other users may read the file's secret; a budget may stop all lending. Raises OSError."""
     token, others = config.gateway.token, private_files.open_to_others(path)
+    demanding = list(checks.demanding(config))
     if token is None:
-        return []
+        return demanding
     known = [f"{path}: gateway.token is the one of the documentation: make your own by `openssl rand -hex 32`"]
     return [
+        *demanding,
         *(known if token == DOCUMENTED_TOKEN else []),
         *([] if others is None else [f"{path} holds gateway.token and {others}"]),
     ]

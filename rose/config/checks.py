@@ -156,3 +156,25 @@ def _check_task(config: FleetConfig) -> None:
             f"task.environment is {task!r}, and rollout.model {model!r} knows the tokens of 'frozenlake' only: name a "
             "chat model, such as 'smollm2-135m-instruct'"
         )
+
+
+#: Prefill of a small model by one CPU core, and by one GPU, in tokens per second. More is seldom met.
+_PREFILL_PER_S = {"core": 1_000, "gpu": 50_000}
+
+
+def demanding(config: FleetConfig) -> Iterator[str]:
+    """Yield a warning for each serving table whose largest prompt a device may not prefill within a TTFT budget."""
+    for device in config.device:
+        serving = config.serving_on(device)
+        name, budget_ms = f"{device.serving_table}.ttft_budget_ms", serving.ttft_budget_ms
+        for one in serving.classes:
+            if one.ttft_budget_ms < budget_ms:
+                name, budget_ms = f"ttft_budget_ms of priority {one.priority}", one.ttft_budget_ms
+        per_s = serving.max_prompt_tokens / budget_ms * 1000
+        most = _PREFILL_PER_S["core"] * len(device.cores) if device.gpu is None else _PREFILL_PER_S["gpu"]
+        if device.pool == "serving" and config.coserving.enabled and per_s > most:
+            prompt = f"{device.serving_table}.max_prompt_tokens is {serving.max_prompt_tokens:,} tokens"
+            yield (
+                f"device {device.id!r}: {prompt} and {name} {budget_ms:g} ms, which is {per_s:,.0f} tokens of prefill "
+                "a second. If serving is slower, nothing is lent: raise the budget, or lower max_prompt_tokens"
+            )

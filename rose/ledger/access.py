@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rose.events import Access
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 if TYPE_CHECKING:
+    from rose.events import Access
     from rose.ledger.writer import LedgerWriter
 
 WRITER = "access"
@@ -69,6 +69,7 @@ def statement(text: str | None) -> dict[str, Any]:
 
 def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
     # These load Arrow, which a query does while its worker starts.
+    from rose.events import Access
     from rose.ledger import verified
     from rose.ledger.writer import LedgerWriter
     from rose.terminal import echo

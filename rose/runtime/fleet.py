@@ -12,9 +12,9 @@ from typing import Literal
 import psutil
 
 from rose.clock import Anchor
-from rose.config import DeviceConfig, FleetConfig, RequestClassConfig, RolloutConfig, ServingConfig
+from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.events import Run
-from rose.runtime.coserving.agent.agent import AgentSpec, RolloutModel
+from rose.runtime.coserving.agent.agent import AgentSpec, RolloutModel, budgets
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
 from rose.runtime.engines import gpu, models
@@ -23,7 +23,6 @@ from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
 from rose.runtime.traffic.trace import fit, open_trace
 
@@ -40,10 +39,6 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available
-
-
-def _budgets(given: ServingConfig | RequestClassConfig, classes: Mapping[int, Budgets] = {}) -> Budgets:
-    return Budgets(round(given.ttft_budget_ms * 1e6), round(given.tpot_budget_ms * 1e6), classes=classes)
 
 
 def recorded_config(config: FleetConfig) -> str:
@@ -117,7 +112,7 @@ class FleetPlan:
         return AgentSpec(
             device=device,
             coserving=config.coserving,
-            budgets=_budgets(promised, {one.priority: _budgets(one) for one in promised.classes}),
+            budgets=budgets(promised),
             max_prompt_tokens=promised.max_prompt_tokens,
             run_id=self.run_id,
             anchor=self.anchor,

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from dashboard import format as words
+from rose.events import Hold
 from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
@@ -221,6 +222,16 @@ def test_serving_and_fleet_need_no_prices(
     assert "$" not in page_text(serving) + page_text(fleet)
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     assert "there is no price book" in page_text(open_page(ended, "borrowing"))
+
+
+def test_fleet_says_why_nothing_is_lent_also_without_a_lease(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    made = [kit.started(), *kit.joined(), *kit.lease_with_time(0, 10)]
+    why = "serving was at work 96% of the last minute: too little is left to lend"
+    named = {"device_id": made[-1].device_id, "reason": "serving_busy", "count": 1}
+    held = Hold(at_us=made[-1].at_us, duration_ns=9_000_000_000, explanation=why, **named)
+    kit.write(tmp_path / "ledger", [*made, held], run_id="f", writer="f")
+    shown = table(open_page(tmp_path / "ledger", "fleet"), "reason", "why")
+    assert list(shown[~shown["leased"]]["why"]) == [why]
 
 
 def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:

@@ -1,21 +1,25 @@
 """`rose jobs run | serve`: the background jobs of a ledger, by hand and for good."""
 
+from __future__ import annotations
+
 import dataclasses
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.ledger.commands import common
-from rose.ledger.upkeep.jobs import Job, Settings, due_us, history, made_us, run_job
 from rose.terminal import echo
 
-#: Makes the jobs of some settings. The command line knows jobs that the ledger does not.
-Planned = Callable[[Settings], list[Job]]
+if TYPE_CHECKING:
+    from rose.ledger.upkeep.jobs import Job, Settings
+
+    #: Makes the jobs of some settings. The command line knows jobs that the ledger does not.
+    Planned = Callable[[Settings], list[Job]]
 
 ArchiveToOption = Annotated[
     str | None, typer.Option("--archive-to", help="Where old events go: a folder or a URL such as s3://bucket/prefix.")
@@ -70,6 +74,8 @@ def run(
 
     Without a name: each job with its usual interval, how its last run ended, and when it is due.
     """
+    from rose.ledger.upkeep.jobs import run_job
+
     with common.clear_errors():
         root = common.ledger_root(ledger)
         if name is None:
@@ -89,6 +95,8 @@ def run(
 
 
 def _list(planned: Planned, root: Path, as_json: bool) -> None:
+    from rose.ledger.upkeep.jobs import Settings, due_us, history, made_us
+
     last = history(root)
     # With all settings, so that jobs which need some are listed, too.
     jobs = planned(Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path()))
@@ -166,6 +174,8 @@ def _settings(
     reports: Path | None,
     alerts: Path | None,
 ) -> Settings:
+    from rose.ledger.upkeep.jobs import Settings
+
     return Settings(
         archive_to=archive_to,
         archive_after_days=None if archive_after is None else common.seconds(archive_after) / 86_400,

@@ -1,4 +1,4 @@
-"""The client of a ledger's door: reads a ledger on another host, and sends it segments."""
+"""The client of a ledger service: reads a ledger on another host, and sends it segments."""
 
 import json
 import ssl

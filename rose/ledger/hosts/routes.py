@@ -1,4 +1,4 @@
-"""The paths of a ledger's door: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
+"""The paths of a ledger service: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rose.ledger.hosts.door import BusyError, Caller, DeniedError, Door
 from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX
+from rose.ledger.hosts.service import BusyError, Caller, DeniedError, LedgerService
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import arrow_stream
 from rose.tokens import UnknownTokenError
@@ -35,26 +35,30 @@ class Select(BaseModel):
     lossless: bool = False  # Otherwise HUGEINT, the type of a sum of integers, comes as DECIMAL(38, 0).
 
 
-def routes(door: Door) -> list[Route]:
+def routes(service: LedgerService) -> list[Route]:
     async def held(request: Request) -> Response:
-        caller = _caller(door, request)
-        return JSONResponse(await run_in_threadpool(door.held, caller, request.query_params.getlist("writer") or None))
+        caller = _caller(service, request)
+        return JSONResponse(
+            await run_in_threadpool(service.held, caller, request.query_params.getlist("writer") or None)
+        )
 
     async def receive(request: Request) -> Response:
-        caller = _caller(door, request)
+        caller = _caller(service, request)
         content = await _body(request, SEGMENT_BYTES_MAX)
-        return JSONResponse(asdict(await run_in_threadpool(door.receive, caller, request.path_params["path"], content)))
+        return JSONResponse(
+            asdict(await run_in_threadpool(service.receive, caller, request.path_params["path"], content))
+        )
 
     async def query(request: Request) -> Response:
-        caller = _caller(door, request)
+        caller = _caller(service, request)
         select = Select.model_validate_json(await _body(request, _STATEMENT_BYTES_MAX))
         table, truncated = await run_in_threadpool(
-            door.query, caller, select.sql, select.limit, select.timeout_s, lossless=select.lossless
+            service.query, caller, select.sql, select.limit, select.timeout_s, lossless=select.lossless
         )
         return Response(arrow_stream(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
 
     async def metrics(request: Request) -> Response:
-        text = await run_in_threadpool(door.metrics, _caller(door, request))
+        text = await run_in_threadpool(service.metrics, _caller(service, request))
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return [
@@ -65,9 +69,9 @@ def routes(door: Door) -> list[Route]:
     ]
 
 
-def _caller(door: Door, request: Request) -> Caller:
+def _caller(service: LedgerService, request: Request) -> Caller:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    return door.caller(secret if scheme == "Bearer" else "", ":".join(map(str, request.client or ("?",))))
+    return service.caller(secret if scheme == "Bearer" else "", ":".join(map(str, request.client or ("?",))))
 
 
 class _TooLongError(LedgerError):

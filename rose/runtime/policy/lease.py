@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Literal
 
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes
+from rose.runtime.policy.lending import Reason, at_work
 from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import ServingLoad
 
@@ -110,6 +111,8 @@ class LeaseFacts:
     memory: KvMemory
     idle_share: float
     switch_ns: int
+    serving_ns: int = 0  # Serving's work in the last `observed_ns`.
+    observed_ns: int = 0
     cut: EngineCut = EngineCut()
     withheld: bool = False
     drained: bool = False
@@ -138,27 +141,52 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
     return None
 
 
-def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
+def refusal(facts: LeaseFacts, now_ns: int) -> Reason | None:
     """Return why nothing can be granted; None if something can."""
+    rules, load = facts.rules, facts.load
     if facts.withheld:
-        return WITHHELD
-    if (fault := facts.serving_fault or facts.engine_fault) is not None:
-        return fault
+        return Reason("withheld", WITHHELD)
+    if facts.serving_fault is not None:
+        return Reason("no_serving", facts.serving_fault)
+    if facts.engine_fault is not None:
+        return Reason("engine_away", facts.engine_fault)
     if facts.engine_memory == "moving":
-        return "the rollout engine's memory is on its way to the device or from it"
-    if facts.load is None:
-        return "the serving engine has not said what it is doing"
-    if not facts.rules.guards:
-        return None
+        return Reason("activation", "the rollout engine's memory is on its way to the device or from it")
+    if load is None:
+        return Reason("no_serving", "the serving engine has not said what it is doing")
+    if rules.guards and (reason := _guarded(facts, load, now_ns)) is not None:
+        return reason
+    if not rules.borrow(BorrowCase(facts.wanted_ns, facts.idle_share, facts.switch_ns)):
+        if rules.borrow is never_borrow:
+            return Reason("policy", "the fleet file's `coserving.policy` lends nothing")
+        return Reason("serving_busy", f"{at_work(facts.serving_ns, facts.observed_ns)}: too little is left to lend")
+    if _budget_bytes(facts) <= 0:
+        return Reason("kv_memory", "serving uses its KV memory: none is left to lend")
+    return None
+
+
+def _guarded(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> Reason | None:
     share = facts.history.late_alone_share
     if share > LATE_ALONE_SHARE_MAX:
-        return (
+        return Reason(
+            "serving_late",
             f"serving alone misses its latency budgets for {share:.0%} of requests: `ttft_budget_ms` and "
-            "`tpot_budget_ms` of the fleet file set them"
+            "`tpot_budget_ms` of the fleet file set them",
         )
-    if facts.state.ended == "preempted" and not _recovered(facts, facts.load, now_ns):
-        return "serving has finished no request in time since the last lease was taken back"
+    if 0 < load.ttft_budget_ns <= (load.largest_prefill_ns or 0):  # Then the gate admits nothing.
+        return Reason(
+            "budget_unreachable",
+            f"a prompt of `max_prompt_tokens` takes serving {(load.largest_prefill_ns or 0) / 1e6:,.0f} ms, and the "
+            f"smallest `ttft_budget_ms` is {load.ttft_budget_ns / 1e6:,.0f}: raise that budget, or lower "
+            "`max_prompt_tokens`",
+        )
+    if facts.state.ended == "preempted" and not _recovered(facts, load, now_ns):
+        return Reason("serving_recovers", "serving has finished no request in time since the last lease was taken back")
     return None
+
+
+def _budget_bytes(facts: LeaseFacts) -> int:
+    return initial_budget_bytes(facts.memory if facts.rules.guards else replace(facts.memory, serving_tokens=0))
 
 
 def released(state: LeaseState, reason: str) -> Change:
@@ -187,10 +215,7 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
     if not _answer_holds(facts, now_ns) or facts.wanted_ns <= 0 or refusal(facts, now_ns) is not None:
         return None
     assert load is not None, "refused otherwise"
-    if not rules.borrow(BorrowCase(facts.wanted_ns, facts.idle_share, facts.switch_ns)):
-        return None
-    memory = facts.memory if rules.guards else replace(facts.memory, serving_tokens=0)
-    budget = full = initial_budget_bytes(memory)
+    budget = full = _budget_bytes(facts)
     # A new lease does not undo cuts after lateness or pressure.
     level = last.level if last.ended == "preempted" and rules.guards else Level.FULL
     if level is Level.SHRUNK:

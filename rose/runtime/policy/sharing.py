@@ -12,16 +12,16 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine, the time of its last switch, and since when it is not lent (0: lent, or dedicated). `model` is
-    the model it has or is changing to, since `model_since_ns`; `start_ns` is the time of its last start. It cannot
-    run the model `unstarted`."""
+    """A usable engine, the time of its last switch, and for how long it has taken no turns for want of a lease or of
+    weights. `model` is the model it has or is changing to, since `model_since_ns`; `start_ns` is the time of its last
+    start. It cannot run the model `unstarted`."""
 
     engine_id: str
     capacity: int
     run_id: str | None = None
     since_ns: int = 0
     switch_ns: int = 0
-    unlent_ns: int = 0
+    unable_ns: int = 0
     model: str | None = None
     model_since_ns: int = 0
     start_ns: int = 0
@@ -30,7 +30,7 @@ class EngineFacts:
     @property
     def away(self) -> bool:
         """Whether it does no work, for an unknown time."""
-        return self.unlent_ns >= AWAY_NS
+        return self.unable_ns >= AWAY_NS
 
 
 @dataclass(frozen=True, slots=True)

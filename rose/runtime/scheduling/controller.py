@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.engines.workers import InFlight, UnknownEngineError, Worker, WorkerTable
+from rose.runtime.scheduling.holds import LOOK_NS, Holds
 from rose.runtime.scheduling.messages import (
     CloseRun,
     Heartbeat,
@@ -29,12 +30,13 @@ from rose.runtime.scheduling.messages import (
     PreemptRequest,
     PublishVersion,
     RunEvents,
+    Terms,
 )
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
-from rose.runtime.scheduling.status import why_waiting
+from rose.runtime.scheduling.status import not_lent, why_waiting
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turn_service import TurnService
 from rose.runtime.scheduling.turns.turns import Trajectories
@@ -76,6 +78,10 @@ class Controller:
             self.runs = Runs(self.state, now_ns, models=models, fleet_run_id=fleet_run_id, origins=origins)
             self.drained = self.state.drained()
             opened.pop_all()
+        self._holds = Holds(self.recorder.note)
+        self.read_terms: Callable[[], Mapping[str, Terms]] = dict  # By device; absent: what its agent started with.
+        self._terms: Mapping[str, Terms] = {}
+        self.ray_fault: Callable[[], str | None] = lambda: None  # Why Ray does not start parts again.
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         for run_id, (completed, tokens) in self.answers.counts().items():
             self.loads[run_id] = Load(completed=completed, tokens=tokens)
@@ -105,6 +111,7 @@ class Controller:
             lambda turn: why_waiting(self, turn),
         )
         self.recorder.catch_up(self.answers.events_json())
+        self._terms = self.read_terms()
         self._passed_ns = monotonic_ns()
         self._ticking = asyncio.create_task(self._tick())
 
@@ -118,6 +125,7 @@ class Controller:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
+            self._holds.look({}, monotonic_ns())
         if self.turns is not None:
             await self.turns.close()
         if self._engines is not None:
@@ -232,6 +240,7 @@ class Controller:
             train_run_id=demand.train_run_id,
             rollout_run_ids=dict(demand.rollout_run_ids),
             models=dict(demand.models),
+            terms=demand.terms,
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
@@ -258,6 +267,7 @@ class Controller:
             train_run_id=None if trainer is None else trainer.run_id,
             rollout_run_ids=run_ids,
             models=self.assignment.models(workers),
+            terms=self._terms.get(heartbeat.device_id),
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
@@ -272,28 +282,39 @@ class Controller:
         await self._engines.take_off(worker, chosen)
         return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
-    def drain(self, device_id: str, reason: str | None) -> None:
-        """Lend nothing of the device until `undrain`, also after a restart. Raises UnknownDeviceError."""
-        self._check_device(device_id)
-        self.state.drain(device_id, reason)
-        self.drained[device_id] = reason
+    def drain(self, device_id: str | None, reason: str | None) -> list[str]:
+        """Lend nothing of the device (None: of any) until `undrain`, also after a restart; return the devices. Raises
+        UnknownDeviceError."""
+        devices = self._chosen(device_id)
+        self.state.drain(devices, reason)
+        self.drained |= dict.fromkeys(devices, reason)
         self._drains_changed()
+        return devices
 
-    def undrain(self, device_id: str) -> bool:
-        """Lend the device again; return whether it was drained. Raises UnknownDeviceError."""
-        self._check_device(device_id)
-        was_drained = device_id in self.drained
-        self.state.undrain(device_id)
-        self.drained.pop(device_id, None)
+    def undrain(self, device_id: str | None) -> list[str]:
+        """Lend the device (None: all) again; return the devices that were drained. Raises UnknownDeviceError."""
+        devices = [name for name in self._chosen(device_id) if name in self.drained]
+        self.state.undrain(devices)
+        for name in devices:
+            del self.drained[name]
         self._drains_changed()
-        return was_drained
+        return devices
+
+    def reload(self) -> None:
+        """Tell agents the settings that the fleet's memory has now."""
+        self._terms = self.read_terms()
+        self.tell()
 
     def _device_ids(self) -> set[str]:
         return self.devices.keys() | self.drained.keys() | self.devices.expected.keys()
 
-    def _check_device(self, device_id: str) -> None:
-        if device_id not in (names := self._device_ids()):
+    def _chosen(self, device_id: str | None) -> list[str]:
+        names = self._device_ids()
+        if device_id is None:
+            return sorted(names)
+        if device_id not in names:
             raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, names)}")
+        return [device_id]
 
     def _drains_changed(self) -> None:
         for worker in self.workers.values():
@@ -335,6 +356,20 @@ class Controller:
         if not len(self.queue):  # While turns wait, no engine has room. Stalled turns move once other engines are idle.
             self._take_off(self.workers.stalled(now_ns))
         self._assess(now_ns)
+        if now_ns - self._holds.looked_ns >= LOOK_NS:
+            self._look_for_holds(now_ns)
+
+    def _look_for_holds(self, now_ns: int) -> None:
+        unlent = {
+            engine_id: (worker, reason)
+            for device in (self.devices.values() if len(self.queue) else ())
+            for engine_id in device.engine_ids
+            if (worker := self.workers.get(engine_id)) is not None
+            and worker.report.borrowed
+            and worker.lease_id is None
+            and (reason := not_lent(self, device, now_ns)) is not None
+        }
+        self._holds.look(unlent, now_ns)
 
     def _assess(self, now_ns: int) -> None:
         engines_ns: dict[str, int] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rose.clock import utc_us
-from rose.runtime.scheduling.messages import Target
+from rose.runtime.scheduling.messages import Target, Terms
 
 HOLD_NS = 1_000_000_000  # An engine stays wanted this long: a trajectory's next turn comes soon.
 DEVICES_MAX = 10_000  # Devices with a remembered answer; the device that polled longest ago is forgotten first.
@@ -26,13 +26,14 @@ class Wanted:
     train_run_id: str | None = None
     rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
+    terms: Terms | None = None
 
     def differs(self, before: Wanted) -> bool:
         """Return whether to tell an agent that knows `before`: after any change, for time only if it doubled."""
         return (
             (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
-            or (self.targets, self.rollout_run_ids, self.models)
-            != (before.targets, before.rollout_run_ids, before.models)
+            or (self.targets, self.rollout_run_ids, self.models, self.terms)
+            != (before.targets, before.rollout_run_ids, before.models, before.terms)
             or self.engines_ns.keys() != before.engines_ns.keys()
             or any(value >= 2 * before.engines_ns[engine] for engine, value in self.engines_ns.items())
         )

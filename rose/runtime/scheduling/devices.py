@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rose.errors import UserError
 from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
+from rose.runtime.policy.lending import Reason
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 
 #: An offset comes from the least delayed reading. Each reading is the quickest message of a second, so that a busy
@@ -35,7 +36,9 @@ class Device:
     due_ns: int
     host: str | None = None
     host_facts: HostFacts | None = None
-    fault: str | None = None
+    fault: Reason | None = None
+    serving_ns: int = 0
+    observed_ns: int = 0
     engine_ids: tuple[str, ...] = ()
     clock_steps: int = 0
     _anchors_ns: tuple[int, int] | None = None
@@ -119,7 +122,10 @@ class Devices(dict[str, Device]):
         if (device := self.get(heartbeat.device_id)) is None:
             device = self[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
         device.heard_ns, device.due_ns = now_ns, due_ns
-        device.host, device.fault, device.host_facts = heartbeat.host, heartbeat.fault, heartbeat.host_facts
+        device.host, device.host_facts, device.fault = heartbeat.host, heartbeat.host_facts, None
+        if heartbeat.fault is not None:
+            device.fault = Reason(heartbeat.fault_name or "engine_away", heartbeat.fault)
+        device.serving_ns, device.observed_ns = heartbeat.serving_ns, heartbeat.observed_ns
         self._own(device, tuple(report.engine_id for report in heartbeat.engines))
         if heartbeat.clock is not None:
             device.read_clock(heartbeat.clock, now_ns, utc_ns)

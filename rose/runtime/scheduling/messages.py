@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from rose.config import BudgetMs, PositiveInt, RequestClassConfig
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.runtime.transfer.wire.origin_rules import shown
 
@@ -20,7 +21,7 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-_STRETCH_MAX = 1e6
+_STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
@@ -78,6 +79,9 @@ class Heartbeat(Report):
     seen: Count = 0
     hold_s: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
     fault: Failure | None = None
+    fault_name: Id | None = None  # The fault's name in the ledger.
+    serving_ns: Nanoseconds = 0  # Serving's work in the last `observed_ns`, about a minute.
+    observed_ns: Nanoseconds = 0
     host: Id | None = None
     host_facts: HostFacts | None = None
     clock: ClockReading | None = None
@@ -89,6 +93,16 @@ class Target(Report):
     url: Address
     token: Token | None = Field(default=None, repr=False)
     client_address: Name | None = None  # Address of the client that published the URL; None: unknown.
+
+
+class Terms(Report):
+    """The settings of a device that its agent takes over while it runs. `coserving` has fields of `[coserving]`."""
+
+    ttft_budget_ms: BudgetMs
+    tpot_budget_ms: BudgetMs
+    classes: Few[RequestClassConfig]
+    max_prompt_tokens: PositiveInt
+    coserving: ByName[Annotated[float, Field(ge=0, le=_DAY_S)]]
 
 
 class HeartbeatReply(Report):
@@ -104,6 +118,7 @@ class HeartbeatReply(Report):
     train_run_id: Id | None = None
     rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. An absent engine stays with its run.
     models: ByName[Address] = {}  # By engine: it starts again with this model if it has another.
+    terms: Terms | None = None  # None: those that it started with.
 
 
 class PreemptRequest(Message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.policy.lending import EngineState, LendingFacts, Reason, why_not_lent
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, Worker
@@ -31,6 +32,7 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
         "policy": controller.policy,
         "missing": missing(controller, now_ns),
         "warnings": warnings(controller),
+        "ray": controller.ray_fault(),
         "hosts": hosts(controller),
         "devices": [_device(controller, device, now_ns) for device in controller.devices.values()],
         "runs": [run_status(controller, run) for run in controller.runs if run.facts.state != "closed"],
@@ -64,7 +66,9 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
         f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers.values()):
+    # A silent agent says nothing of its engine.
+    heard = [worker for worker in controller.workers.values() if worker.overdue_ns(now_ns) <= SILENCE_MAX_NS]
+    if heard and not any(worker.facts.alive(now_ns) for worker in heard):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
     # The recorder repeats the state's own failure.
@@ -81,7 +85,8 @@ def hosts(controller: Controller) -> list[dict[str, Any]]:
 
 def warnings(controller: Controller) -> list[str]:
     late = [host for host in hosts(controller) if (host["waiting_s"] or 0) > WAITING_MAX_S]
-    return [f"host {host['host']}: {host['waits']}" for host in late]
+    ray = controller.ray_fault()
+    return [f"host {host['host']}: {host['waits']}" for host in late] + ([] if ray is None else [ray])
 
 
 def _waits(facts: HostFacts) -> str | None:
@@ -139,8 +144,9 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
         "heard_s_ago": _seconds(now_ns - device.heard_ns),
         "drained": device.device_id in controller.drained,
         "drain_reason": controller.drained.get(device.device_id),
-        "fault": device.fault,
-        "not_lent": _not_lent(controller, device, workers, now_ns),
+        "fault": None if device.fault is None else device.fault.text,
+        "not_lent": None if (reason := not_lent(controller, device, now_ns)) is None else reason.text,
+        "reason": None if reason is None else reason.name,
         "clock_offset_ns": device.clock_offset_ns,
         "clock_steps": device.clock_steps,
         "engines": [_engine(controller, worker, now_ns) for worker in workers],
@@ -171,39 +177,44 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
     }
 
 
-def _not_lent(controller: Controller, device: Device, workers: list[Worker], now_ns: int) -> str | None:
-    if device.device_id in controller.drained:
-        reason = controller.drained[device.device_id]
-        return "drained" if reason is None else f"drained: {reason}"
-    if device.fault is not None:
-        return device.fault
-    if not workers:
-        return "it has no rollout engine"
-    if now_ns - device.due_ns > SILENCE_MAX_NS:
-        return "its agent is silent"
-    reasons = [reason for worker in workers if (reason := _idle(controller, worker, now_ns)) is not None]
-    return "; ".join(reasons) if len(reasons) == len(workers) else None
+def not_lent(controller: Controller, device: Device, now_ns: int) -> Reason | None:
+    """Return why no rollout can run on a device; None if one can."""
+    workers = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
+    states = [_state(controller, worker) for worker in workers] or [None]
+    reasons = [why_not_lent(_facts(controller, device, state, now_ns)) for state in states]
+    return None if None in reasons else reasons[0]
 
 
-def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
-    report = worker.report
-    if (changes := _changes(controller, worker)) is not None:
-        return changes
-    if not report.alive or worker.suspected:
-        return report.fault or f"engine {report.engine_id} is not alive"
-    if report.failed is not None:
-        return f"engine {report.engine_id}: {report.failed}"
-    if worker.assigned != report.run_id and worker.assigned is not None:
-        return f"engine {report.engine_id} is brought to run {worker.assigned}"
-    if worker.assigned is None and report.run_id is not None:
-        return "no run wants it"
-    if report.borrowed and worker.lease_id is None:
-        return (
-            "nothing is wanted of it" if report.engine_id not in controller.wanted.engines_ns else "it has no lease yet"
-        )
-    if not report.slack_ok:
-        return "serving leaves it no slack"
-    return None
+def _facts(controller: Controller, device: Device, state: EngineState | None, now_ns: int) -> LendingFacts:
+    overdue = now_ns - device.due_ns > SILENCE_MAX_NS
+    return LendingFacts(
+        engine=state,
+        drained=device.device_id in controller.drained,
+        drain_reason=controller.drained.get(device.device_id),
+        silent_ns=now_ns - device.heard_ns if overdue else 0,
+        refused=device.fault,
+        serving_ns=device.serving_ns,
+        observed_ns=device.observed_ns,
+    )
+
+
+def _state(controller: Controller, worker: Worker) -> EngineState | None:
+    report, load = worker.report, controller.loads.get(worker.assigned or "")
+    alive = report.alive and not worker.suspected
+    return EngineState(
+        engine_id=report.engine_id,
+        borrowed=report.borrowed,
+        leased=worker.lease_id is not None,
+        works=report.slack_ok,
+        fault=None if alive else report.fault or f"engine {report.engine_id} is not alive",
+        start=_changes(controller, worker),
+        failed=report.failed,
+        run_id=worker.assigned,
+        held_run_id=report.run_id,
+        version=report.policy_version,
+        version_min=0 if load is None else load.version_min,
+        turns=len(controller.queue) if load is None else len(load.turns),
+    )
 
 
 def _seconds(ns: int | None) -> float | None:

@@ -38,7 +38,9 @@ TokenOption = Annotated[str | None, typer.Option(help="The controller's token.",
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[bool, typer.Option(help="Return when every part is at work, not before.")] = True,
+    wait: Annotated[
+        bool, typer.Option(help="Return when controller and hosts are at work; engines load longer.")
+    ] = True,
     stay: Annotated[
         bool, typer.Option("--stay", help="Stay and watch; end with an error if the fleet is lost.")
     ] = False,
@@ -50,7 +52,7 @@ def up_command(
         ),
     ] = False,
 ) -> None:
-    """Start a fleet, or find the one that runs; it goes on when this command ends, however it ends."""
+    """Start a fleet, or find the one that runs. It continues when this command ends."""
     from rose import config as configuration
     from rose.runtime.service.up import down, up
 
@@ -137,23 +139,40 @@ def status_command(
 
 
 def drain_command(
-    device: Annotated[str, typer.Argument(help="The device's id.")],
-    reason: Annotated[str | None, typer.Option(help="Why, for whoever looks.")] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Lend of it again.")] = False,
+    device: Annotated[str | None, typer.Argument(help="The device's id.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All devices of the fleet.")] = False,
+    reason: Annotated[str | None, typer.Option(help="The reason, for `rose status`.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Lend the device again.")] = False,
     config: MaybeFileOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
     """Take back what is lent of a device and lend no more; serving goes on."""
     with user_errors("stopped: the fleet goes on"):
+        if every == (device is not None):
+            raise UserError("name a device to drain, or give --all")
         if undo and reason is not None:
             raise UserError("--reason is why a device is drained: leave it out with --undo")
         controller = _find(url, token, config)
+        name = "--all" if device is None else device
         if undo:
-            echo(f"{device} is lent again" if controller.undrain(device) else f"{device} was not drained")
+            lent = controller.undrain(device)
+            echo(f"{', '.join(lent)}: lent again" if lent else f"{device or 'no device'} was not drained")
         else:
-            controller.drain(device, reason)
-            echo(f"{device} is drained; `rose drain {device} --undo` lends it again")
+            drained = controller.drain(device, reason)
+            echo(f"{', '.join(drained) or 'no device'}: drained; `rose drain {name} --undo` lends again")
+
+
+def reload_command(config: FileOption) -> None:
+    """Take over changed latency budgets and `[coserving]` settings from the fleet file, without a restart.
+
+    Type it on the first host. Settings that need a restart are refused by name, and then nothing changes."""
+    from rose import config as configuration
+    from rose.runtime.service.up import reload
+
+    with user_errors("stopped: type `rose reload` again"):
+        changes = reload(configuration.load(config), progress(err=True))
+        echo(*(changes or ["the fleet has these settings already"]))
 
 
 def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:

@@ -17,8 +17,8 @@ from rich.table import Table
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.errors import DeploymentError
-from rose.runtime.policy.credit import STRETCH_MAX
 from rose.runtime.service import local_ray, memory, places
+from rose.runtime.service.fabric import listens
 from rose.terminal import styled
 
 _TIMEOUT_S = 10.0
@@ -37,11 +37,18 @@ class ControllerClient:
         status: dict[str, Any] = self._call("/status")
         return status
 
-    def drain(self, device_id: str, reason: str | None) -> None:
-        self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/drain", {"reason": reason} if reason else {})
+    def drain(self, device_id: str | None, reason: str | None) -> list[str]:
+        """Drain a device (None: all); return the devices."""
+        drained: list[str] = self._call(f"{_path(device_id)}/drain", {"reason": reason} if reason else {})["drained"]
+        return drained
 
-    def undrain(self, device_id: str) -> bool:
-        return bool(self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})["was_drained"])
+    def undrain(self, device_id: str | None) -> list[str]:
+        """Lend a device (None: all) again; return the devices that were drained."""
+        undrained: list[str] = self._call(f"{_path(device_id)}/undrain", {})["undrained"]
+        return undrained
+
+    def reload(self) -> None:
+        self._call("/devices/reload", {})
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -67,6 +74,10 @@ class ControllerClient:
             raise DeploymentError(
                 f"no controller answers at {self.url} ({reason}): correct the URL, or start the fleet with `rose up`"
             ) from None
+
+
+def _path(device_id: str | None) -> str:
+    return "/devices" if device_id is None else f"/devices/{urllib.parse.quote(device_id, safe='')}"
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
@@ -99,11 +110,19 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
 
 
 def _doing(folder: Path) -> str | None:
-    if local_ray.find(folder) is None:
-        return None
-    if (remembered := memory.read(folder)) is not None and remembered.ending:
+    """Return what a fleet without a controller does, or what it lacks; None if that is not known."""
+    remembered, lacking = memory.read(folder), local_ray.ended(folder)
+    if remembered is not None and remembered.ending and not lacking:
         return f"fleet {folder.name!r} is being put down: `rose up` waits for its end, and starts it again"
-    return f"fleet {folder.name!r} is being started: `rose up` shows how far it is"
+    if not lacking:
+        return f"fleet {folder.name!r} is being started: `rose up` shows how far it is"
+    if remembered is None or remembered.kept or remembered.ending:
+        return None
+    if not remembered.ray_address:
+        return f"Ray's {' and '.join(lacking)} ended on this host: `rose up` starts Ray and the controller again"
+    if not listens(remembered.ray_address):
+        return f"Ray's GCS at {remembered.ray_address} does not answer: start Ray's head again, then type `rose up`"
+    return None
 
 
 def status_view(status: dict[str, Any], url: str) -> RenderableType:
@@ -112,6 +131,8 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
     title = f"fleet run {status['fleet_run_id'] or '?'}   {named}   {url}"
     parts: list[RenderableType] = [styled(title, "bold")]
     parts += [styled(f"missing: {reason}", "yellow") for reason in status["missing"]]
+    if (ray := status.get("ray")) is not None:
+        parts.append(styled(ray, "red"))
     waits = [host for host in status.get("hosts", []) if host["waits"] is not None]
     parts += [styled(f"host {host['host']}: {host['waits']}", "yellow") for host in waits]
     several = ("model",) if len(models) > 1 else ()
@@ -191,6 +212,8 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
     """Describe a rollout engine beside serving's live requests, and how much it delays them; None without one."""
     if beside is None or not (beside["share"] or beside["held_by"]):
         return None
+    from rose.runtime.policy.credit import STRETCH_MAX
+
     text = f"busy, lends {beside['share']:.0%} beside live requests, TPOT +{beside['stretch'] - 1:.0%}"
     if beside["stretch_max"] < STRETCH_MAX:
         text += f" of allowed {beside['stretch_max'] - 1:.0%}"

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.engines import models
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
-from rose.runtime.service import places, process
+from rose.runtime.scheduling.messages import Terms
+from rose.runtime.service import memory, places, process
+from rose.runtime.service.fabric import GcsWatch
 from rose.runtime.service.process import STOPPING, Report, log_to
 from rose.tokens import of_secret
 
@@ -72,12 +75,29 @@ class ControllerActor:
         except OSError as error:
             self._say(f"keeps the cores and the niceness that Ray gave it: {error}")
 
+    def _terms(self) -> dict[str, Terms]:
+        """Return what the fleet's memory has now: a reload is newer than the plan, which Ray gives every restart."""
+        config = None
+        try:
+            if (remembered := memory.read(self._plan.state.parent)) is not None:
+                config = memory.recorded(remembered)
+        except memory.MemoryUnreadableError as error:
+            self._say(f"goes by the settings that the fleet started with: {error}")
+        return memory.terms(config or self._plan.config)
+
+    def _ray_fault(self) -> Callable[[], str | None]:
+        import ray
+
+        if not ray.is_initialized():  # A test without Ray.
+            return lambda: None
+        return GcsWatch(ray.get_runtime_context().gcs_address, self._plan.host or "this host").fault
+
     async def _run(self) -> None:
         from rose.runtime.scheduling.gateway import Gateway
 
         plan = self._plan
         self._give_way()
-        config = plan.config.gateway
+        config, ray_fault = plan.config.gateway, self._ray_fault()
         while not self._ending.is_set():
             gateway: Gateway | None = None
             writer: LedgerWriter | None = None
@@ -103,6 +123,8 @@ class ControllerActor:
                     origins=places.origin_rules(plan.config),
                     checkpoint=self._checkpoint,
                 )
+                gateway.controller.ray_fault = ray_fault
+                gateway.controller.read_terms = self._terms
                 await gateway.start()
                 # Turns create few cycles, yet with Python's thresholds garbage collection takes a tenth of each turn.
                 gc.freeze()

@@ -126,6 +126,31 @@ def listens(address: str) -> bool:
     return True
 
 
+class GcsWatch:
+    """Looks in a thread whether Ray's GCS answers, on which every start of a dead part depends."""
+
+    def __init__(self, address: str, host: str, look_s: float = 2.0) -> None:
+        self._address, self._host, self._look_s = address, host, look_s
+        self._since: str | None = None
+        threading.Thread(target=self._watch, name="gcs", daemon=True).start()
+
+    def fault(self) -> str | None:
+        if (since := self._since) is None:
+            return None
+        return (
+            f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC: lending continues, but no "
+            "part that dies is started again. `rose up` starts Ray again; a Ray of your own you start first"
+        )
+
+    def _watch(self) -> None:
+        while True:
+            if listens(self._address):
+                self._since = None
+            elif self._since is None:
+                self._since = time.strftime("%H:%M:%S", time.gmtime())
+            time.sleep(self._look_s)
+
+
 def _wait_listening(address: str) -> None:
     """Raises UserError for a malformed address, DeploymentError if nothing listens there."""
     if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:

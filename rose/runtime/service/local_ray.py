@@ -36,12 +36,11 @@ ENVIRONMENT = {
 def start(folder: Path) -> str:
     """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError with its output, FolderError."""
     places.make_state(folder)
-    stop(folder)  # A remaining Ray uses the folder that is deleted below.
+    stop(folder)
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
     private_files.make_linked(folder / _LINK, Path("/tmp"), "rose-ray-")  # Socket paths have at most 107 characters.
     temporary = _temporary(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
     command = [
         str(Path(sys.executable).with_name("ray")),
         "start",
@@ -86,13 +85,19 @@ def find(folder: Path) -> str | None:
         address: str = json.loads((folder / _RECORD).read_text())["address"]
     except (OSError, ValueError, KeyError):
         return None
-    if not {"gcs_server", "raylet"} <= {_name(process) for process in _processes(folder)}:
+    if ended(folder):
         return None
     use_token(folder)
     return address
 
 
+def ended(folder: Path) -> list[str]:
+    """Return Ray's servers that do not run here."""
+    return sorted({"gcs_server", "raylet"} - {_name(process) for process in _processes(folder)})
+
+
 def stop(folder: Path) -> None:
+    """End the Ray of `folder`, and remove its sockets and logs."""
     processes = _processes(folder)
     for process in list(processes):
         with suppress(psutil.Error):
@@ -105,6 +110,8 @@ def stop(folder: Path) -> None:
         with suppress(psutil.Error):
             process.kill()
     (folder / _RECORD).unlink(missing_ok=True)
+    if private_files.is_private(home := (folder / _LINK).resolve()):
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def use_token(folder: Path) -> None:

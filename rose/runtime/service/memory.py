@@ -1,5 +1,7 @@
 """State that a fleet keeps between starts, in one file of its state folder."""
 
+from __future__ import annotations
+
 import fcntl
 import json
 import secrets
@@ -8,12 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rose import private_files
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.service.places import hosts_by_device, make_state, state_folder
+
+if TYPE_CHECKING:
+    from rose.runtime.scheduling.messages import Terms
 
 FILE = "fleet.json"  # In a fleet's state folder, on its first host.
 
@@ -154,6 +159,76 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
                 "host knows its own leases alone, and would give out names of theirs. Give it another id, or put that "
                 "back; or start the fleet with the old file and end the run by `rose down`"
             )
+
+
+#: What agents take over as they run, by table. Windows of withheld leases are drawn before they begin. `headroom` and
+#: `compute_share` size a GPU's engines at their start, and other settings decide what is started.
+_TAKEN_OVER = {
+    "serving": ("ttft_budget_ms", "tpot_budget_ms", "classes", "max_prompt_tokens"),
+    "coserving": ("high_watermark", "lease_ttl_s", "heartbeat_s", "regret_share", "stretch", "slack_share"),
+}
+
+
+def recorded(remembered: Remembered) -> FleetConfig | None:
+    """Return the fleet file that the fleet run goes by; None if this version cannot read it."""
+    try:
+        file = json.loads(remembered.config_json)
+        file["gateway"]["token"] = remembered.gateway_token
+        return FleetConfig.model_validate(file)
+    except (ValueError, KeyError):
+        return None
+
+
+def changes(before: FleetConfig, now: FleetConfig) -> list[str]:
+    """Return the changed settings, each with its values. Raises UserError if one needs a restart."""
+    old, new = _settings(before), _settings(now)
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if fixed := [name for name in changed if not _is_taken_over(name)]:
+        named = (_difference(name, old.get(name), new.get(name)) for name in fixed)
+        raise UserError(
+            f"these settings change with a restart only, and nothing was changed: {'; '.join(named)}. Type `rose down "
+            "--keep-runs` and `rose up`, or restore them"
+        )
+    return [f"{name}: {old[name]!r} -> {new[name]!r}" for name in changed]
+
+
+def terms(config: FleetConfig) -> dict[str, Terms]:
+    """Return by serving device what its agent takes over."""
+    from rose.runtime.scheduling.messages import Terms
+
+    coserving = config.coserving.model_dump(include=set(_TAKEN_OVER["coserving"]))
+    return {
+        device.id: Terms(
+            **{name: getattr(config.serving_on(device), name) for name in _TAKEN_OVER["serving"]}, coserving=coserving
+        )
+        for device in config.device
+        if device.pool == "serving"
+    }
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Return a setting's name, and its values if they are numbers: texts may hold a secret."""
+    numbers = isinstance(before, int | float) and isinstance(now, int | float)
+    return f"{name} is {now}, and the fleet has {before}" if numbers else name
+
+
+def _is_taken_over(name: str) -> bool:
+    table, _, field = name.rpartition(".")
+    table = "serving" if table.startswith("serving_models.") else table
+    return field in _TAKEN_OVER.get(table, ())
+
+
+def _settings(config: FleetConfig) -> dict[str, Any]:
+    """Return the settings by path, such as `serving.ttft_budget_ms`."""
+    found: dict[str, Any] = {}
+    left = list(config.model_dump(mode="json").items())
+    while left:
+        name, value = left.pop(0)
+        if isinstance(value, dict):
+            left += [(f"{name}.{field}", inner) for field, inner in value.items()]
+        else:
+            found[name] = value
+    return found
 
 
 def _models(config: dict[str, Any]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order. Ray
 restarts dead parts. The fleet's memory has the work of a killed command, and the next command completes it."""
 
-import json
 import secrets
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import fleet_event, writer_name
 from rose.runtime.scheduling.runs.recorder import close_runs, record_due
 from rose.runtime.service import local_ray, memory, places, process
+from rose.runtime.service.console import find
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError, listens
 from rose.runtime.service.host import HostActor
@@ -208,14 +208,14 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
         _check_first_host(config, fabric)
         if remembered is not None and remembered.ending:
             say(f"fleet {config.name!r} was being put down: that is completed first")
-            Fleet(_recorded(remembered) or config, fabric, remembered, say).end(keep_runs=False)
+            Fleet(memory.recorded(remembered) or config, fabric, remembered, say).end(keep_runs=False)
             remembered = fleet_memory.read()
         runs = remembered is not None and any(fabric.find(name) is not None for name in _names(config, remembered))
         if remembered is not None and runs:
             say(f"fleet {config.name!r} runs: what is well is left as it is")
-            recorded = _recorded(remembered) or config
+            recorded = memory.recorded(remembered) or config
             if recorded.model_dump_json() != config.model_dump_json():
-                say("its fleet file has changed since: `rose down --keep-runs` and up again makes that hold")
+                say("its fleet file has changed since: `rose reload` takes that over, or says what needs a restart")
             fleet = Fleet(recorded, fabric, remembered, say, make_host)
         else:
             fleet = Fleet(config, fabric, _begin(config, fabric), say, make_host)
@@ -237,7 +237,7 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
                 found = [name for name in _names(config, remembered) if fabric.find(name) is not None]
                 if ran := bool(found) or (remembered is not None and bool(remembered.ending)):
                     known = remembered or Remembered(run_id="")
-                    Fleet(_recorded(known) or config, fabric, known, say).end(keep_runs=keep_runs)
+                    Fleet(memory.recorded(known) or config, fabric, known, say).end(keep_runs=keep_runs)
             finally:
                 fabric.leave()
         local_ray.stop(fleet_memory.folder)
@@ -260,7 +260,7 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
         raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it, on its first host")
     fabric = _join(config, address, say)
     try:
-        fleet = Fleet(_recorded(remembered) or config, fabric, remembered, say)
+        fleet = Fleet(memory.recorded(remembered) or config, fabric, remembered, say)
         # A host may be named `controller`.
         part = host_part(name) if name in hosts else name
         with fleet_memory.alone(say):
@@ -279,6 +279,31 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
         fleet.wait_ready(say, part=part)
     finally:
         fabric.leave()
+
+
+def reload(config: FleetConfig, say: Say) -> list[str]:
+    """Have the running fleet take over changed settings, once they are on record; return the changes. Raises
+    UserError, also for settings that need a restart."""
+    fleet_memory = FleetMemory(config)
+    with fleet_memory.alone(say):
+        remembered = fleet_memory.read()
+        if remembered is None or remembered.kept or remembered.ending:
+            raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it, with this file")
+        before = memory.recorded(remembered)
+        if before is None:
+            raise DeploymentError("another version of ROSE started this fleet: `rose down --keep-runs` and `rose up`")
+        changes = memory.changes(before, config)
+        if changes:
+            with _writer(config, remembered.run_id) as writer:
+                writer.record(fleet_event(config, "started", f"took over {'; '.join(changes)}"))
+            remembered.config_json = _without_token(config)
+            fleet_memory.write(remembered)
+    find(None, None, config).reload()
+    return changes
+
+
+def _without_token(config: FleetConfig) -> str:
+    return config.model_dump_json(exclude={"gateway": {"token"}})
 
 
 def host_part(host: str) -> str:
@@ -304,7 +329,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
         remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in hosts[1:]}
         fleet_memory.write(remembered)
         with _writer(config, remembered.run_id) as writer:
-            config_json = config.model_dump_json(exclude={"gateway": {"token"}})
+            config_json = _without_token(config)
             if not remembered.recorded or config_json != remembered.config_json:
                 reason = "goes on with a changed fleet file" if remembered.recorded else None
                 writer.record(fleet_event(config, "started", reason))
@@ -318,15 +343,6 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
 def _writer(config: FleetConfig, run_id: str) -> LedgerWriter:
     name = writer_name(places.hosts(config)[0].name if config.hosts else config.host, "deployment")
     return LedgerWriter.open(places.make_ledger(config), name, run_id)
-
-
-def _recorded(remembered: Remembered) -> FleetConfig | None:
-    try:
-        file = json.loads(remembered.config_json)
-        file["gateway"]["token"] = remembered.gateway_token
-        return FleetConfig.model_validate(file)
-    except (ValueError, KeyError):
-        return None
 
 
 def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:

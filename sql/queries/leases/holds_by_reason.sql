@@ -1,16 +1,18 @@
--- For the infra lead: what kept rollouts from devices that were lent to them, and for how long?
+-- For the infra lead: what kept rollouts from serving devices, and for how long?
 --
 -- since (TIMESTAMP): only refusals at or after this time, UTC.
 -- until (TIMESTAMP): only refusals before this time, UTC.
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- The longest first. `leased` tells refusals under a lease from those without one; `held_share` is of all time that the
--- device's rollouts were held. Refusals while serving worked count, so it is more than the device's headroom.
+-- The longest first. `explanation` is the newest of a reason without a lease. `leased` tells refusals under a lease
+-- from those without one; `held_share` is of all time that the device's rollouts were held. Refusals while serving
+-- worked count, so it is more than the device's headroom.
 WITH held AS (
     SELECT
         provenance, run_id, device_id, lease_id IS NOT NULL AS leased, reason,
-        sum(count)::BIGINT AS holds, sum(duration_ns)::BIGINT AS held_ns
+        sum(count)::BIGINT AS holds, sum(duration_ns)::BIGINT AS held_ns,
+        arg_max(explanation, event_time) AS explanation
     FROM hold
     WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
       AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)

@@ -1,4 +1,4 @@
-"""A ledger's door on a port of its own; in a fleet the controller has it."""
+"""A ledger service on a port of its own; in a fleet the controller has it."""
 
 import asyncio
 import socket
@@ -11,8 +11,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from rose import tokens
-from rose.ledger.hosts.door import Door, Limits
 from rose.ledger.hosts.routes import routes
+from rose.ledger.hosts.service import LedgerService, Limits
 
 __all__ = ["Limits", "serve"]
 
@@ -29,9 +29,9 @@ def serve(root, port=0, *, token=None, tokens_file=None, limits=None):
     else:
         anyone = tokens.of_secret("anyone", "", ("admin",), ("*",))
         find = lambda _: anyone  # noqa: E731
-    door = Door(Path(root), find, limits)
+    service = LedgerService(Path(root), find, limits)
     listening = socket.create_server(("127.0.0.1", port))
-    application = Starlette(routes=routes(door))
+    application = Starlette(routes=routes(service))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
@@ -41,7 +41,7 @@ def serve(root, port=0, *, token=None, tokens_file=None, limits=None):
         server.should_exit = True
         thread.join()
         listening.close()
-        door.close()
+        service.close()
 
 
 def main():

@@ -15,7 +15,7 @@ class ScriptedGateway:
         self.preempted: list[PreemptRequest] = []
         self._changed = threading.Condition()
         self._seq, self._wanted, self._step, self._targets = 1, {}, None, {}
-        self.drained, self.train_run_id, self.rollout_run_ids, self.models = False, None, {}, {}
+        self.drained, self.train_run_id, self.rollout_run_ids, self.models, self.terms = False, None, {}, {}, None
         gateway = self
 
         class Handler(JsonHandler):
@@ -66,6 +66,7 @@ class ScriptedGateway:
                 train_run_id=self.train_run_id,
                 rollout_run_ids=self.rollout_run_ids,
                 models=self.models,
+                terms=self.terms,
             )
 
     def preempt(self, request):

@@ -1,24 +1,41 @@
 """Two real engines on one core: serving, with SGLang's overlapped loop and never without a request, and rollouts."""
 
 import dataclasses
+import functools
+import json
 import os
+import re
 import threading
 import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from rose.clock import monotonic_ns
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import Field, Party, Span
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.service.console import ControllerClient
+from tests import programs
+from tests.ledger.conftest import ask
 from tests.runtime.conftest import until
+from tests.runtime.coserving.agent_of_engine import agent_spec
+from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 from tests.runtime.engines.test_sglang import FOREVER_NS, MEMORY, generate, make_spec
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN
 
 pytestmark = pytest.mark.live
+
+JSON = {"Content-Type": "application/json"}
 
 #: No engine keeps the TPOT budget of priority 1.
 BUDGETS = Budgets(ttft_ns=4_000_000_000, tpot_ns=400_000_000, classes={1: Budgets(ttft_ns=4_000_000_000, tpot_ns=1)})
@@ -171,3 +188,53 @@ def test_serving_goes_on_when_rollouts_are_killed_in_the_middle_of_a_credit(busy
     finished = page.serving_load().finished
     until(lambda: page.serving_load().finished >= finished + 2 * LIVE)
     assert page.serving_load().late_by_lending == 0
+
+
+def test_an_owner_reads_how_busy_serving_was_while_turns_wait(engines, tmp_path):
+    """All the way: a real engine, an agent on its page, the controller's status, and the ledger without any lease."""
+    page, serving, rollouts = engines
+    rollouts.kill()
+    page.close()  # For its agent.
+    users = [Loop(serving, 150 + 40 * number, (number, 2, 3)) for number in range(LIVE)]
+    port, ledger = free_port(), tmp_path / "ledger"
+    url = f"http://127.0.0.1:{port}"
+
+    def call(path, body, method="POST"):
+        request = urllib.request.Request(url + path, json.dumps(body).encode(), JSON, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)
+
+    def device():
+        return next(iter(ControllerClient(url).status()["devices"]), {"reason": None, "not_lent": ""})
+
+    spec = agent_spec(tmp_path, url, stand_in_spec(tmp_path))
+    spec = dataclasses.replace(spec, page=page.path, agent_token=AGENT_TOKEN)
+    with ExitStack() as running:
+        writer, events = (running.enter_context(LedgerWriter.open(ledger, name, "fleet")) for name in ("c", "a"))
+        make = functools.partial(Gateway, "127.0.0.1", port, agent_token=AGENT_TOKEN, writer=writer)
+        running.enter_context(programs.in_thread(make))
+        agent = DeviceAgent(spec, events.record, make_engine=StandInEngine)
+        agent.start()
+        running.callback(agent.stop)
+        run_id = call("/runs", {"name": "grpo", "model": "stand-in"})["run_id"]
+        call(f"/runs/{run_id}/versions", {"fence": 1, "version": 0, "url": f"http://127.0.0.1:{free_port()}"})
+        turn = {"input_ids": [1], "sampling_params": {"max_new_tokens": 4}}
+        waiting = threading.Thread(target=lambda: suppressed(call, f"/runs/{run_id}/generate", turn))
+        waiting.start()
+        until(lambda: device()["reason"] == "sync_failed" and "serving was at work" in device()["not_lent"])
+        assert int(re.search(r"at work (\d+)%", device()["not_lent"])[1]) >= 50
+        time.sleep(1.2)  # The controller looks once a second.
+        call(f"/runs/{run_id}", {"fence": 1}, "DELETE")
+        waiting.join(60)
+        for user in users:
+            user.stopping = True
+    assert ask(ledger, "SELECT count(*) FROM lease") == [(0,)]
+    held = ask(ledger, "SELECT explanation FROM hold WHERE lease_id IS NULL AND reason = 'sync_failed'")
+    assert any("serving was at work" in explanation for (explanation,) in held)
+    for user in users:
+        user.join(60)
+
+
+def suppressed(act, *arguments):
+    with suppress(urllib.error.HTTPError):  # Its run is closed.
+        act(*arguments)

@@ -102,10 +102,8 @@ def test_an_answer_lends_for_no_longer_than_it_holds():
 def test_what_serving_misses_by_itself_lets_nothing_new_be_granted():
     history = ServingHistory().observe(IDLE, 0).observe(replace(IDLE, finished=100, late_alone=37), 1)
     assert next_change(facts(history=history), 1000) is None
-    assert refusal(facts(history=history), 1000) == (
-        "serving alone misses its latency budgets for 37% of requests: `ttft_budget_ms` and "
-        "`tpot_budget_ms` of the fleet file set them"
-    )
+    reason = refusal(facts(history=history), 1000)
+    assert (reason.name, "37%" in reason.text, "`ttft_budget_ms`" in reason.text) == ("serving_late", True, True)
     assert next_change(facts(granted(), history=history), 1000) is None, "and takes nothing back"
     few = ServingHistory().observe(IDLE, 0).observe(replace(IDLE, finished=100, late_alone=5), 1)
     assert refusal(facts(history=few), 1000) is None
@@ -123,7 +121,7 @@ def test_a_lease_ends_where_leases_are_withheld_and_none_is_granted_before_that_
     change = next_change(facts(granted(), withheld=True), 1000)
     assert (change.action, change.reason, change.state.ended) == ("release", WITHHELD, "released")
     assert next_change(facts(change.state, withheld=True), 1000) is None
-    assert refusal(facts(change.state, withheld=True), 1000) == WITHHELD
+    assert refusal(facts(change.state, withheld=True), 1000).name == "withheld"
     assert next_change(facts(change.state), 1000).action == "grant"
 
 
@@ -208,7 +206,7 @@ def test_after_a_revocation_a_request_in_time_or_a_term_of_idleness_lends_again(
     load = late(3)
     busy = ServingHistory(idle_since_ns=None)
     assert next_change(facts(state, load=load, history=busy), 1000) is None
-    assert "in time since" in refusal(facts(state, load=load, history=busy), 1000)
+    assert refusal(facts(state, load=load, history=busy), 1000).name == "serving_recovers"
     also_late = replace(load, finished=load.finished + 1, late_by_lending=4)
     assert next_change(facts(state, load=also_late, history=busy), 1000) is None
     in_time = replace(load, finished=load.finished + 1)
@@ -358,4 +356,31 @@ def test_an_engine_without_its_memory_is_lent_to_but_not_while_that_moves():
     assert granted(engine_memory="away").in_force
     moving = facts(engine_memory="moving")
     assert next_change(moving, 1000) is None
-    assert "on its way" in refusal(moving, 1000)
+    assert refusal(moving, 1000).name == "activation"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "part"),
+    [
+        ({"serving_fault": "none is attached"}, "no_serving", "none is attached"),
+        ({"engine_fault": "it starts"}, "engine_away", "it starts"),
+        ({"load": None}, "no_serving", "has not said"),
+        ({"memory": replace(MEMORY, serving_tokens=400)}, "kv_memory", "KV memory"),
+        (
+            {"idle_share": 0.0, "serving_ns": 57_600_000_000, "observed_ns": 60_000_000_000},
+            "serving_busy",
+            "serving was at work 96% of the last minute",
+        ),
+        ({"rules": replace(RULES, borrow=POLICIES["solo"].borrow)}, "policy", "`coserving.policy`"),
+        (
+            {"load": replace(IDLE, largest_prefill_ns=612_000_000, ttft_budget_ns=500_000_000)},
+            "budget_unreachable",
+            "takes serving 612 ms, and the smallest `ttft_budget_ms` is 500",
+        ),
+    ],
+)
+def test_whatever_keeps_a_lease_from_being_granted_has_a_name_and_a_text(changes, name, part):
+    refused = facts(**changes)
+    assert next_change(refused, 1000) is None
+    reason = refusal(refused, 1000)
+    assert (reason.name, part in reason.text) == (name, True)

@@ -44,7 +44,7 @@ engines = st.lists(
         run_id=st.sampled_from([None, "gone", *NAMES]),
         since_ns=st.integers(NOW - 3 * HOLD_MIN_NS, NOW),
         switch_ns=st.integers(0, HOLD_MIN_NS // 4),
-        unlent_ns=st.sampled_from([0, AWAY_NS]),
+        unable_ns=st.sampled_from([0, AWAY_NS]),
         model=MODELS,
         model_since_ns=st.integers(NOW - 30 * HOLD_MIN_NS, NOW),
         start_ns=st.integers(0, 2 * HOLD_MIN_NS),
@@ -160,7 +160,7 @@ def test_a_run_without_turns_keeps_its_engines_until_somebody_wants_them():
 
 
 def test_a_run_that_has_only_an_engine_that_is_not_lent_gets_its_turn_at_one_that_works():
-    table = {"works": EngineFacts("works", 4), "away": EngineFacts("away", 4, unlent_ns=AWAY_NS)}
+    table = {"works": EngineFacts("works", 4), "away": EngineFacts("away", 4, unable_ns=AWAY_NS)}
     served: dict[str, float] = {}
     worked = dict.fromkeys("ab", 0)
     for number in range(100):
@@ -176,15 +176,15 @@ def test_a_run_that_has_only_an_engine_that_is_not_lent_gets_its_turn_at_one_tha
 
 
 def test_a_higher_priority_gets_the_engine_that_works():
-    table = [EngineFacts("away", 4, unlent_ns=AWAY_NS), EngineFacts("works", 4, "low")]
+    table = [EngineFacts("away", 4, unable_ns=AWAY_NS), EngineFacts("works", 4, "low")]
     chosen = assign(table, [RunFacts("low", 4), RunFacts("high", 4, priority=1)], NOW)
     assert chosen == {"works": "high", "away": "low"}
-    held = [EngineFacts("away", 4, "high", NOW, unlent_ns=AWAY_NS), EngineFacts("works", 4, "low")]
+    held = [EngineFacts("away", 4, "high", NOW, unable_ns=AWAY_NS), EngineFacts("works", 4, "low")]
     assert assign(held, [RunFacts("low", 4), RunFacts("high", 4, priority=1)], NOW)["works"] == "high"
 
 
 def test_an_engine_between_two_leases_is_not_away():
-    table = [EngineFacts("e0", 4, "a", unlent_ns=AWAY_NS - 1), EngineFacts("e1", 4, "b")]
+    table = [EngineFacts("e0", 4, "a", unable_ns=AWAY_NS - 1), EngineFacts("e1", 4, "b")]
     assert assign(table, [RunFacts("a", 4), RunFacts("b", 4)], NOW) == {"e0": "a", "e1": "b"}
     assert assign(table, [RunFacts("a", 4), RunFacts("b", 4, served=100)], NOW) == {"e0": "a", "e1": "b"}
 

@@ -76,7 +76,7 @@ def test_a_clock_is_told_of_once_and_again_when_it_was_set_or_has_moved():
 def test_a_device_without_a_clock_reading_has_no_offset_and_a_silent_one_is_forgotten():
     devices = Devices()
     device = devices.hear(Heartbeat(device_id="d", engines=[], fault="no page", hold_s=1.0), 0, 0)
-    assert (device.clock_offset_ns, device.fault, device.clock_news()) == (None, "no page", None)
+    assert (device.clock_offset_ns, device.fault.text, device.clock_news()) == (None, "no page", None)
     devices.forget(FORGET_NS)
     assert "d" in devices
     devices.forget(FORGET_NS + 1_000_000_001)

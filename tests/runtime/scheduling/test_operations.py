@@ -5,8 +5,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import CloseRun
+from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import (
     SERVERS,
     beat,
@@ -40,8 +42,14 @@ async def test_readiness_says_what_is_missing(monkeypatch):
         status, answer = await call(session, "GET", "/readiness")
         assert status == 503
         assert any("not heard of" in reason for reason in answer["missing"])
-        assert "no rollout engine is alive" in answer["missing"]
+        assert not any("engine" in reason for reason in answer["missing"]), "its engine may be well"
         assert (await call(session, "GET", "/health"))[0] == 200
+
+
+async def test_readiness_names_dead_engines():
+    async with gateway() as (session, _):
+        await beat(session, report("http://x", alive=False), device_id="device-of-e0")
+        assert (await call(session, "GET", "/readiness"))[1]["missing"] == ["no rollout engine is alive"]
 
 
 async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
@@ -50,7 +58,7 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         await until(lambda: any(agent.engine.running for agent in agents))
         (busy,) = [agent for agent in agents if agent.engine.running]
         path = f"/devices/{busy.device_id}"
-        assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {})
+        assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {"drained": [busy.device_id]})
         status, answer = await turn
         first, second = answer["meta_info"]["rose"]["attempts"]
         assert (status, first["device_id"], first["outcome"]) == (200, busy.device_id, "preempted")
@@ -66,36 +74,79 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         assert (await post(session, f"{path}/undrain", None))[0] == 200
         _, shown = await call(session, "GET", "/status")
         assert not any(device["drained"] for device in shown["devices"])
+        both = {"device-of-e0", "device-of-e1"}
+        assert set((await post(session, "/devices/drain", {}))[1]["drained"]) == both
+        await until(lambda: all(worker.drained for worker in SERVERS[0].controller.workers.values()))
+        assert set((await post(session, "/devices/undrain", None))[1]["undrained"]) == both
+        assert (await post(session, "/devices/undrain", None)) == (200, {"undrained": []})
         status, answer = await post(session, "/devices/gpu-9/drain", {})
         assert (status, "'gpu-9'" in answer["error"]["message"]) == (404, True)
 
 
+BUSY = {"serving_ns": 57_600_000_000, "observed_ns": 60_000_000_000}
 NOT_LENT = [
-    ({}, {"fault": "the page is gone"}, "the page is gone"),
-    ({"alive": False}, {}, "engine e1 is not alive"),
-    ({"alive": False, "fault": "the rollout engine is being started"}, {}, "the rollout engine is being started"),
-    ({"failed": "no route to http://store"}, {}, "engine e3: no route to http://store"),
-    ({"borrowed": True}, {}, "nothing is wanted of it"),
-    ({"borrowed": True, "lease_id": "L", "lease_left_ns": 10**10, "slack_ok": False}, {}, "serving leaves it no slack"),
-    ({"run_id": "closed-run"}, {}, "no run wants it"),
-    (None, {}, "it has no rollout engine"),
+    ({}, {"fault": "serving is late", "fault_name": "serving_late"}, "serving_late", "serving is late"),
+    ({}, {"fault": "the page is gone"}, "engine_away", "the page is gone"),
+    ({"alive": False}, {}, "engine_away", "engine e2 is not alive"),
+    ({"alive": False, "fault": "it is being started"}, {}, "engine_away", "it is being started"),
+    ({"failed": "no route to http://store"}, {}, "sync_failed", "no route to http://store"),
+    ({"borrowed": True}, {}, "no_demand", "no run"),
+    ({"borrowed": True, "run_id": "closed-run"}, {}, "no_demand", "no run"),
+    (None, {}, "no_engine", "rollout engine"),
 ]
 
 
 async def test_status_says_why_nothing_is_lent():
     async with gateway() as (session, _):
-        for number, (changes, fields, _) in enumerate(NOT_LENT):
+        for number, (changes, fields, *_) in enumerate(NOT_LENT):
             reports = [] if changes is None else [report("http://x", f"e{number}", **changes)]
             await beat(session, *reports, device_id=f"d{number}", **fields)
         _, shown = await call(session, "GET", "/status")
-        assert [device["not_lent"] for device in shown["devices"]] == [reason for *_, reason in NOT_LENT]
+        for device, (*_, name, part) in zip(shown["devices"], NOT_LENT, strict=True):
+            assert (device["reason"], part in device["not_lent"]) == (name, True)
+
+
+async def test_why_nothing_is_lent_is_in_the_ledger_while_turns_wait(tmp_path, monkeypatch):
+    """A lent engine that gets no core cannot take the newest version, and nothing else says what its turns wait for."""
+    monkeypatch.setattr("rose.runtime.scheduling.controller.LOOK_NS", 10_000_000)
+    with LedgerWriter.open(tmp_path, "controller", "fleet-1") as writer:
+        async with gateway(writer=writer) as (session, _):
+            opened = await open_run(session)
+            run_id = opened["run_id"]
+            lent = {"borrowed": True, "run_id": run_id}
+            await publish(session, opened, 0)
+            await beat(session, report("http://x", **lent), **BUSY)
+            await publish(session, opened, 5)
+            waiting = asyncio.create_task(
+                post(session, f"/runs/{run_id}/generate", BODY | {"rose": {"version_min": 5}})
+            )
+            await until(lambda: len(SERVERS[0].controller.queue))
+            for failed in (None, "it did not answer"):
+                await beat(session, report("http://x", **lent, failed=failed), **BUSY)
+                await asyncio.sleep(0.1)
+            _, shown = await call(session, "GET", "/status")
+            assert shown["devices"][0]["reason"] == "sync_failed"
+            assert "serving was at work 96% of the last minute" in shown["devices"][0]["not_lent"]
+            # The lease ends the hold. Turns that wait for nothing else are no hold of the device.
+            await beat(session, report("http://x", **lent, lease_id="L", lease_left_ns=10**10, policy_version=5))
+            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
+            await waiting
+            await beat(session, report("http://x", **lent), **BUSY)
+            await asyncio.sleep(0.1)
+    columns = "device_id, engine_id, lease_id, rl_run_id, reason, explanation, duration_ns"
+    rows = ask(tmp_path, f"SELECT {columns} FROM hold ORDER BY event_time")
+    assert [row[:5] for row in rows] == [
+        ("device-of-e0", "e0", None, run_id, "sync"),
+        ("device-of-e0", "e0", None, run_id, "sync_failed"),
+    ]
+    assert all("serving was at work 96% of the last minute" in row[5] and row[6] > 0 for row in rows)
 
 
 async def test_status_has_hosts_leases_runs_and_no_secret():
     async with gateway("secret-of-the-tests") as (session, _):
         opened = await open_run(session, team="research")
         await publish(session, opened, 3, token="secret-of-store")
-        lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9}
+        lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9, "run_id": opened["run_id"]}
         clock = {"monotonic_ns": 1, "utc_ns": time.time_ns() + 3_000_000_000}
         await beat(session, report("http://x", **lent), host="node-3", clock=clock)
         async with session.get("/status") as response:

@@ -87,7 +87,7 @@ def requests():
             if words[0] == "curl":
                 (url,) = (word for word in words if word.startswith("http"))
                 body = words[words.index("-d") + 1] if "-d" in words else None
-                method = words[words.index("-X") + 1] if "-X" in words else "POST"
+                method = words[words.index("-X") + 1] if "-X" in words else "GET" if body is None else "POST"
                 assert "Authorization: Bearer $ROSE_TOKEN" in words
                 yield method, "/" + url.split("/", 3)[3], body
 

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import subprocess
+import sys
 import unicodedata
 from collections.abc import Iterator
 
@@ -14,7 +16,7 @@ from rose.runtime.service import local_ray, memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
 from tests import programs
-from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, call, gateway, open_run, report
+from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, call, gateway, open_run, publish, report
 from tests.test_config import MINIMAL
 
 TOKEN = "a-token-of-the-tests"
@@ -42,11 +44,13 @@ def url(tmp_path_factory) -> Iterator[str]:
     async def report_all() -> None:
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             beside = {"share": 0.31, "stretch": 1.18, "stretch_max": 1.25, "held_by": "stretch"}
-            lends = report("http://127.0.0.1:1", "e0", device_id="d0", beside=beside, token_ids_only=True)
+            opened = await open_run(session, "grpo", team="research")
+            await publish(session, opened)
+            holds = {"device_id": "d0", "run_id": opened["run_id"]}
+            lends = report("http://127.0.0.1:1", "e0", beside=beside, token_ids_only=True, **holds)
             starts = report("http://127.0.0.1:2", "e1", device_id="d0", alive=False, fault="it is being started")
             await beat(session, lends, starts, device_id="d0", host="rack-1")
             await beat(session, device_id="d1", fault="the disk is full", host="rack-2", host_facts=FACTS)
-            await open_run(session, "grpo", team="research")
 
     with programs.in_thread(make):
         asyncio.run(report_all())
@@ -130,9 +134,12 @@ def test_a_device_is_drained_and_lent_again(url):
     rose("drain", "d0", "--reason", "new driver", "--url", url, "--token", TOKEN)
     assert "drained: new driver" in rose("status", "--url", url, "--token", TOKEN)
     undo = ("drain", "d0", "--undo", "--url", url, "--token", TOKEN)
-    assert rose(*undo) == "d0 is lent again\n"
+    assert rose(*undo) == "d0: lent again\n"
     assert "drained" not in rose("status", "--url", url, "--token", TOKEN)
     assert rose(*undo) == "d0 was not drained\n"
+    every = ("drain", "--all", "--url", url, "--token", TOKEN)
+    assert rose(*every).startswith("d0, d1, d2: drained")
+    assert rose(*every, "--undo") == "d0, d1, d2: lent again\n"
 
 
 @pytest.mark.parametrize(
@@ -147,6 +154,8 @@ def test_a_device_is_drained_and_lent_again(url):
         ),
         (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny' and that of the fleet at"),
         (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),
+        (["drain", "--token", TOKEN], 2, "or give --all"),
+        (["drain", "d0", "--all", "--token", TOKEN], 2, "or give --all"),
     ],
 )
 def test_what_is_refused_says_what_to_do(url, arguments, code, named):
@@ -186,6 +195,7 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
 
     assert "start it with `rose up`" in said()
     monkeypatch.setattr(local_ray, "find", ours.get)
+    monkeypatch.setattr(local_ray, "ended", lambda folder: [] if folder in ours else ["gcs_server", "raylet"])
     assert "fleet 'f' is being started, and has no controller yet: `rose up` shows how far it is" in said()
     kept, url = FleetMemory(config.load(file)), f"http://127.0.0.1:{free_port()}"
     kept.write(Remembered(run_id="r", url=url))
@@ -195,8 +205,25 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
     assert "): fleet 'f' is being put down: `rose up` waits for its end, and starts it again" in said()
     ours.clear()
     assert f"no controller answers at {url}" in said()
+    kept.write(Remembered(run_id="r", url=url))
+    assert "Ray's gcs_server and raylet ended on this host: `rose up` starts Ray and the controller again" in said()
+    kept.write(Remembered(run_id="r", url=url, ray_address=f"127.0.0.1:{free_port()}"))
+    assert "Ray's GCS at 127.0.0.1:" in said()
     kept.forget()
     assert "no fleet 'f' runs here: `rose up` starts it" in said()
+
+
+def test_status_loads_nothing_that_is_slow_to_load(url):
+    """It is typed when something is wrong, on a host that has no core to spare."""
+    program = (
+        f"import sys; from rose import cli; sys.argv = ['rose', 'status', '--url', {url!r}, '--token', {TOKEN!r}]\n"
+    )
+    program += "try: cli.main()\nexcept SystemExit: pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "rose.runtime.service.console" in loaded
+    heavy = {"duckdb", "numpy", "polars", "pyarrow", "ray", "torch", "starlette", "aiohttp", "rose.events"}
+    assert not loaded & heavy
 
 
 def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypatch):

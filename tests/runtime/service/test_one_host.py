@@ -53,6 +53,9 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
     assert len(running(host, "raylet/raylet")) == len(running(host, "ray::HostActor")) == 1
     assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
+    file = host.disk / "fleet.toml"
+    file.write_text(file.read_text().replace("[serving]", "[serving]\nttft_budget_ms = 800"))
+    assert host.call(*ROSE, "reload", "-c", "/srv/fleet.toml") == "serving.ttft_budget_ms: 500.0 -> 800.0\n"
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +93,15 @@ def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controll
 @pytest.mark.long
 def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
     engine, *_ = [line for line in host.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
-    for name in ("raylet", "gcs_server"):
-        host.call("pkill", "-9", name)
-    until(lambda: not running(host, "ray::HostActor"))
+    assert status(host)["ray"] is None
+    host.call("pkill", "-9", "gcs_server")
+    until(lambda: status(host)["ray"] is not None)
+    assert status(host)["ray"] in status(host)["warnings"]
+    host.call("pkill", "-9", "raylet")
+    until(lambda: not running(host, "ray::"))
+    away = host.start(*ROSE, "status", "-c", "/srv/fleet.toml", output=(host.disk / "away.log").open("w"))
+    assert away.wait(60) == 1
+    assert "Ray's gcs_server and raylet ended on this host" in (host.disk / "away.log").read_text()
     assert "starting Ray" in host.call(*UP)
     assert engine in host.processes(pids=True)
 
@@ -108,7 +117,8 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     assert "fleet 'two' was put down" in host.call(*ROSE, "down", "-c", "/srv/fleet.toml")
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
-    assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
+    left = host.call("ls", "/dev/shm", "/tmp").split()
+    assert not [name for name in left if name.startswith(("rose-fleet", "rose-ray"))]
     assert host.call(*ROSE, "down", "-c", "/srv/fleet.toml") == "no fleet 'two' runs here\n"
     ended = ask(host.disk / "ledger", RUN_EVENTS)[-2:]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]

@@ -33,11 +33,11 @@ address = "127.0.0.2"
 RUN_EVENTS = "SELECT action, reason, fleet_run_id FROM event WHERE kind = 'run' AND run_id = '{}' ORDER BY seq"
 
 
-def call(begun: up.Fleet, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def call(begun: up.Fleet, method: str, path: str, body: dict[str, Any], token: str = TOKEN) -> dict[str, Any]:
     request = urllib.request.Request(
         begun.remembered.url + path,
         json.dumps(body).encode(),
-        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+        {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         method=method,
     )
     with urllib.request.urlopen(request, timeout=30) as response:
@@ -104,6 +104,49 @@ def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_leaves_its_drains_a
     stopped(config)
     console(started(config)).undrain("b")
     stopped(config)
+
+
+def terms_of(begun: up.Fleet, device_id: str) -> dict[str, Any]:
+    heartbeat = {"device_id": device_id, "engines": [], "host": "local"}
+    return call(begun, "POST", "/heartbeat", heartbeat, begun.remembered.agent_token)["terms"]
+
+
+def test_changed_budgets_are_taken_over_on_record_and_outlive_the_controller(tmp_path, cluster):
+    before = fleet(tmp_path)
+    begun = started(before)
+    assert terms_of(begun, "a")["ttft_budget_ms"] == 500
+    assert terms_of(begun, "b") is None, "a device that serves nothing"
+    serving = before.serving.model_copy(update={"ttft_budget_ms": 800.0})
+    coserving = before.coserving.model_copy(update={"stretch": 1.5})
+    changed = before.model_copy(update={"serving": serving, "coserving": coserving})
+    expected = ["coserving.stretch: 1.25 -> 1.5", "serving.ttft_budget_ms: 500.0 -> 800.0"]
+    assert sorted(up.reload(changed, print)) == expected
+    assert up.reload(changed, print) == []
+    for _ in range(2):
+        terms = terms_of(begun, "a")
+        assert (terms["ttft_budget_ms"], terms["coserving"]["stretch"]) == (800, 1.5)
+        up.restart(changed, Here.address, "controller", print)
+
+    file = tmp_path / "state" / "f" / memory.FILE
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    console(begun).reload()
+    assert terms_of(begun, "a")["ttft_budget_ms"] == 500, "a damaged memory stops no controller"
+    file.write_bytes(whole)
+    console(begun).reload()
+    small = serving.model_copy(update={"max_prompt_tokens": 64})
+    coserving = coserving.model_copy(update={"headroom": 0.3})
+    fixed = {"serving": small, "coserving": coserving, "tags": {"project": "a-secret"}}
+    with pytest.raises(UserError, match=r"coserving.headroom is 0.3, and the fleet has 0.2") as refused:
+        up.reload(changed.model_copy(update=fixed), print)
+    assert ("tags.project" in str(refused.value), "a-secret" in str(refused.value)) == (True, False)
+    assert terms_of(begun, "a")["max_prompt_tokens"] == 128
+    stopped(changed)
+    with pytest.raises(UserError, match="does not run here"):
+        up.reload(changed, print)
+    reasons = [reason for _, reason, _ in recorded(tmp_path, begun.remembered.run_id)]
+    assert reasons[0] is reasons[-1] is None
+    assert [all(part in reasons[1] for part in expected), len(reasons)] == [True, 3]
 
 
 def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, cluster):

@@ -15,19 +15,19 @@ from typing import Any, Literal
 
 from rose import private_files
 from rose.clock import Anchor, monotonic_ns
-from rose.config import CoservingConfig, DeviceConfig
-from rose.events import Device, Engine, Event, Ledger, Record, StepTime
+from rose.config import CoservingConfig, DeviceConfig, ServingConfig
+from rose.events import Device, Engine, Event, Ledger, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accounts.accountant import Accountant
 from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.agent.control import Control
 from rose.runtime.coserving.agent.rollout_engine import EngineAction, RolloutEngine, rollout_event
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
-from rose.runtime.coserving.attach.attachment import Attachment, described
+from rose.runtime.coserving.agent.watches import Minute, ServingWatch, StepTimeWatch
 from rose.runtime.coserving.kv.activation import Move
 from rose.runtime.coserving.leases.leasing import LastLease, Leasing
 from rose.runtime.coserving.leases.withholding import Withholding, rules
-from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
+from rose.runtime.coserving.meter.hardware import hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.weights.sync import Target, Via, straight
@@ -36,11 +36,12 @@ from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.credit import share_of_busy
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
+from rose.runtime.policy.lending import Reason
 from rose.runtime.policy.policies import NAMES, POLICIES
 from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.scheduling.client import ControlClient
-from rose.runtime.scheduling.messages import BesideReport, EngineReport, HostFacts
+from rose.runtime.scheduling.messages import BesideReport, EngineReport, HostFacts, Terms
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 
@@ -51,6 +52,12 @@ class RolloutModel:
     engine: EngineSpec
     capacity: int
     kv_bytes_per_token: int
+
+
+def budgets(given: ServingConfig | Terms) -> Budgets:
+    classes = {one.priority: (one.ttft_budget_ms, one.tpot_budget_ms) for one in given.classes}
+    made = {key: Budgets(*(round(ms * 1e6) for ms in pair)) for key, pair in classes.items()}
+    return Budgets(round(given.ttft_budget_ms * 1e6), round(given.tpot_budget_ms * 1e6), classes=made)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +105,12 @@ class AgentSpec:
             other_models={other: one for other, one in self.models.items() if other != name},
         )
 
+    def with_terms(self, terms: Terms) -> AgentSpec:
+        coserving = self.coserving.model_copy(update=terms.coserving)
+        return dataclasses.replace(
+            self, coserving=coserving, budgets=budgets(terms), max_prompt_tokens=terms.max_prompt_tokens
+        )
+
     def memory(self) -> KvMemory:
         return KvMemory(
             device_bytes=self.device.kv_bytes,
@@ -106,15 +119,6 @@ class AgentSpec:
             headroom=self.coserving.headroom,
             high_watermark=self.coserving.high_watermark,
         )
-
-
-Role = Literal["serving", "rollout"]
-_PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
-_ERRORS: dict[Literal["prefill", "decode"], Field] = {
-    "prefill": Field.PREFILL_ERROR_PPM,
-    "decode": Field.DECODE_ERROR_PPM,
-}
-_LOOKS_FOR_NOTE = 20  # after so many looks an engine is recorded without its description
 
 
 def record_device(
@@ -155,125 +159,15 @@ def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: in
     )
 
 
-class ServingWatch:
-    def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
-        self._spec, self._page, self._record = spec, page, record
-        self._attached: Attachment | None = None  # the attached engine, as recorded
-        self._refused: Attachment | None = None  # the last refusal, as recorded
-        self._looks, self._looked_at = 0, 0  #: Looks at an engine that has not described itself yet, and its pid.
-        self._busy = False
-
-    @property
-    def fault(self) -> str | None:
-        if not self._page.alive(Party.SERVING):
-            description = described(self._spec.page, "serving")
-            if description is not None and description.refused is not None:
-                return f"nothing is lent beside the serving engine, pid {description.pid}: {description.refused}"
-            return "no serving engine is attached to the device's page"
-        if self._page.get(Party.SERVING, Field.BROKEN):
-            return "ROSE's hooks in the serving engine failed; its log says why"
-        if self._attached is not None and self._attached.refused is not None:
-            return f"nothing is lent beside the serving engine: {self._attached.refused}"
-        return None
-
-    def look(self) -> None:
-        attached = self._attached
-        if not self._page.alive(Party.SERVING):
-            if attached is not None:
-                self._leave(attached)
-            self._note_refusal()
-            return
-        pid = self._page.get(Party.SERVING, Field.PID)
-        if attached is not None and attached.pid != pid:
-            self._leave(attached)
-            attached = None
-        if attached is None:
-            self._meet(pid)
-        load = self._page.serving_load()
-        self._busy = load is not None and (load.wanted or load.waiting > 0 or load.running > 0)
-
-    def close(self, reason: str) -> None:
-        if self._attached is not None:
-            self._tell("detached", self._attached, reason)
-            self._attached = None
-
-    def _meet(self, pid: int) -> None:
-        description = described(self._spec.page, "serving")
-        # The description may be a former engine's; the new engine writes its own a moment later.
-        own = description if description is not None and description.pid == pid else None
-        self._looks = self._looks + 1 if pid == self._looked_at else 1
-        self._looked_at = pid
-        if own is not None or self._looks >= _LOOKS_FOR_NOTE:
-            met = own or Attachment(role="serving", pid=pid)
-            refused = met.refused or elsewhere(self._spec.device, self._spec.page, pid)
-            self._attached = dataclasses.replace(met, refused=refused)
-            self._tell("attached", self._attached, self._attached.refused)
-
-    def _leave(self, attached: Attachment) -> None:
-        self._attached, self._looks = None, 0
-        busy, self._busy = self._busy, False
-        description = described(self._spec.page, "serving")
-        if description is not None and description.pid == attached.pid and description.refused is not None:
-            self._refused = description
-            self._tell("detached", attached, description.refused)
-        else:
-            # An owner does not stop a server in the middle of a request.
-            self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
-
-    def _note_refusal(self) -> None:
-        description = described(self._spec.page, "serving")
-        if description is not None and description.refused is not None and description != self._refused:
-            self._refused = description
-            self._tell("refused", description, description.refused)
-
-    def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
-        spec = self._spec
-        self._record(
-            Engine(
-                at_us=spec.anchor.now_us(),
-                device_id=spec.device.id,
-                engine_id=spec.serving_engine_id or f"{spec.device.id}-serving",
-                action=action,
-                role="serving",
-                model=attached.model or spec.serving_model,
-                pid=attached.pid,
-                kv_bytes=attached.kv_tokens * spec.serving_kv_bytes_per_token or None,
-                memory_mechanism=attached.memory_mechanism or None,
-                compute_mechanism=attached.compute_mechanism or None,
-                reason=reason,
-            )
-        )
-
-
-class StepTimeWatch:
-    def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
-        self._page, self._record, self._device_id, self._anchor = page, record, spec.device.id, spec.anchor
-        self._engine_ids: dict[Role, str | None] = {
-            "serving": spec.serving_engine_id,
-            "rollout": None if spec.rollout is None else spec.rollout.engine_id,
-        }
-        self._steps: dict[Role, int] = dict.fromkeys(_PARTIES, 0)
-
-    def tell(self) -> None:
-        for role, party in _PARTIES.items():
-            steps = self._page.get(party, Field.STEPS)
-            since = steps - self._steps[role] if steps >= self._steps[role] else steps
-            self._steps[role] = steps
-            if since == 0:
-                continue
-            for mode, error_field in _ERRORS.items():
-                if error_ppm := self._page.get(party, error_field):
-                    self._record(
-                        StepTime(
-                            at_us=self._anchor.now_us(),
-                            device_id=self._device_id,
-                            engine_id=self._engine_ids[role],
-                            role=role,
-                            mode=mode,
-                            steps=since,
-                            error_share=error_ppm / 1e6,
-                        )
-                    )
+def _rules(coserving: CoservingConfig) -> LeaseRules:
+    policy = POLICIES[coserving.policy]
+    return LeaseRules(
+        ttl_ns=int(coserving.lease_ttl_s * 1e9),
+        compute_share=coserving.compute_share,
+        regret_share=coserving.regret_share,
+        borrow=policy.borrow,
+        guards=policy.guards,
+    )
 
 
 #: How often to look at the page, record slices, and record step time errors.
@@ -311,16 +205,11 @@ class DeviceAgent:
         self._history = ServingHistory()
         #: Of the last second: shares of the device, and serving's step times over their times alone.
         self._serving_share = self._worked_share = self._beside_share = 0.0
+        self._minute = Minute()
         self._stretch = 1.0
         coserving = spec.coserving
-        policy = POLICIES[coserving.policy]
-        self._rules = LeaseRules(
-            ttl_ns=int(coserving.lease_ttl_s * 1e9),
-            compute_share=coserving.compute_share,
-            regret_share=coserving.regret_share,
-            borrow=policy.borrow,
-            guards=policy.guards,
-        )
+        self._rules = _rules(coserving)
+        self._terms: Terms | None = None
         client = ControlClient(spec.gateway_url, spec.agent_token)
         self._control = Control(
             spec.device.id, client, coserving.heartbeat_s, self._report, self._answered, spec.anchor
@@ -439,14 +328,14 @@ class DeviceAgent:
         if failure is not None:
             raise EngineError(f"agent of device {device_id}: {failure}")
         reason = self._not_lent()
-        return None if reason is None else f"{device_id}: {reason}"
+        return None if reason is None else f"{device_id}: {reason.text}"
 
-    def _not_lent(self) -> str | None:
+    def _not_lent(self) -> Reason | None:
         leasing = self._leasing
         if leasing is None:
-            return self._engine_fault
+            return None if (fault := self._engine_fault) is None else Reason("engine_away", fault)
         if leasing.failure is not None:
-            return leasing.failure
+            return Reason("ledger_away", leasing.failure)
         with self._lock:
             facts = self._facts(leasing.state)
         wanted = facts.wanted_ns > 0 and not facts.state.in_force
@@ -478,6 +367,8 @@ class DeviceAgent:
             ),
             # Weights come before a lease, beside serving: they are no cost of the lease.
             switch_ns=self._activation_ns,
+            serving_ns=self._minute.serving_ns,
+            observed_ns=self._minute.observed_ns,
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
             drained=answer.drained,
@@ -494,8 +385,16 @@ class DeviceAgent:
 
     def _report(self) -> dict[str, Any]:
         host, facts = self._spec.host, self._spec.host_facts
-        host_facts = None if facts is None else facts()
-        return {"engines": self._engine_reports(), "fault": self._not_lent(), "host": host, "host_facts": host_facts}
+        reason = self._not_lent()
+        return {
+            "engines": self._engine_reports(),
+            "fault": None if reason is None else reason.text,
+            "fault_name": None if reason is None else reason.name,
+            "serving_ns": self._minute.serving_ns,
+            "observed_ns": self._minute.observed_ns,
+            "host": host,
+            "host_facts": None if facts is None else facts(),
+        }
 
     def _engine_reports(self) -> list[EngineReport]:
         leasing, engine = self._leasing, None if self._engine is None else self._engine.engine
@@ -552,6 +451,8 @@ class DeviceAgent:
 
     def _answered(self) -> None:
         answer = self._control.answer
+        if answer.terms is not None and answer.terms != self._terms:
+            self._take_over(answer.terms)
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
         if self._engine is not None and self._spec.rollout is not None:
             self._engine.assign(answer.rollout_run_ids, answer.models)
@@ -561,6 +462,20 @@ class DeviceAgent:
                 target = Target(wanted.run_id, wanted.version, wanted.url, wanted.token, rules=origin_rules)
             self._weights.aim(target)
         self._act()
+
+    def _take_over(self, terms: Terms) -> None:
+        with self._lock:
+            self._terms, self._spec = terms, self._spec.with_terms(terms)
+            coserving = self._spec.coserving
+            self._rules = _rules(coserving)
+            self._history = ServingHistory()  # Former requests were late by the former budgets.
+            if self._leasing is not None:
+                self._leasing.stretch, self._leasing.slack_share = coserving.stretch, coserving.slack_share
+        self._control.hold(coserving.heartbeat_s)
+        if self._engine is not None:
+            self._engine.take_over(terms)
+        else:
+            self._page.set_terms(self._spec.budgets, self._spec.max_prompt_tokens, self._spec.memory())
 
     def _act(self) -> None:
         if self._leasing is None:
@@ -599,6 +514,7 @@ class DeviceAgent:
             beside_ns = sum(part.beside_work_ns or 0 for part in slices)
             delayed_ns = sum(part.delayed_ns or 0 for part in slices)
             self._serving_share = serving_ns / total_ns
+            self._minute.add(serving_ns, total_ns)
             self._worked_share = sum(part.rollout_ns for part in slices) / total_ns
             self._beside_share = beside_ns / total_ns
             self._stretch = 1 + delayed_ns / max(1, delayed_ns // 2, serving_ns + beside_ns - delayed_ns)

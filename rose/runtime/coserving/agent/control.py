@@ -35,11 +35,14 @@ class Control:
         self.answered_ns = 0
         self.failure: str | None = None
         self._device_id, self._report, self._answered, self._anchor = device_id, report, answered, anchor
-        self._hold_s = min(hold_s, _HOLD_S_MAX)
+        self.hold(hold_s)
         self._client = client
         self._refusal: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"control-{device_id}", daemon=True)
+
+    def hold(self, hold_s: float) -> None:
+        self._hold_s = min(hold_s, _HOLD_S_MAX)
 
     def start(self) -> None:
         self._thread.start()

@@ -29,6 +29,7 @@ from rose.runtime.engines.sglang import AddressInUseError, EngineError, EnginePr
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent.agent import AgentSpec
+    from rose.runtime.scheduling.messages import Terms
 
 EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
 
@@ -99,6 +100,7 @@ class RolloutEngine:
         self._up = False  # whether the engine answers: then it can be left
         self._moved = False  #: Whether it got another port since it last answered.
         self._leaving = False
+        self._changing = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"engine-{self._engine_spec.engine_id}", daemon=True)
 
@@ -240,10 +242,17 @@ class RolloutEngine:
     def _new_model(self) -> str | None:
         return None if self._wanted == self._engine_spec.model_name else self._wanted
 
+    def take_over(self, terms: Terms) -> None:
+        self._renew(lambda spec: spec.with_terms(terms))
+
+    def _renew(self, change: Callable[[AgentSpec], AgentSpec]) -> None:
+        with self._changing:
+            self.spec = spec = change(self.spec)
+            self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
+
     def _become(self, model: str) -> None:
         """Start the next engine with this model, for the run that wants it."""
-        self.spec = spec = self.spec.with_model(model)
-        self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
+        self._renew(lambda spec: spec.with_model(model))
         if self._run_id is not None:
             self._assigned.change(monotonic_ns(), self._run_id)
 
@@ -273,7 +282,8 @@ class RolloutEngine:
         spec = self._engine_spec
         elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
         if elsewhere is not None:
-            self.spec, self._moved = replace(self.spec, rollout=elsewhere), True
+            self._renew(lambda spec: replace(spec, rollout=elsewhere))
+            self._moved = True
             reason = f"its port {spec.port} was taken"
         elif isinstance(error, EngineError):
             reason = "it did not start"

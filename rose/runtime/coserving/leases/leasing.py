@@ -85,7 +85,7 @@ class Leasing:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
-        self._stretch, self._slack_share = stretch, slack_share
+        self.stretch, self.slack_share = stretch, slack_share
         self._ledger_failure, self._run = ledger_failure, run
         self.failure: str | None = None  #: Why the last change could not be recorded; without a record nothing is lent.
         #: Grants and ends, oldest first, which the accountant trims.
@@ -179,8 +179,8 @@ class Leasing:
                 regret_share=self.state.regret_share,
                 frozen=self.state.frozen,
                 policy=self._policy_number,
-                stretch=self._stretch,
-                slack_share=share_at(self._slack_share, self.state.level),
+                stretch=self.stretch,
+                slack_share=share_at(self.slack_share, self.state.level),
             )
         )
 

@@ -98,6 +98,7 @@ class HeldRecord:
 
 _PHASE_TIMEOUT_S = 60.0  # of one phase; plus a second per _PHASE_BYTES_PER_S of weights
 _PHASE_BYTES_PER_S = 50e6
+_WORK: dict[Verb, str] = {"prepare": "load", "commit": "switch to", "audit": "check", "confirm": "confirm"}
 _POLL_S = 0.002
 _AUDIT_POLL_S = 0.05
 _GIVE_UP_S = 10.0  # the longest wait for an engine to confirm a question
@@ -135,16 +136,17 @@ class Phases:
             try:
                 refused = refusal(self._engine.post("/generate", question(verb, version)))
             except (OSError, http.client.HTTPException, ValueError) as error:
-                raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
+                raise TransferError(f"{engine_id} did not answer when told to {_WORK[verb]} version {version}: {error}")
             if refused is not None:
-                raise TransferError(f"engine {engine_id} refused {verb} {version}: {refused}")
+                raise TransferError(f"{engine_id} refused to {_WORK[verb]} version {version}: {refused}")
             return self._reports(verb, version, dense_bytes, gives_way)
 
     def _reports(
         self, verb: Verb, version: int, dense_bytes: int, gives_way: threading.Event | None
     ) -> list[dict[str, Any]]:
         engine_id = self._engine.spec.engine_id
-        deadline = time.monotonic() + _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
+        timeout_s = _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
+        deadline = time.monotonic() + timeout_s
         reports: list[dict[str, Any]] = []
         while not reports or len(reports) < reports[0]["ranks"]:
             path = self._staging / f"{version}.{verb}.{len(reports)}.json"
@@ -152,8 +154,11 @@ class Phases:
                 self._check()
                 if gives_way is not None and gives_way.is_set():
                     raise TransferError("the audit gave way to a sync")
-                if time.monotonic() > deadline or not self._engine.alive:
-                    raise TransferError(f"rank {len(reports)} of engine {engine_id} did not report on {verb} {version}")
+                if not self._engine.alive:
+                    raise TransferError(f"{engine_id} died before it could {_WORK[verb]} version {version}")
+                if time.monotonic() > deadline:
+                    late = f"did not {_WORK[verb]} version {version} within {timeout_s:.0f} s"
+                    raise TransferError(f"{engine_id}{f' (rank {len(reports)})' if reports else ''} {late}")
                 time.sleep(_POLL_S if gives_way is None else _AUDIT_POLL_S)
             reports.append(json.loads(path.read_text()))
             path.unlink()
@@ -299,7 +304,7 @@ class EngineSync:
                 break
             except TransferError as error:
                 reasons.append(str(error))
-        return self._missed(target, began, base, have, "; then from an anchor: ".join(reasons))
+        return self._missed(target, began, base, have, "; then with all weights in place of changes: ".join(reasons))
 
     def _missed(self, target: Target, began: int, base: int | None, have: int | None, reason: str) -> Sync:
         if not self.standing.trusted:

@@ -94,12 +94,15 @@ class Assignment:
             worker.assigned or report.run_id,
             worker.assigned_ns,
             worker.switch_ns,
-            worker.unlent_ns(now_ns),
+            worker.unable_ns(now_ns, self._version_min(worker)),
             model or report.model,
             worker.model_since_ns(now_ns) if model is None else now_ns,
             worker.start_ns,
             report.unstarted,
         )
+
+    def _version_min(self, worker: Worker) -> int:
+        return 0 if worker.assigned is None else self._runs.get(worker.assigned).version_min
 
     def _usable(self, worker: Worker, models: set[str | None], now_ns: int) -> bool:
         """Return whether it takes turns, or starts for another model. One that cannot start may try another model."""

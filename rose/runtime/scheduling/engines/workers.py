@@ -48,6 +48,7 @@ class Worker:
     suspected: bool = False  # Set when a request to it failed; cleared by the next heartbeat that calls it alive.
     withdrawn_lease_id: str | None = None  # The lease being taken back: a report on its way may still name it.
     lent_ns: int = 0  # When it was last reported as lent; 0: never.
+    failed_ns: int = 0  # When the first sync since the last good one failed; 0: none.
     life_ns: int = 0  # Start of its present life: its first report of being alive.
     pace_ns: int = 0  # Moving average of a turn's duration; 0 before the first.
     pace_turns: float = 0.0  # Moving average of the turns side by side; 0 before the first.
@@ -84,8 +85,11 @@ class Worker:
         waits = self.model_ns and self.report.run_id is None and self.report.failed is None
         return now_ns if waits else self.model_ns
 
-    def unlent_ns(self, now_ns: int) -> int:
-        return now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
+    def unable_ns(self, now_ns: int, version_min: int = 0) -> int:
+        """Return for how long it has taken no turns for want of a lease, or of weights from `version_min` on."""
+        unlent_ns = now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
+        lacks = self.report.run_id != self.assigned or self.report.policy_version < version_min
+        return max(unlent_ns, now_ns - self.failed_ns if self.failed_ns and lacks else 0)
 
     @property
     def facts(self) -> WorkerFacts:
@@ -123,6 +127,10 @@ class Worker:
         changed = report.model != before.model and None not in (report.model, before.model)
         if changed or (self.model_ns and before.run_id is None and report.run_id is not None):
             self.model_ns = now_ns
+        if (report.run_id, report.policy_version) != (before.run_id, before.policy_version):
+            self.failed_ns = 0
+        elif report.failed is not None:
+            self.failed_ns = self.failed_ns or now_ns
         self.report, self.heard_ns, self.due_ns = report, now_ns, due_ns
         self.suspected = self.suspected and not report.alive
         self._facts = None

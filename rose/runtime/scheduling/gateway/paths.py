@@ -113,11 +113,14 @@ def routes(controller: Controller) -> list[Route]:
 
     async def drain(request: Request) -> Response:
         message = messages.DrainDevice.model_validate_json(await read(request.receive) or b"{}")
-        controller.drain(request.path_params["device_id"], message.reason)
-        return JSONResponse({})
+        return JSONResponse({"drained": controller.drain(request.path_params.get("device_id"), message.reason)})
 
     async def undrain(request: Request) -> Response:
-        return JSONResponse({"was_drained": controller.undrain(request.path_params["device_id"])})
+        return JSONResponse({"undrained": controller.undrain(request.path_params.get("device_id"))})
+
+    async def reload(_request: Request) -> Response:
+        controller.reload()
+        return JSONResponse({})
 
     return [
         Route("/heartbeat", heartbeat, methods=["POST"]),
@@ -133,6 +136,9 @@ def routes(controller: Controller) -> list[Route]:
         Route("/readiness", readiness),
         Route("/status", show_status),
         Route("/metrics", metrics),
+        Route("/devices/drain", drain, methods=["POST"]),
+        Route("/devices/undrain", undrain, methods=["POST"]),
+        Route("/devices/reload", reload, methods=["POST"]),
         Route("/devices/{device_id}/drain", drain, methods=["POST"]),
         Route("/devices/{device_id}/undrain", undrain, methods=["POST"]),
     ]

@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 from rose import tokens
 from rose.errors import UserError, did_you_mean
 from rose.ledger.address import check_guarded, refusal
-from rose.ledger.hosts.door import Door
 from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.ledger.hosts.routes import routes as ledger_routes
+from rose.ledger.hosts.service import LedgerService
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
@@ -101,7 +101,7 @@ class Gateway:
         self._named = None if tokens_file is None else tokens.Watched(tokens_file, logger.warning)
         self._open = token is None and tokens_file is None
         self._ledger = ledger
-        self._door: Door | None = None
+        self._ledger_service: LedgerService | None = None
         self.controller = Controller(
             policy,
             models=models,
@@ -132,8 +132,8 @@ class Gateway:
         """Bind and serve. Raises OSError, recording nothing, if the port is taken; LedgerError for a bad `ledger`."""
         self._server.bind()
         if self._ledger is not None:
-            self._door = await asyncio.to_thread(Door, self._ledger, self._find)
-            self._application.router.routes.extend(ledger_routes(self._door))
+            self._ledger_service = await asyncio.to_thread(LedgerService, self._ledger, self._find)
+            self._application.router.routes.extend(ledger_routes(self._ledger_service))
         await self.controller.start()
         if self._origins is not None:
             self._origins.restore()
@@ -145,8 +145,8 @@ class Gateway:
         if self._origins is not None:
             await self._origins.close()
         await self.controller.stop()
-        if self._door is not None:
-            await asyncio.to_thread(self._door.close)
+        if self._ledger_service is not None:
+            await asyncio.to_thread(self._ledger_service.close)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -211,7 +211,7 @@ class Gateway:
             if not hmac.compare_digest(sent, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "this is for the fleet's agents, who send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
-            needed = _scopes(scope)  # The ledger's door checks and logs its own scopes.
+            needed = _scopes(scope)  # The ledger service checks and logs its own scopes.
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
             except tokens.UnknownTokenError as error:

@@ -124,13 +124,13 @@ class State:
     def drained(self) -> dict[str, str | None]:
         return dict(self._read("SELECT device_id, reason FROM drained"))
 
-    def drain(self, device_id: str, reason: str | None) -> None:
+    def drain(self, devices: Iterable[str], reason: str | None) -> None:
         with self._writing() as connection:
-            connection.execute("INSERT OR REPLACE INTO drained VALUES (?, ?)", (device_id, reason))
+            connection.executemany("INSERT OR REPLACE INTO drained VALUES (?, ?)", [(name, reason) for name in devices])
 
-    def undrain(self, device_id: str) -> None:
+    def undrain(self, devices: Iterable[str]) -> None:
         with self._writing() as connection:
-            connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
+            connection.executemany("DELETE FROM drained WHERE device_id = ?", [(name,) for name in devices])
 
     def check(self) -> str | None:
         """Return why it cannot be written, if so. After a failure this writes a probe: callers then write nothing."""

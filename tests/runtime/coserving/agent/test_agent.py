@@ -12,7 +12,8 @@ from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.policy.lease import DRAINED, WITHHELD
-from rose.runtime.policy.slack import LeaseTerms
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.scheduling.messages import Terms
 from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec, with_other
 from tests.runtime.coserving.agents_in_turn import Recording, until
 from tests.runtime.coserving.lending import cut_record
@@ -102,6 +103,28 @@ def test_demand_lends_and_its_end_gives_back(start, gateway):
     ((activation_ns, sums),) = device.rows("SELECT sum(activation_ns), bool_and(t1_ns - t0_ns = ns) FROM device_slice")
     assert sums
     assert activation_ns > 0, "the start is charged to the engine that was started"
+
+
+def test_settings_are_taken_over_under_a_lease(start, gateway):
+    device = start(lease_ttl_s=30.0)
+    device.lend(gateway)
+    classes = [{"priority": 1, "ttft_budget_ms": 200.0, "tpot_budget_ms": 20.0}]
+    gateway.terms = Terms(
+        ttft_budget_ms=700.0,
+        tpot_budget_ms=70.0,
+        classes=classes,
+        max_prompt_tokens=64,
+        coserving={"stretch": 2.0, "regret_share": 0.1, "lease_ttl_s": 60.0},
+    )
+    device.lend(gateway)
+    budgets = Budgets(700_000_000, 70_000_000, classes={1: Budgets(200_000_000, 20_000_000)})
+    until(lambda: device.page.budgets() == budgets)
+    assert device.page.lease().number == 1, "the lease goes on"
+    until(lambda: device.page.lease().stretch == 2.0)
+    gateway.want()
+    until(lambda: not device.lent())
+    device.lend(gateway)
+    assert (device.page.lease().number, device.page.lease().regret_share) == (2, 0.1)
 
 
 def test_nothing_is_lent_without_a_serving_engine_and_what_is_ends_with_it(start, gateway):

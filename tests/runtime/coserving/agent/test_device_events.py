@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from rose.clock import Anchor
-from rose.runtime.coserving.agent.agent import ServingWatch, StepTimeWatch
+from rose.runtime.coserving.agent.watches import ServingWatch, StepTimeWatch
 from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from tests.runtime.coserving.parties import OtherParty

@@ -293,4 +293,4 @@ def test_an_engine_that_died_is_not_waited_for(engine, sync, server):
     engine.before["prepare"] = lambda: setattr(engine, "alive", False)
     event = sync.bring(Target("", 1, server.url))
     assert not event.ok
-    assert "did not report on prepare 1" in event.reason
+    assert "died before it could load version 1" in event.reason

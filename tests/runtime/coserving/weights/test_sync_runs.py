@@ -206,7 +206,7 @@ def garbled_answer(engine):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (garbled_answer, "did not take confirm 0"),
+        (garbled_answer, "did not answer when told to confirm version 0"),
         (drifted, "model.norm.weight"),
         (no_record, "nothing is on record"),
         (damaged_record, "cannot be found out"),

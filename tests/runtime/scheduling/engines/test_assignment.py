@@ -215,13 +215,30 @@ def test_a_run_with_nothing_but_an_engine_that_serving_keeps_is_not_served(fleet
     assert works == {first, second}
 
 
+def test_an_engine_whose_syncs_fail_is_no_share_of_its_run(fleet):
+    """The run that has it alternates at the one that works, though each new version clears the failure for a moment."""
+    first, second = fleet.open("a"), fleet.open("b")
+    for run_id in (first, second):
+        fleet.begin(run_id, 0)
+    works, look_ns = [], SILENCE_MAX_NS // 2
+    for number in range(60):
+        now_ns = number * look_ns
+        fleet.hear(now_ns, "fails", failed="no answer" if number % 3 else None)
+        fleet.hear(now_ns, "works", run_id=fleet.table["works"].assigned if number else None)
+        works.append(fleet.update(now_ns)["works"])
+    assert set(works[: AWAY_NS // look_ns]) == {works[0]}
+    assert set(works) == {first, second}
+    fleet.hear(60 * look_ns, "fails", run_id=fleet.assigned()["fails"])
+    assert fleet.table["fails"].failed_ns == 0
+
+
 def test_an_engine_works_for_as_long_as_its_last_lease_is_not_long_ago(fleet):
     fleet.hear(AWAY_NS, "e0", borrowed=True)
     worker = fleet.table["e0"]
-    assert worker.unlent_ns(AWAY_NS) >= AWAY_NS
+    assert worker.unable_ns(AWAY_NS) >= AWAY_NS
     fleet.hear(2 * AWAY_NS, "e0", borrowed=True, lease_id="L1", lease_left_ns=1)
-    assert worker.unlent_ns(2 * AWAY_NS + 5) == 0
+    assert worker.unable_ns(2 * AWAY_NS + 5) == 0
     fleet.hear(2 * AWAY_NS + 7, "e0", borrowed=True)
-    assert worker.unlent_ns(2 * AWAY_NS + 9) == 9
+    assert worker.unable_ns(2 * AWAY_NS + 9) == 9
     fleet.hear(2 * AWAY_NS + 10, "e1")
-    assert fleet.table["e1"].unlent_ns(9 * AWAY_NS) == 0
+    assert fleet.table["e1"].unable_ns(9 * AWAY_NS) == 0

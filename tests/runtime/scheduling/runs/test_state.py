@@ -17,9 +17,9 @@ def test_a_run_and_its_events_are_kept_together_and_drained_devices_too(tmp_path
     state.keep(facts(1, tags={"a": "b"}), [{"kind": "run", "action": "started"}])
     with pytest.raises(TypeError):
         state.keep(facts(2), [{"kind": object()}])
-    state.drain("gpu-0", "new driver")
-    state.drain("gpu-1", None)
-    state.undrain("gpu-1")
+    state.drain(["gpu-0"], "new driver")
+    state.drain(["gpu-1"], None)
+    state.undrain(["gpu-1"])
     state.close()
     again = State(tmp_path)
     assert again.runs() == [facts(1, tags={"a": "b"})]
@@ -36,10 +36,10 @@ def test_what_was_refused_is_known_until_a_write_is_not(tmp_path):
     assert state.check() is None
     state._connection.execute("PRAGMA query_only = ON")
     with pytest.raises(StateError):
-        state.drain("gpu-0", None)
+        state.drain(["gpu-0"], None)
     assert f"{tmp_path / FILE} cannot be read or written" in state.check()
     state._connection.execute("PRAGMA query_only = OFF")
-    state.drain("gpu-0", None)
+    state.drain(["gpu-0"], None)
     assert state._failure is None
     state.close()
 

@@ -1,4 +1,4 @@
-"""What comes through a ledger's door, by which token, and what is on record of it: a real server, real clients."""
+"""What comes through a ledger service, by which token, and what is on record of it: a real server, real clients."""
 
 import hashlib
 import json

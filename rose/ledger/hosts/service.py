@@ -48,7 +48,7 @@ class Caller:
     peer: str
 
 
-class Door:
+class LedgerService:
     """Serves the ledger at `root`, created where the folder is missing or empty, to any threads. `find` returns a
     secret's token, or raises UnknownTokenError. Raises LedgerError if `root` cannot be a ledger."""
 
