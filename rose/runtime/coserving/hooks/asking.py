@@ -15,6 +15,7 @@ Verb = Literal["prepare", "commit", "audit", "confirm"]
 _VERBS: tuple[Verb, ...] = get_args(Verb)
 
 TAKEN = "taken"
+CLIENT_RECORDS = "rose-client-"  #: Begins the ids of requests that their client records in the ledger.
 _NONCE = "[0-9a-f]{32}"
 _VERSION = re.compile(rf"rose-(prepare|commit|audit|confirm)-([0-9]{{1,18}})-{_NONCE}")
 _END = re.compile(rf"rose-end-(.+)-{_NONCE}")

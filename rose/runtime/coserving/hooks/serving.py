@@ -6,7 +6,7 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,13 @@ class ServingPlugin:
         telemetry = self._telemetry
         if telemetry is not None:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
+
+    def aborted(self, request: Any, reason: Mapping[str, Any] | None) -> None:
+        """Note a request that SGLang ends outside a step. `reason`: its finish reason; None: its client gave it up."""
+        telemetry = self._telemetry
+        if telemetry is not None:
+            status = None if reason is None else reason.get("status_code")
+            self._guarded(lambda: telemetry.aborted(request, None if status is None else int(status)))
 
     def attach(self, number: int) -> None:
         """Take the page of this number from now on, or none for `DETACH` and `RELEASE`."""
@@ -226,6 +233,7 @@ def _leave(page: ArbiterPage) -> None:
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)
+    page.set(Party.SERVING, Field.IN_FLIGHT, 0)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
     page.close()
 
