@@ -12,6 +12,7 @@
 -- queue_ns: From its arrival until its first step, nanoseconds; NULL where the client measured.
 -- priority: Its class in SGLang's API; NULL where it named none.
 -- cached_tokens: Prompt tokens that the server found in its prefix cache; NULL where it did not say.
+-- requests_in_row: How many requests its row of the ledger stands for: above 1 in a sample.
 -- ttft_ok: Whether the first token came within its budget.
 -- tpot_ok: Whether the mean time for each further token kept its budget; true for a single token.
 -- slo_ok: Both of these.
@@ -22,7 +23,8 @@ WITH sent AS (
         outcome <> 'failed' AND coalesce(ttft_ns, if(outcome = 'aborted', e2e_ns, NULL), ttft_budget_ns + 1)
             <= ttft_budget_ns AS ttft_ok,
         outcome <> 'failed' AND coalesce(tpot_mean_ns <= tpot_budget_ns, output_tokens <= 1) AS tpot_ok,
-        unnest(range(coalesce(requests, 1))) AS repeated
+        coalesce(requests, 1) AS requests_in_row,
+        unnest(range(requests_in_row))
     FROM event
     WHERE kind = 'request' AND reckonable('request')
 )
@@ -34,7 +36,7 @@ SELECT
     sent.prompt_tokens, sent.cached_tokens, sent.output_tokens,
     sent.queue_ns, sent.ttft_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.e2e_ns,
     sent.ttft_budget_ns, sent.tpot_budget_ns, sent.send_delay_ns,
-    sent.ttft_ok, sent.tpot_ok, sent.ttft_ok AND sent.tpot_ok AS slo_ok,
+    sent.requests_in_row, sent.ttft_ok, sent.tpot_ok, sent.ttft_ok AND sent.tpot_ok AS slo_ok,
     run.trace, run.trace_keep_share, run.trace_length_scale, run.trace_output_length_scale, run.trace_time_scale
 FROM sent
 LEFT JOIN run ON run.run_id = sent.run_id AND run.provenance = sent.provenance;
