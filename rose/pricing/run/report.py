@@ -98,7 +98,7 @@ def _tables(run: PricedRun) -> dict[str, Table]:
 
 def _traffic(run: RunFacts) -> str:
     if not run.trace:
-        return "requests of users, no trace"
+        return "no replayed traffic"
     kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
     return f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
 

@@ -130,7 +130,8 @@ def assert_times_agree(device, seen):
             assert mean_ns <= longest_ns
             assert ttft_ns + (tokens - 1) * mean_ns <= whole_ns
         if length in seen:
-            print(f"first token: engine {ttft_ns / 1e6:.2f} ms, client {seen[length][0] / 1e6:.2f} ms")
+            first_ms, client_ms, next_ms = ttft_ns / 1e6, seen[length][0] / 1e6, mean_ns / 1e6
+            print(f"first token: engine {first_ms:.2f} ms, client {client_ms:.2f} ms; next token {next_ms:.2f} ms")
             # The engine knows a token before it sends the next one.
             assert ttft_ns < seen[length][-1]
 
