@@ -38,7 +38,7 @@ LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 POOL = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers_normal"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
-SERVING_TARGETS = (INGEST, RUN, PROCESS, ABORT, HANDLERS)  # without these nothing is lent beside a serving engine
+SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)  # without these nothing is lent beside a serving engine
 #: Without these an engine of ROSE's is not started.
 TARGETS = (*SERVING_TARGETS, NEW, MATCH, PREFILL, SPANS, ADDER, CAPTURE, LOAD)
 
@@ -106,10 +106,9 @@ def _process_batch_result(original: Any, scheduler: Any, batch: Any, result: Any
     return answer
 
 
-def _send_abort_output(_answer: Any, scheduler: Any, abort_req: Any, req: Any) -> None:
-    plugin = _plugin_of(scheduler)
-    if isinstance(plugin, ServingPlugin):
-        plugin.aborted(req, abort_req.finished_reason)
+def _send_abort_output(_answer: Any, _scheduler: Any, abort_req: Any, req: Any) -> None:
+    if isinstance(_plugin, ServingPlugin):
+        _plugin.aborted(req, abort_req)
 
 
 class _Attach:

@@ -256,6 +256,12 @@ def finish_of(request: Any) -> tuple[Finish, int | None]:
     return _FINISHES.get(kind, Finish.STOP), None if status is None else int(status)
 
 
+def abort_status(abort: Any) -> int | None:
+    """Return the HTTP status of an abort by the server; None: the client gave the request up."""
+    status = (getattr(abort, "finished_reason", None) or {}).get("status_code")
+    return None if status is None else int(status)
+
+
 def _stamp_ns(request: Any, name: str) -> int | None:
     stamp_ns = int(float(getattr(request.time_stats, name, 0.0) or 0.0) * 1e9)
     # Another host's clock makes a stamp meaningless.

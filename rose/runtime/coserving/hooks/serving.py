@@ -6,7 +6,7 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe, detached_note
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
-from rose.runtime.coserving.hooks.scheduler import SchedulerView
+from rose.runtime.coserving.hooks.scheduler import SchedulerView, abort_status
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
@@ -104,12 +104,11 @@ class ServingPlugin:
         if telemetry is not None:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
 
-    def aborted(self, request: Any, reason: Mapping[str, Any] | None) -> None:
-        """Note a request that SGLang ends outside a step. `reason`: its finish reason; None: its client gave it up."""
+    def aborted(self, request: Any, abort: Any) -> None:
+        """Note a request that SGLang ends outside a step, with its own `AbortReq`."""
         telemetry = self._telemetry
         if telemetry is not None:
-            status = None if reason is None else reason.get("status_code")
-            self._guarded(lambda: telemetry.aborted(request, None if status is None else int(status)))
+            self._guarded(lambda: telemetry.aborted(request, abort_status(abort)))
 
     def attach(self, number: int) -> None:
         """Take the page of this number from now on, or none for `DETACH` and `RELEASE`."""

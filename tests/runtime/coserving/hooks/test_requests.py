@@ -1,5 +1,6 @@
 import statistics
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,12 +125,21 @@ def test_a_request_that_ends_outside_a_step_is_an_abort(page, reason, status, tu
     if not turns:
         serving.plugin.received()
     assert serving.in_flight == 1
-    serving.plugin.aborted(request, reason)
+    serving.plugin.aborted(request, SimpleNamespace(finished_reason=reason))
     request.ended, serving.scheduler.waiting_queue = True, []
     serving.serve()
     (one,) = serving.records
     assert (one.finish, one.status, one.output_tokens, one.ttft_ns is None) == (Finish.ABORT, status, turns, not turns)
     assert serving.in_flight == 0
+
+
+def test_an_abort_that_cannot_be_read_ends_the_lending_and_not_serving(page):
+    serving = Serving(page)
+    request = Request("r")
+    serving.serve(request, turns=1)
+    serving.plugin.aborted(request, SimpleNamespace(finished_reason={"status_code": "odd"}))
+    assert "ValueError" in serving.plugin.state.reason
+    serving.serve(Request("next"))
 
 
 def test_why_a_request_ended_is_kept(page):
