@@ -1,7 +1,6 @@
 """Replay a trace against an OpenAI-compatible endpoint: open loop, however late the server is."""
 
 import asyncio
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import aiohttp
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig
 from rose.events import Event, Request
-from rose.runtime.coserving.hooks.asking import CLIENT_RECORDS
+from rose.runtime.coserving.hooks.asking import unrecorded_id
 from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.traffic.stream import Arrivals, StreamError, follow
 from rose.runtime.traffic.trace import FittedTrace
@@ -121,8 +120,7 @@ class Replay:
 
     def _body(self, request_id: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
         return {
-            # The engine leaves this request to its client, and aborts by prefix: ids have one length.
-            "rid": f"{CLIENT_RECORDS}{uuid.uuid4().hex}",
+            "rid": unrecorded_id(),
             "prompt": prompt_text(request_id, prompt_tokens),
             "model": self._target.model,
             "max_tokens": output_tokens,
