@@ -127,7 +127,7 @@ def plain(text: str) -> str:
 def trace(run: Run) -> str:
     """Describe the serving traffic and its scaling to the host, which every latency depends on."""
     if not run.trace:
-        return "Serving traffic: no trace named."
+        return "Serving traffic: requests of users; no trace is replayed."
     share = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
     scales = {
         "prompt lengths": run.trace_length_scale,

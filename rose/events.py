@@ -6,7 +6,7 @@ does not apply. Types and `rules` say what fields may hold; a ledger refuses an 
 import dataclasses
 import typing
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from rose.clock import utc_us
 from rose.event_fields import (
@@ -19,6 +19,7 @@ from rose.event_fields import (
     InstantNs,
     InstantUs,
     OffsetNs,
+    Range,
     Rule,
     Share,
 )
@@ -378,13 +379,18 @@ class Verdict(Event):
     stale: bool = False  # Dropped for age or to keep the batch's shape: its tokens are stale, not rejected.
 
 
+#: A row of a sample is repeated in the view `request`, so this bounds the work of a reader.
+REQUESTS_PER_ROW_MAX = 1000
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request(Event):
-    """One serving request as its client saw it. `lease_id` is the lease in force on the device at its arrival."""
+    """A serving request, from the engine that served it, or from its client where that records it (replayed traffic).
+    `lease_id` is the lease in force on the device at its arrival."""
 
     kind: ClassVar[str] = "request"
     request_id: Id
-    outcome: Literal["completed", "failed"]
+    outcome: Literal["completed", "failed", "aborted"]  # `aborted`: its client gave it up, or made a mistake.
     prompt_tokens: Count
     output_tokens: Count
     ttft_ns: DurationNs | None
@@ -396,6 +402,12 @@ class Request(Event):
     send_delay_ns: DurationNs  # How late the client sent it by the trace: not the server's fault.
     reason: str | None = None
     cached_tokens: Count | None = None  # Prompt tokens in the server's prefix cache; None: it did not say.
+    source: Literal["client", "engine"] | None = None  # Who measured it. None: its client.
+    queue_ns: DurationNs | None = None  # From its arrival until its first step.
+    finish_reason: Literal["stop", "length", "abort"] | None = None
+    priority: Difference | None = None  # Its class. None: it named none.
+    #: A sampled row stands for so many requests of one second, which are alike but for times and tokens. None: 1.
+    requests: Annotated[int, Range(1, REQUESTS_PER_ROW_MAX)] | None = None
 
 
 #: The seven buckets of device time, in the order they are shown.

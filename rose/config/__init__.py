@@ -273,6 +273,11 @@ class CoservingConfig(Section):
         default=60.0, description="Seconds after a lease in which requests are not compared; at most half of a window."
     )
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the draw; it is in the ledger.")
+    recorded_requests_per_s_max: PositiveFloat = Field(
+        default=20.0,
+        description="Serving requests of a device that the ledger gets as rows of their own. Of more a row stands for "
+        "several; counts stay exact.",
+    )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
         description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: under a lease, "

@@ -41,7 +41,7 @@ SELECT
                 * (greatest(least(r.budget_share, r.ats[i + 1]), r.ats[i]) - r.ats[i])
         )), 0)) AS BIGINT)
     END AS cost_nano,
-    r.prompt_tokens, r.cached_tokens, r.output_tokens
+    r.prompt_tokens, r.cached_tokens, r.output_tokens, r.requests_in_row
 FROM arrived AS r
 ASOF LEFT JOIN holdout_piece AS p ON r.device_id = p.device_id AND r.arrival_ns >= p.t0_ns;
 
@@ -59,7 +59,8 @@ WITH busy AS (
 request_window AS (
     SELECT
         device_id, number, withheld, count(*) AS requests, count_if(missed) AS misses, sum(cost_nano) AS cost_nano,
-        sum(cost_nano::HUGEINT * cost_nano) AS squares,
+        -- Times are those of a sample: its requests vary as its rows do.
+        sum(cost_nano::HUGEINT * cost_nano * requests_in_row) AS squares,
         sum(prompt_tokens) FILTER (cached_tokens IS NOT NULL) AS prompt_tokens, sum(cached_tokens) AS cached_tokens,
         sum(prompt_tokens + output_tokens) AS tokens
     FROM holdout_request

@@ -170,7 +170,7 @@ class Request:
         self.steps = steps
         self.arrived_ns = arrived_ns
         self.ended = False
-        self.to_finish = None
+        self.priority = self.to_finish = None
         self.sampling_params = SimpleNamespace(max_new_tokens=steps or 0)
         stamp_s = arrived_ns / 1e9
         self.time_stats = SimpleNamespace(created_time=stamp_s, api_server_dispatch_time=stamp_s)

@@ -99,7 +99,7 @@ def _tables(run: PricedRun) -> dict[str, Table]:
 
 def _traffic(run: RunFacts) -> str:
     if not run.trace:
-        return "no serving trace"
+        return "no replayed traffic"
     kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
     return f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
 
@@ -297,7 +297,7 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
         "Serving latency",
         "device | requests | missed budget | TTFT p50 | TTFT p99 | TPOT p50 | TPOT p99",
         (cells("lent"), cells("not lent")),
-        view=f"trace {facts.trace}, {_scales(facts)}" if facts.trace else "no trace",
+        view=f"trace {facts.trace}, {_scales(facts)}" if facts.trace else "requests of users",
         footer=(cells("all"), ("budget", None, None, None, budget("ttft"), None, budget("tpot"))),
         notes=notes(warning if few else "", _longer(run)),
     )

@@ -1,8 +1,8 @@
 """The arbiter page: one shared memory file per device, through which two engines and their agent coordinate.
 Each party has a section with one writer, who holds the section's lock; the kernel drops the lock when its holder dies.
 A single fact is one aligned 8-byte word, which the processor stores whole. Facts that belong together are a block with
-a checksum, so no reader takes half of one for the truth. Spans of work go into a ring, which the agent drains into the
-ledger. All times are monotonic nanoseconds of this host."""
+a checksum, so no reader takes half of one for the truth. Spans of work, and requests that serving ended, go into rings,
+which the agent drains into the ledger. All times are monotonic nanoseconds of this host."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rose import private_files
 from rose.private_files import NotPrivateError
@@ -84,6 +85,8 @@ class Field(IntEnum):
     CREDIT_LIMIT = 36  # serving: what limited its last credit, or why it gave none (a `Hold`)
     FACTOR_PPM = 37  # serving: by what factor of rollouts' work its steps take longer beside it
     DELAYED_NS = 38  # serving: by how much its steps beside such work exceeded their prediction, ever
+    REQUESTS = 39  # serving: requests ever written to its ring
+    IN_FLIGHT = 40  # serving: requests that it has and that are not in the ring yet
 
 
 class Block(IntEnum):
@@ -106,6 +109,34 @@ class SpanRecord:
     latency_ns: int = 0
 
 
+class Finish(IntEnum):
+    """Why a request ended, as SGLang's API names it."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestRecord:
+    """A request that serving ended. `tpot_max_ns`: its longest wait for a further token. `status`: the HTTP status of
+    an abort by the server; None: its client gave it up. `lease_number`: of the lease at its arrival; 0: none."""
+
+    arrived_ns: int
+    ended_ns: int
+    queue_ns: int | None
+    ttft_ns: int | None
+    tpot_mean_ns: int | None
+    tpot_max_ns: int | None
+    prompt_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    finish: int
+    status: int | None
+    priority: int | None
+    lease_number: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutRecord:
     """The last cut that a rollout engine carried out by itself; `count` cuts so far. Tokens are KV slots."""
@@ -121,20 +152,24 @@ class CutRecord:
     bytes_returned: int
 
 
-MAGIC = 0x524F5345_0006
+MAGIC = 0x524F5345_0007
 RING_SPANS = 8192
+RING_REQUESTS = 8192
 _BLOCK_WORDS = 32
-_WORDS = 40
+_WORDS = 48
 _WORDS_PER_SPAN = 6
+_WORDS_PER_REQUEST = len(fields(RequestRecord)) + 1
 _BLOCKS = 3
 _RING_AT = _WORDS + _BLOCKS * _BLOCK_WORDS
 _SECTION_WORDS = _RING_AT + RING_SPANS * _WORDS_PER_SPAN
+_REQUESTS_AT = len(Party) * _SECTION_WORDS
+_BYTES = 8 * (_REQUESTS_AT + RING_REQUESTS * _WORDS_PER_REQUEST)
 _PPM = 1_000_000  # shares are stored as integers; a page holds nothing but 8-byte integers
 _UNKNOWN = -(1 << 63)  #: stands for None: no time and no room for regret is this low
 _READ_TRIES = 16
 _CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
-# a new writer continues these: the ring's reader and live requests depend on them
-_KEPT = (Field.HEAD, Field.WORKED_NS, Field.WORK_NS)
+# a new writer continues these: the rings' readers and live requests depend on them
+_KEPT = (Field.HEAD, Field.REQUESTS, Field.WORKED_NS, Field.WORK_NS)
 _PAGE_USER = "ROSE_PAGE_USER"  # environment variable: another user whose pages this process takes
 
 
@@ -146,26 +181,61 @@ class SectionHeldError(PageError):
     """The section has another writer."""
 
 
+class _Ring:
+    """Records of a few words each, with a checksum. A new record overwrites the oldest. `section[head]`: records ever
+    written."""
+
+    def __init__(
+        self, section: NDArray[np.int64], head: Field, words: NDArray[np.int64], words_per_record: int
+    ) -> None:
+        self._section, self._head, self._words, self._length = section, head, words, words_per_record
+        self._records = len(words) // words_per_record
+
+    def write(self, words: Sequence[int]) -> None:
+        number = int(self._section[self._head])
+        at = number % self._records * self._length
+        self._words[at : at + self._length] = (*words, _record_check(number, words))
+        self._section[self._head] = number + 1
+
+    def drain(self, tail: int) -> tuple[list[list[int]], int, int]:
+        """Return (records since `tail`, new tail, number of records overwritten before they were read)."""
+        head = int(self._section[self._head])
+        lost = max(0, head - tail - self._records)
+        records: list[list[int]] = []
+        for number in range(tail + lost, head):
+            at = number % self._records * self._length
+            words: list[int] = self._words[at : at + self._length].tolist()
+            if words.pop() != _record_check(number, words):
+                if number < head - 1:
+                    lost += 1
+                    continue
+                return records, number, lost  # Part of it is not visible yet: read it next time.
+            records.append(words)
+        return records, head, lost
+
+
 class ArbiterPage:
     """A mapped page. `take` makes its holder the writer of a section; without a section you may only read it. A page is
     never truncated: others may have it mapped. `create` replaces a page of another version by a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        size = len(Party) * _SECTION_WORDS * 8
         try:
             descriptor = private_files.open_file(path, users=page_users())
         except NotPrivateError as error:
             raise PageError(f"{error}. A page has to be of the user of this process, or of {_PAGE_USER}") from None
         self._file = os.fdopen(descriptor, "r+b")
-        if (stat := os.fstat(descriptor)).st_size != size:
+        if (stat := os.fstat(descriptor)).st_size != _BYTES:
             self._file.close()
             raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
-        self._map = mmap.mmap(descriptor, size)
+        self._map = mmap.mmap(descriptor, _BYTES)
         self.inode = stat.st_ino
         self._taken: set[Party] = set()
         words = np.frombuffer(self._map, dtype=np.int64)
         self._sections = [words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS] for i in range(len(Party))]
+        self._spans = [_Ring(one, Field.HEAD, one[_RING_AT:], _WORDS_PER_SPAN) for one in self._sections]
+        serving, requests = self._sections[Party.SERVING], words[_REQUESTS_AT:]
+        self._requests = _Ring(serving, Field.REQUESTS, requests, _WORDS_PER_REQUEST)
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
@@ -179,7 +249,7 @@ class ArbiterPage:
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
             try:
                 # Not sparse: storing to a page without memory kills an engine.
-                os.posix_fallocate(handle, 0, len(Party) * _SECTION_WORDS * 8)
+                os.posix_fallocate(handle, 0, _BYTES)
             except OSError:
                 Path(name).unlink()
                 raise
@@ -280,30 +350,20 @@ class ArbiterPage:
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
         """Add a span to the ring before it is withdrawn as open: a reader may see it twice but never misses it."""
-        section = self._sections[party]
-        head = int(section[Field.HEAD])
-        at = _RING_AT + (head % RING_SPANS) * _WORDS_PER_SPAN
-        words = (record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns)
-        section[at : at + _WORDS_PER_SPAN] = (*words, _span_check(head, words))
-        section[Field.HEAD] = head + 1
+        self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
         """Return (spans since `tail`, new tail, number of spans overwritten before they were read)."""
-        section = self._sections[party]
-        head = int(section[Field.HEAD])
-        lost = max(0, head - tail - RING_SPANS)
-        spans: list[SpanRecord] = []
-        for index in range(tail + lost, head):
-            at = _RING_AT + (index % RING_SPANS) * _WORDS_PER_SPAN
-            *words, check = (int(word) for word in section[at : at + _WORDS_PER_SPAN])
-            if check != _span_check(index, words):
-                if index < head - 1:
-                    lost += 1
-                    continue
-                return spans, index, lost  # Part of it is not visible yet: read it next time.
-            kind, start_ns, end_ns, aux, latency_ns = words
-            spans.append(SpanRecord(Span(kind), start_ns, end_ns, aux, latency_ns))
-        return spans, head, lost
+        records, tail, lost = self._spans[party].drain(tail)
+        return [SpanRecord(Span(kind), *times) for kind, *times in records], tail, lost
+
+    def write_request(self, record: RequestRecord) -> None:
+        self._requests.write(_words(record))
+
+    def drain_requests(self, tail: int) -> tuple[list[RequestRecord], int, int]:
+        """Return (requests since `tail`, new tail, number of requests overwritten before they were read)."""
+        records, tail, lost = self._requests.drain(tail)
+        return [_record(RequestRecord, words) for words in records], tail, lost
 
     def open(self, party: Party, now_ns: int) -> SpanRecord | None:
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
@@ -424,7 +484,7 @@ def _kinds(record: type) -> list[tuple[str, bool, bool]]:
 
 
 _KINDS: dict[type, list[tuple[str, bool, bool]]] = {
-    record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord)
+    record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord, RequestRecord)
 }
 
 
@@ -447,5 +507,5 @@ def _checksum(words: Sequence[int]) -> int:
     return (sum(words[:-1]) & _CHECK_MASK) ^ 0x5A5A
 
 
-def _span_check(index: int, words: Sequence[int]) -> int:
-    return (sum(words) + index) & _CHECK_MASK
+def _record_check(number: int, words: Sequence[int]) -> int:
+    return (sum(words) + number) & _CHECK_MASK

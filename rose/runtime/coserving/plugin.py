@@ -25,6 +25,7 @@ _STATE = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInter
 INGEST = f"{_SCHEDULER}.ingest_requests"
 RUN = f"{_SCHEDULER}.run_batch"
 PROCESS = f"{_SCHEDULER}.process_batch_result"
+ABORT = f"{_SCHEDULER}.send_abort_output"
 HANDLERS = f"{_STATE}._update_handlers"
 READBACK = f"{_STATE}.get_internal_state"
 NEW = f"{_SCHEDULER}._create_generation_req"
@@ -103,6 +104,11 @@ def _process_batch_result(original: Any, scheduler: Any, batch: Any, result: Any
     answer = original(scheduler, batch, result, *args, **kwargs)
     _plugin_of(scheduler).end(batch)
     return answer
+
+
+def _send_abort_output(_answer: Any, _scheduler: Any, abort_req: Any, req: Any) -> None:
+    if isinstance(_plugin, ServingPlugin):
+        _plugin.aborted(req, abort_req)
 
 
 class _Attach:
@@ -206,6 +212,7 @@ def register() -> None:
     HookRegistry.register(INGEST, _ingest_requests, HookType.AROUND)
     HookRegistry.register(RUN, _run_batch, HookType.AROUND)
     HookRegistry.register(PROCESS, _process_batch_result, HookType.AROUND)
+    HookRegistry.register(ABORT, _send_abort_output, HookType.AFTER)
     HookRegistry.register(HANDLERS, _update_handlers, HookType.AFTER)
     HookRegistry.register(READBACK, _internal_state, HookType.AFTER)
     HookRegistry.register(MATCH, _init_next_round_input, HookType.AROUND)

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from rose.errors import UserError
+from rose.runtime.coserving.hooks.asking import unrecorded_id
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
@@ -170,12 +171,13 @@ class EngineProcess:
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait for one generation. Raises EngineError with the log's end, AddressInUseError."""
         deadline = time.monotonic() + timeout_s
+        body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}
         while time.monotonic() < deadline:
             if not self.alive:
                 kind = AddressInUseError if "address already in use" in self._log().lower() else EngineError
                 raise kind(self._diagnosis("ended before it was ready"))
             try:
-                self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
+                self.post("/generate", {"rid": unrecorded_id(), **body}, timeout_s=60)
                 return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.25)

@@ -10,6 +10,7 @@ import aiohttp
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig
 from rose.events import Event, Request
+from rose.runtime.coserving.hooks.asking import unrecorded_id
 from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.traffic.stream import Arrivals, StreamError, follow
 from rose.runtime.traffic.trace import FittedTrace
@@ -110,7 +111,6 @@ class Replay:
             for arrival, prompt, output in zip(
                 trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
             ):
-                # All ids have one length: engines abort by prefix.
                 request_id = f"{trace.name}-{self._seed}-{number:09d}"
                 yield _Call(request_id, began_ns + arrival, prompt, output, self._body(request_id, prompt, output))
                 number += 1
@@ -120,6 +120,7 @@ class Replay:
 
     def _body(self, request_id: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
         return {
+            "rid": unrecorded_id(),
             "prompt": prompt_text(request_id, prompt_tokens),
             "model": self._target.model,
             "max_tokens": output_tokens,
@@ -173,6 +174,7 @@ class Replay:
             self.counts.failed += 1
         self._record(
             Request(
+                source="client",
                 device_id=self._target.device_id,
                 engine_id=self._target.engine_id,
                 lease_id=lease_id,

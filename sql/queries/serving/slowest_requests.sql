@@ -5,11 +5,11 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Slowest first; those that never had a first token come before all others. `yields_waited` and `revocations` are
--- preemptions on the device between arrival and end, yields to the second. A large `send_delay_ns` is the load
--- generator's fault, not the server's.
+-- Slowest first; those that never had a first token come before all others. Of a sample each row is there once.
+-- `yields_waited` and `revocations` are preemptions on the device between arrival and end, yields to the second. A
+-- large `send_delay_ns` is the load generator's fault, not the server's.
 WITH sent AS (
-    SELECT *, request.event_time - to_microseconds(e2e_ns // 1000) AS arrived_at
+    SELECT DISTINCT *, request.event_time - to_microseconds(e2e_ns // 1000) AS arrived_at
     FROM request
     WHERE (getvariable('since') IS NULL OR request.event_time >= getvariable('since')::TIMESTAMP)
       AND (getvariable('until') IS NULL OR request.event_time < getvariable('until')::TIMESTAMP)

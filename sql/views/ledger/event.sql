@@ -47,7 +47,7 @@
 -- regret_share: How much longer lending may make a serving request take than serving alone would, 0 to 1.
 -- rl_run_id: The RL run that the engine was assigned to; NULL where it is the run itself, or nobody.
 -- step: Number of the RL step.
--- requests: Rollout requests that were aborted and rerouted.
+-- requests: Rollout requests that were aborted and rerouted; serving requests that a row of a sample stands for.
 -- tokens_kept: Rollout tokens that survived the preemption.
 -- tokens_lost: Rollout tokens that must be made again.
 -- kv_budget_bytes_before: KV budget before the cut, bytes.
@@ -81,7 +81,8 @@
 -- acknowledge_ns: Time to hash what the engine then held and to tell the origin, nanoseconds.
 -- total_ns: The whole time, nanoseconds.
 -- source: Where the bytes came from (`trainer`, `relay`, `object store`; `audit`: none came); for power, how it was
---     read (`nvml-energy`, `nvml-power`, `rapl`, `not measured`).
+--     read (`nvml-energy`, `nvml-power`, `rapl`, `not measured`); for a serving request, who measured it (`engine`;
+--     NULL: its `client`).
 -- route: The priced route: `loopback`, `intra-zone`, `inter-region` or `internet`.
 -- sha256: SHA-256 of the result, in hexadecimal.
 -- group_id: The group: trajectories from one starting state, compared with one another.
@@ -113,6 +114,8 @@
 -- e2e_ns: Time from arrival to the last token, nanoseconds.
 -- ttft_budget_ns: Promised time to first token, nanoseconds.
 -- tpot_budget_ns: Promised time for each further token, nanoseconds.
+-- finish_reason: Why the engine ended it, as SGLang names it: `stop`, `length` or `abort`.
+-- priority: Its class in SGLang's API.
 -- send_delay_ns: How late the client sent it against the trace's time, nanoseconds.
 -- t0_ns: Start of the interval, UTC nanoseconds since the Unix epoch.
 -- t1_ns: End of the interval (not in it), UTC nanoseconds since the Unix epoch.

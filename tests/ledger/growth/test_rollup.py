@@ -25,7 +25,8 @@ SAME = {
     ),
     "daily_request": (
         "sum(requests), sum(slo_ok), sum(prompt_tokens), sum(requests) FILTER (lent)",
-        "count(*), count_if(slo_ok), sum(prompt_tokens), count_if(lent) FROM request",
+        # A daily sum is at most what a BIGINT holds.
+        f"count(*), count_if(slo_ok), least(coalesce(sum(prompt_tokens), 0), {2**63 - 1}), count_if(lent) FROM request",
     ),
     "daily_latency": ("sum(requests)", "count(ttft_ns) + count(tpot_mean_ns) + count(e2e_ns) FROM request"),
     "daily_lease": ("sum(changes)", "count(*) FROM lease_event"),

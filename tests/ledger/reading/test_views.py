@@ -65,6 +65,7 @@ def test_a_retried_event_counts_once_whichever_writer_it_came_through(select, le
     assert select("SELECT count(*) FROM stored_event") == [(7,)]
 
 
+_KEPT, _LATE = (False, True, True, True), (False, False, True, False)
 PROMISES = [
     ({}, (False, True, True, True)),
     ({"lease_id": "l"}, (True, True, True, True)),
@@ -73,13 +74,27 @@ PROMISES = [
     ({"tpot_mean_ns": None, "tpot_max_ns": None, "output_tokens": 1}, (False, True, True, True)),
     ({"outcome": "failed", "ttft_ns": 1}, (False, False, False, False)),
     ({"outcome": "failed", "ttft_ns": None, "tpot_mean_ns": None}, (False, False, False, False)),
+    ({"outcome": "aborted"}, (False, True, True, True)),
+    ({"outcome": "aborted", "tpot_mean_ns": 11}, (False, True, False, False)),
+    ({"outcome": "aborted", "ttft_ns": None, "tpot_mean_ns": None, "output_tokens": 0, "e2e_ns": 100}, _KEPT),
+    ({"outcome": "aborted", "ttft_ns": None, "tpot_mean_ns": None, "output_tokens": 0, "e2e_ns": 101}, _LATE),
 ]
 
 
 def test_a_request_knows_whether_it_kept_its_promises(select, request_event):
-    events = [request_event(request_id=f"q{n}", **fields) for n, (fields, _) in enumerate(PROMISES)]
+    events = [request_event(request_id=f"q{n:02}", **fields) for n, (fields, _) in enumerate(PROMISES)]
     rows = select("SELECT lent, ttft_ok, tpot_ok, slo_ok FROM request ORDER BY request_id", events)
     assert rows == [expected for _, expected in PROMISES]
+
+
+def test_a_row_of_a_sample_is_as_many_requests_as_it_stands_for(select, request_event):
+    events = [request_event(source="engine", requests=3, ttft_ns=101), request_event(request_id="alone")]
+    assert select(
+        "SELECT source, slo_ok, count(*), sum(prompt_tokens) FROM request GROUP BY ALL ORDER BY ALL", events
+    ) == [
+        ("client", True, 1, 10),
+        ("engine", False, 3, 30),
+    ]
 
 
 def test_a_request_comes_with_the_traffic_of_its_run(select, request_event):

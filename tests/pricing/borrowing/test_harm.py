@@ -149,6 +149,18 @@ def test_every_term_is_measured_against_withheld_windows(held_out_run: PricedRun
         assert row["extra misses of a burst"].low is None
 
 
+def test_a_request_that_stands_for_two_is_harmed_twice(write_ledger: WriteLedger, held_out_run: PricedRun) -> None:
+    """Users' own requests, of which the engine sampled one in two; the run names no trace."""
+    made = [replace(one, source="engine", requests=2) if isinstance(one, events.Request) else one for one in run()]
+    sample, single = section(write_ledger(made), price, "run", PRICED), price(held_out_run)
+    for term in ("provision", "prefix cache"):
+        harm, half = in_all(sample, term), in_all(single, term)
+        assert (harm.value, harm.basis) == (pytest.approx(2 * half.value, abs=2), "measured")
+        # No more is known than from the rows themselves.
+        assert harm.high - harm.low >= 2 * (half.high - half.low) - 2
+    assert f"{2 * sum(not one['clean'] for one in ASKED):,} requests compared" in rests_on(sample, "provision")
+
+
 def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(never_withheld_run: PricedRun) -> None:
     document = price(never_withheld_run)
     harm = in_all(document, "provision")

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +19,15 @@ from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig, ServingConfig
 from rose.events import Device, Engine, Event, Ledger, Record
 from rose.ledger.layout import LedgerError
-from rose.runtime.coserving.accounts.accountant import Accountant
+from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant
+from rose.runtime.coserving.accounts.requests import RequestRecorder
 from rose.runtime.coserving.accounts.slices import Assignments
 from rose.runtime.coserving.agent.control import Control
 from rose.runtime.coserving.agent.rollout_engine import EngineAction, RolloutEngine, rollout_event
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
 from rose.runtime.coserving.agent.watches import Minute, ServingWatch, StepTimeWatch
 from rose.runtime.coserving.kv.activation import Move
-from rose.runtime.coserving.leases.leasing import LastLease, Leasing
+from rose.runtime.coserving.leases.leasing import LastLease, Leasing, lease_id_of
 from rose.runtime.coserving.leases.withholding import Withholding, rules
 from rose.runtime.coserving.meter.hardware import hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
@@ -249,6 +251,19 @@ class DeviceAgent:
             takes_over=before is not None,
             moved=self._moved,
         )
+        self._requests = RequestRecorder(
+            spec.device.id,
+            spec.serving_engine_id or f"{spec.device.id}-serving",
+            self._page,
+            spec.anchor,
+            self._note,
+            partial(lease_id_of, spec.run_id, spec.device.id),
+            spec.budgets,
+            began_ns=self._began_ns,
+            takes_over=before is not None,
+            per_s_max=coserving.recorded_requests_per_s_max,
+            window_ns=int(coserving.holdout_window_s * 1e9),
+        )
         self._activation_ns = 0  # how long the rollout engine's memory last took to come
         #: Pid of the engine whose memory last came, and the lease it came for.
         self._activated_for: tuple[int | None, str | None] = (None, None)
@@ -311,6 +326,7 @@ class DeviceAgent:
         self._step_times.tell()
         self._tell_withheld()
         left_ns = monotonic_ns()
+        self._requests.tell(left_ns)
         self._accountant.close(left_ns, final=True)
         # By how much slices can be off: late spans, and spans that a full ring lost.
         spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
@@ -507,6 +523,7 @@ class DeviceAgent:
             raise
 
     def _close_slices(self, now_ns: int) -> None:
+        self._requests.tell(now_ns - LAG_NS)
         slices = self._accountant.close(now_ns)
         total_ns = sum(part.t1_ns - part.t0_ns for part in slices)
         if total_ns:

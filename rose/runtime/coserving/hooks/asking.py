@@ -15,6 +15,7 @@ Verb = Literal["prepare", "commit", "audit", "confirm"]
 _VERBS: tuple[Verb, ...] = get_args(Verb)
 
 TAKEN = "taken"
+CLIENT_RECORDS = "rose-client-"  #: Begins the ids of requests that their client records, if anybody.
 _NONCE = "[0-9a-f]{32}"
 _VERSION = re.compile(rf"rose-(prepare|commit|audit|confirm)-([0-9]{{1,18}})-{_NONCE}")
 _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
@@ -28,6 +29,11 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
         "input_ids": [0],
         "sampling_params": {"max_new_tokens": 1},
     }
+
+
+def unrecorded_id() -> str:
+    """Return an id of a request that a serving engine does not record. All have one length: SGLang aborts by prefix."""
+    return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
 
 
 def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:

@@ -7,11 +7,13 @@ from typing import Any, Literal
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import client_id
 from rose.runtime.coserving.hooks.continued import made_before
+from rose.runtime.coserving.page import Finish
 from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.steptime import attended
 
 _ARRIVED = "_rose_arrived_ns"  #: The attribute that keeps when a request came.
 _STAMP_AGE_MAX_NS = 600_000_000_000
+_FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 
 
 class StepAbandonedError(Exception):
@@ -234,6 +236,30 @@ def arrived_ns(request: Any) -> int:
 def handed_ns(request: Any) -> int | None:
     """Return when the server handed a request to the scheduler, monotonic; None if unknown."""
     return _stamp_ns(request, "api_server_dispatch_time")
+
+
+def begun_ns(request: Any) -> int | None:
+    """Return when a request's first step began, monotonic; None if unknown."""
+    return _stamp_ns(request, "forward_entry_time")
+
+
+def cached_tokens(request: Any) -> int | None:
+    """Return the tokens of a request's prompt that were in the prefix cache; None if unknown."""
+    return getattr(request, "cached_tokens", None)
+
+
+def finish_of(request: Any) -> tuple[Finish, int | None]:
+    """Return (why a request ended, the HTTP status of its abort). What was dropped without a reason is an abort."""
+    reason = getattr(request, "finished_reason", None)
+    kind = "abort" if reason is None else reason.to_json()["type"]
+    status = getattr(reason, "status_code", None)
+    return _FINISHES.get(kind, Finish.STOP), None if status is None else int(status)
+
+
+def abort_status(abort: Any) -> int | None:
+    """Return the HTTP status of an abort by the server; None: the client gave the request up."""
+    status = (getattr(abort, "finished_reason", None) or {}).get("status_code")
+    return None if status is None else int(status)
 
 
 def _stamp_ns(request: Any, name: str) -> int | None:

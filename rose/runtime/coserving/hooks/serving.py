@@ -14,7 +14,7 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe, detached_note
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
-from rose.runtime.coserving.hooks.scheduler import SchedulerView
+from rose.runtime.coserving.hooks.scheduler import SchedulerView, abort_status
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
@@ -103,6 +103,12 @@ class ServingPlugin:
         telemetry = self._telemetry
         if telemetry is not None:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
+
+    def aborted(self, request: Any, abort: Any) -> None:
+        """Note a request that SGLang ends outside a step, with its own `AbortReq`."""
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(lambda: telemetry.aborted(request, abort_status(abort)))
 
     def attach(self, number: int) -> None:
         """Take the page of this number from now on, or none for `DETACH` and `RELEASE`."""
@@ -226,6 +232,7 @@ def _leave(page: ArbiterPage) -> None:
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)
+    page.set(Party.SERVING, Field.IN_FLIGHT, 0)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
     page.close()
 

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.requests import RequestLog, last_token_ns
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
@@ -22,7 +23,6 @@ from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes, attended
 
-_LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
 _QUIET_NS = 100_000_000  # while nothing is lent the load is not urgent, so it is written this often
@@ -131,8 +131,7 @@ def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: 
 
 
 def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
-    last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
-    return last_ns + budgets.of(request.priority).tpot_ns
+    return last_token_ns(request, now_ns) + budgets.of(request.priority).tpot_ns
 
 
 class ServingTelemetry(EngineTelemetry):
@@ -148,6 +147,7 @@ class ServingTelemetry(EngineTelemetry):
         self._lent = False
         self._busy = False
         self._claim = KvClaim(page)
+        self.requests = RequestLog(page)
         self._interference = Interference()
         self._decodes = 0
         self._delayed_ns = 0
@@ -244,10 +244,12 @@ class ServingTelemetry(EngineTelemetry):
             self.withdraw()
             self._want(now)
             new = [request for request in self._view.waiting if not hasattr(request, _WORKED)]
-            for request in new:
-                setattr(request, _WORKED, self._page.rollout_worked_ns(now))
-                self._note_prompt(len(request.origin_input_ids))
             if new:
+                worked = self._page.rollout_worked_ns(now)
+                for request in new:
+                    setattr(request, _WORKED, worked)
+                    self._note_prompt(len(request.origin_input_ids))
+                self.requests.arrived(new, now)
                 self._note_arrival(new[0])
         self.say()
         if self._claim.due:
@@ -256,7 +258,10 @@ class ServingTelemetry(EngineTelemetry):
 
     def begins(self, number: int, batch: Any) -> None:
         """Note a launched step. Where SGLang schedules ahead, the device begins it after the previous step."""
-        self._want(monotonic_ns())
+        now = monotonic_ns()
+        self._want(now)
+        if batch.forward_mode.is_extend():
+            self.requests.arrived(batch.reqs, now)
         if not self._begun:
             self._grant(batch)
         self._next = batch
@@ -271,8 +276,9 @@ class ServingTelemetry(EngineTelemetry):
     def end(self, number: int, batch: Any) -> None:
         super().end(number, batch)
         now = monotonic_ns()
+        worked = self._page.rollout_worked_ns(now)
         for request in batch.reqs:
-            self._note_token(request, now)
+            self._note_token(request, now, worked)
         self.say(batch.reqs)
         if self._begun:
             self._grant(self._next)
@@ -296,17 +302,20 @@ class ServingTelemetry(EngineTelemetry):
             del self._prompts[:-_USUAL_PROMPTS]
             self._usual_tokens = int(median(self._prompts))
 
-    def _note_token(self, request: Any, now_ns: int) -> None:
+    def _note_token(self, request: Any, now_ns: int, worked: int) -> None:
         if not request.output_ids:
             return  # In the middle of a chunked prefill.
-        worked = self._page.rollout_worked_ns(now_ns)
         if not hasattr(request, _FIRST_TOKEN):
             work = self._page.get(Party.ROLLOUT, Field.WORK_NS)
             setattr(request, _FIRST_TOKEN, _FirstToken(now_ns, worked, work, self._delayed_ns))
-        setattr(request, _LAST_TOKEN, now_ns)
-        if request.finished() and not getattr(request, "_rose_counted", False):
-            request._rose_counted = True
+        self.requests.token(request, now_ns)
+        if request.finished() and self.requests.ended(request, getattr(request, _FIRST_TOKEN).at_ns):
             self._count(request, now_ns, worked)
+
+    def aborted(self, request: Any, status: int | None) -> None:
+        """Note a request that ended outside a step."""
+        first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
+        self.requests.ended(request, None if first is None else first.at_ns, status=status)
 
     def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
         budgets = self._page.budgets().of(request.priority)
@@ -346,6 +355,8 @@ class ServingTelemetry(EngineTelemetry):
         self._say_memory()
         self._claim.look(lease, now)
         self._busy = bool(waiting or running)
+        if not self._busy:
+            self.requests.rests()
         self._said_ns = now
         budgets = page.budgets()
         prompts = [context_tokens(request) for request in waiting]

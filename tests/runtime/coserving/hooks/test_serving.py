@@ -12,20 +12,12 @@ from rose.runtime.coserving.kv import memory
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.slack import Budgets, LeaseTerms, attainable
 from tests.runtime.conftest import until
-from tests.runtime.coserving.lending import MEMORY, cut_record, lease
+from tests.runtime.coserving.hooks.conftest import BUDGET_NS, SHARED
+from tests.runtime.coserving.lending import cut_record, lease
 from tests.runtime.coserving.made_scheduler import Batch, Loop, Request, Scheduler
 
-SHARED = replace(MEMORY, device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10)
 LEASE_NS = 60_000_000_000
 MS = 1_000_000
-BUDGET_NS = 1000 * MS
-
-
-@pytest.fixture
-def page(tmp_path):
-    page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(Budgets(BUDGET_NS, BUDGET_NS), 64, SHARED)
-    return page
 
 
 def lend(page, regret_share=0.5, policy="rose"):
