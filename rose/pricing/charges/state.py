@@ -73,8 +73,7 @@ def current(root: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashab
             yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
-            f"cannot add up the ledger {root}: {error}. `rose ledger verify` names what is damaged; if nothing is, "
-            f"remove {path} and try again"
+            f"cannot add up the ledger {root}: {layout.unreadable(error)}; if nothing is, remove {path} and try again"
         ) from error
 
 
