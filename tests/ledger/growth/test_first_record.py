@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rose.events import Power
 from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
-from rose.ledger.evidence.continuation import sum_faults
+from rose.ledger.checks.sums import sum_faults
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, close_epochs, copied
