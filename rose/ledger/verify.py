@@ -1,7 +1,7 @@
 """Verification: every byte, link and seq of a ledger, its names, views and upkeep events, while its writers write."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
+#: Files and folders that readers of a ledger go by.
+_READ = ("live", "compacted", "archived", "heads", rolled.FOLDER, registry.FILE, layout.MARKER, layout.CATALOG)
 CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed periods.
 
 
@@ -38,6 +40,7 @@ class Report:
     roll_ups: list[str] = field(default_factory=list)
     folder: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
     registry: bytes = b""
 
     @property
@@ -46,7 +49,7 @@ class Report:
 
     @property
     def unchecked(self) -> list[str]:
-        return [structure for writer in self.writers for structure in writer.unchecked]
+        return [*(structure for writer in self.writers for structure in writer.unchecked), *self.links]
 
     @property
     def doubts(self) -> list[str]:
@@ -90,7 +93,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         misused, first_used = _signers(root, registry.sound_lines(root) or expected.lines, reports, seen)
         lost = (f"{path}: it is missing, and the archive did not bring its events back" for path in records.lost())
         folder = [*_folder(root, expected, seen), *lost, *edited, *misused]
-        report = Report(root, reports, roll_up_faults(root, seen), folder, [*moved, *first_used], expected.registry)
+        notes, links = [*moved, *first_used], list(_links(root, _READ))
+        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, links, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:
@@ -225,6 +229,15 @@ def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folder
         # A file that is gone by now was a leftover, or was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
             yield f"{folder}/{name}: a foreign name: no file of a ledger has it"
+
+
+def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
+    """Yield what readers of the ledger reach by a link: the files behind it are not the ledger's own."""
+    for path in paths:
+        if (root / path).is_symlink():
+            yield f"{path}: a link to {(root / path).readlink()}"
+        else:
+            yield from _links(root, [f"{path}/{name}" for name in sorted(layout.names(root / path))])
 
 
 def _is_compacted(name: str) -> bool:

@@ -195,3 +195,13 @@ for spare in range(4):
 """
     ended, said = programs.run(program, root)
     assert (ended, set(said.split())) == (0, {"[]", "refused"})
+
+
+@pytest.mark.parametrize("linked", ["live", "live/a", "live/a/000001", "segment", "writers.jsonl"])
+def test_what_is_behind_a_link_is_named_as_not_checked(root, tmp_path, linked):
+    path = min((root / "live/a/000000").iterdir()) if linked == "segment" else root / linked
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    report = verify(root)
+    assert (report.problems, report.ok) == ([], False)
+    assert report.unchecked == [f"{path.relative_to(root)}: a link to {tmp_path / 'elsewhere'}"]
