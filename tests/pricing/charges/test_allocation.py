@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rose import events
 from rose.pricing import charges
+from rose.pricing.charges import state
 from rose.pricing.charges.allocation import Allocation, allocate, shared_idle_ns
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
@@ -97,6 +98,22 @@ def test_time_that_is_accounted_for_already_counts_once(
 ) -> None:
     buckets = allocated(write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), *slices))).bucket_ns()
     assert (buckets["serving"], buckets["idle"], buckets["unaccounted"]) == (serving_ns, idle_ns, 100 - idle_ns)
+
+
+def test_the_writer_that_came_first_accounts_for_time_whenever_its_slice_comes(write_ledger: Any) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), slice_("a", T0_NS, idle=10)), writer="z")
+    (root / state.STATE).touch()
+    for writer, made, idle_ns in (
+        ("b", slice_("a", T0_NS + 50, idle=10), 20),
+        ("z", slice_("a", T0_NS + 55, serving=10), 10),
+        ("b", slice_("a", T0_NS + 64, idle=1), 10),
+        ("b", slice_("a", T0_NS + 65, idle=1), 11),
+    ):
+        write_ledger([made], root=root, writer=writer)
+        assert allocated(root).bucket_ns()["idle"] == idle_ns
+    kept = allocated(root).bucket_ns()
+    (root / state.STATE).unlink()
+    assert allocated(root).bucket_ns() == kept
 
 
 def test_a_slice_over_a_price_change_is_split_by_time(write_ledger: Any) -> None:
