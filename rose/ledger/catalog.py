@@ -155,8 +155,8 @@ def refresh(root: Path | str) -> bytes:
         return content
     except duckdb.Error as error:
         raise LedgerError(
-            f"cannot write the catalog of {root}: {error}\n"
-            "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
+            f"cannot write the catalog of {root}: {layout.unreadable(error)}; put a damaged file back from a copy, or "
+            "move it out of the ledger"
         ) from error
 
 
@@ -225,12 +225,26 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
     return " ".join(about.split()), {column: " ".join(text.split()) for column, text in entries}
 
 
+@functools.cache
+def _comments(view: str) -> dict[str, str]:
+    """Return the comments in the catalog on a view, by '', and on its columns."""
+    if view in INTERNAL:
+        return {"": _INTERNAL_COMMENT}
+    about, columns = comments(view)
+    return {**comments("event")[1], **columns, "": about}
+
+
 def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
     if not _canonical:
         _canonical.update(_as_stored(connection, _bodies()))
     expected = {**_canonical, **_as_stored(connection, selects)}
     problems, missing = [], dict(expected)
     for kind, name, definition in connection.execute(sql.read("checks/contents.sql")).fetchall():
+        if kind == "comment":
+            view, _, column = name.partition(".")
+            if view in expected and definition != _comments(view).get(column):
+                problems.append(f"the comment on {name} is not what this version of ROSE says of it")
+            continue
         if kind != "view" or name not in expected:
             problems.append(f"{kind} {name} is foreign")
             continue
@@ -289,15 +303,13 @@ def _fill_template(connection: Connection) -> None:
     _make(connection, {name: select for name, select in sources.of_nothing().items() if name not in daily})
     _make(connection, {name: _bodies()[name] for name in _UNROLLED})
     _make(connection, {name: sources.of_nothing()[name] for name in daily})
-    for name in INTERNAL:
-        connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
     for view in VIEWS:
         connection.execute(sql.view(view))
-        connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
-    shared = comments("event")[1]
+    for view in (*INTERNAL, *VIEWS):
+        connection.execute(f"COMMENT ON VIEW {view} IS {quoted(_comments(view)[''])}")
     named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
     for view, column in connection.execute(named, [VIEWS]).fetchall():
-        if text := {**shared, **comments(view)[1]}.get(column):
+        if text := _comments(view).get(column):
             connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
     connection.execute("COMMIT")
 

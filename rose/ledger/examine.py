@@ -1,5 +1,6 @@
 """Checks each file of a ledger by itself, and remembers the results so that no unchanged file is read again."""
 
+import errno
 import functools
 import hashlib
 import json
@@ -51,7 +52,7 @@ class Seen:
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
         entry = self.entries.get(key)
         if entry is None or entry[0] != stamp:
-            entry = self.entries[key] = stamp, look(path.read_bytes())
+            entry = self.entries[key] = stamp, look(_read(path))
         self._visited.add(key)
         return cast(_T, entry[1])
 
@@ -71,6 +72,16 @@ class Seen:
         """Forget files that are gone, so that this never outgrows the ledger."""
         self.entries = {key: entry for key, entry in self.entries.items() if key in self._visited}
         self._visited = set()
+
+
+def _read(path: Path) -> bytes:
+    """Return the bytes. Raises OSError; LedgerError if this process may open no more files, which is no damage."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise layout.refused(f"cannot read {path}", error) from error
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ LEFTOVER_NAME = re.compile(r"\..+\.(tmp|gone)")
 #: No writer's name begins with a dot. DuckDB takes the characters for a pattern, so no ledger's path may have one.
 _PARTS_LOCK = ".parts.lock"
 _PATTERN_CHARACTERS = set("*?[],")
+_FILES_SHORT = "this process may open too few files, and nothing is damaged: raise `ulimit -n`"
 
 State = Literal["archived", "compacted", "live"]  # Of parts with the same epochs, the first in this order counts.
 
@@ -340,7 +341,15 @@ def refused(what: str, error: OSError) -> LedgerError:
     return LedgerError(f"{what}: {error}" if isinstance(error, LockError) else f"{what}: {error}; {way_out(error)}")
 
 
+def unreadable(error: object) -> str:
+    """Return the text of an error that a file of the ledger gave, with a sentence that says what to do."""
+    short = os.strerror(errno.EMFILE) in str(error)
+    return f"{error}\n{_FILES_SHORT if short else '`rose ledger verify` names what is damaged'}"
+
+
 def way_out(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return _FILES_SHORT
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "make room there"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -1,7 +1,7 @@
 """Verification: every byte, link and seq of a ledger, its names, views and upkeep events, while its writers write."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,12 +21,15 @@ from rose.ledger.checks.expected import (
     Records,
     roll_up_faults,
 )
+from rose.ledger.checks.sums import sum_faults
 from rose.ledger.examine import Seen
 from rose.ledger.growth import rolled
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
+#: Files and folders that readers of a ledger go by.
+_READ = ("live", "compacted", "archived", "heads", rolled.FOLDER, registry.FILE, layout.MARKER, layout.CATALOG)
 CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed periods.
 
 
@@ -37,6 +40,7 @@ class Report:
     roll_ups: list[str] = field(default_factory=list)
     folder: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
     registry: bytes = b""
 
     @property
@@ -45,7 +49,7 @@ class Report:
 
     @property
     def unchecked(self) -> list[str]:
-        return [structure for writer in self.writers for structure in writer.unchecked]
+        return [*(structure for writer in self.writers for structure in writer.unchecked), *self.links]
 
     @property
     def doubts(self) -> list[str]:
@@ -86,10 +90,11 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
-        misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
+        misused, first_used = _signers(root, registry.sound_lines(root) or expected.lines, reports, seen)
         lost = (f"{path}: it is missing, and the archive did not bring its events back" for path in records.lost())
         folder = [*_folder(root, expected, seen), *lost, *edited, *misused]
-        report = Report(root, reports, roll_up_faults(root, seen), folder, [*moved, *first_used], expected.registry)
+        notes, links = [*moved, *first_used], list(_links(root, _READ))
+        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, links, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:
@@ -133,9 +138,15 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
     return problems
 
 
-def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) -> tuple[list[str], list[str]]:
+def _signers(
+    root: Path, known: Sequence[registry.Line], writers: Sequence[WriterReport], seen: Seen
+) -> tuple[list[str], list[str]]:
+    """Return problems and notes on keys that no known key endorsed for the writer that they sign for. Whoever has the
+    folder may do its upkeep. A foreign roll-up is compared with the events, since daily views read its sums. Nothing
+    else proves an event of the books, so a key of other writers alone may not sign one."""
     standing = registry.endorsements(known)
-    problems, notes = [], []
+    problems: list[str] = []
+    notes: list[str] = []
     first_use: dict[str, list[str]] = {}
     for report in writers:
         endorsed_for = {key for name, key in standing.pairs if name == report.writer}
@@ -143,11 +154,16 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
             way_out = f"if it may, run `rose ledger endorse {signer.key} --writer {report.writer}`"
             if signer.key in endorsed_for:
                 continue
-            if endorsed_for and not spool.is_upkeep(report.writer):
+            if report.writer == ROLL_UP_WRITER:
+                sums, unknown = _sums(root, seen)
+                problems += (f"{problem}, and {signer.key} signed them; it was forged" for problem in sums)
+                notes += (f"the daily sums that {signer.key} signed were not compared: {why}" for why in unknown)
+            of_another = signer.key in standing.keys and report.writer == CLOSING_WRITER
+            if (endorsed_for and not spool.is_upkeep(report.writer)) or of_another:
                 problems.append(
                     f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
-                    f"{signer.key}, which is not endorsed for this writer, while another key is: it was forged, or its "
-                    f"host has a new key; {way_out}"
+                    f"{signer.key}, which is not endorsed for this writer: it was forged, or its host has a new key; "
+                    f"{way_out}"
                 )
             elif signer.key not in standing.keys:
                 first_use.setdefault(signer.key, []).append(report.writer)
@@ -162,6 +178,18 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
         for key, names in sorted(first_use.items())
     )
     return problems, notes
+
+
+def _sums(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
+    """Return the faults of the newest daily sums, and why they cannot be compared with their events, if so."""
+    try:
+        if (coverage := rolled.newest(root)) is None:
+            return [], []
+        path = root / coverage.folder / "coverage.json"
+        problems, missing, _ = seen.once(path, f"sums {coverage.sha256}", lambda: sum_faults(root))
+    except LedgerError:
+        return [], []  # `roll_up_faults` names a damaged roll-up.
+    return problems, [] if missing is None else [missing]
 
 
 def _verify_writer(
@@ -201,6 +229,15 @@ def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folder
         # A file that is gone by now was a leftover, or was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
             yield f"{folder}/{name}: a foreign name: no file of a ledger has it"
+
+
+def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
+    """Yield what readers of the ledger reach by a link: the files behind it are not the ledger's own."""
+    for path in paths:
+        if (root / path).is_symlink():
+            yield f"{path}: a link to {(root / path).readlink()}"
+        else:
+            yield from _links(root, [f"{path}/{name}" for name in sorted(layout.names(root / path))])
 
 
 def _is_compacted(name: str) -> bool:

@@ -20,6 +20,9 @@ _TYPES = {  # DuckDB type of each variable: an empty list needs one.
 }
 
 _ROWS_AT_ONCE = 100
+_LEAVE_OUT = """DELETE FROM temp.device_slice AS s
+    USING (SELECT unnest(?::VARCHAR[]) AS writer, unnest(?::BIGINT[]) AS seq) AS doubled
+    WHERE s.writer = doubled.writer AND s.seq = doubled.seq"""
 
 _SMALL_RUN_EVENTS = 100_000  # A smaller run is read once, into some 200 MB: opening files for each view takes longer.
 
@@ -36,8 +39,10 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     snapshot_pinned(connection, run_id)
 
 
-def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Do as `snapshot` on a connection that is pinned, and unpin it."""
+def snapshot_pinned(
+    connection: duckdb.DuckDBPyConnection, run_id: str, doubled: Sequence[tuple[str, int]] = ()
+) -> None:
+    """Do as `snapshot` on a connection that is pinned, and unpin it; leave out the slices `doubled`, (writer, seq)."""
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     connection.execute(sql.read("run/time_on_fleet.sql"))
@@ -53,6 +58,8 @@ def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
         connection.execute(view_as("TEMP TABLE", view))
+    if doubled:
+        connection.execute(_LEAVE_OUT, [[writer for writer, _ in doubled], [seq for _, seq in doubled]])
     connection.execute(f"DROP {made} temp.event")
     pinned.unpin(connection)
 

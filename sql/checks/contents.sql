@@ -1,4 +1,4 @@
--- All that the attached database `ledger` defines, in this order: kind, name, and the text of a view.
+-- All that the attached database `ledger` defines, in this order: kind, name, and the text of a view or comment.
 SELECT 'view' AS kind, if(schema_name = 'main', view_name, schema_name || '.' || view_name) AS name, sql AS definition
 FROM duckdb_views()
 WHERE database_name = 'ledger' AND NOT internal
@@ -21,4 +21,12 @@ WHERE database_name = 'ledger' AND NOT internal AND schema_name != 'main'
 UNION ALL
 SELECT 'macro', schema_name || '.' || function_name, NULL
 FROM duckdb_functions()
+WHERE database_name = 'ledger' AND NOT internal
+UNION ALL
+SELECT 'comment', view_name, comment
+FROM duckdb_views()
+WHERE database_name = 'ledger' AND NOT internal
+UNION ALL
+SELECT 'comment', table_name || '.' || column_name, comment
+FROM duckdb_columns()
 WHERE database_name = 'ledger' AND NOT internal;

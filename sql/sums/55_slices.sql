@@ -1,11 +1,4 @@
 -- Add the new slices to what is kept, but those that cross the end of an hour.
-CREATE OR REPLACE TEMP TABLE new_slice AS
-SELECT
-    unit, lease_id, nullif(rollout_run_id, run_id) AS rollout_run_id, nullif(train_run_id, run_id) AS train_run_id,
-    writer, seq, t0_ns, t1_ns, serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
-FROM of_unit
-WHERE kind = 'device_slice' AND t1_ns > t0_ns
-  AND reckonable('device_slice');
 -- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT unit, (max(t_ns) - 1) // 3600000000000 AS hour
@@ -57,15 +50,13 @@ FROM owned
 WHERE serving_ns + rollout_ns + train_ns + sync_ns + activation_ns + headroom_ns + idle_ns > 0
 GROUP BY unit, hour, lease_id, rl_run_id, writer;
 INSERT INTO edge
+SELECT 'device_slice', unit, t_ns, delta FROM new_edge
+UNION ALL
 SELECT kind, unit, t_ns, sum(delta)
 FROM (
-    SELECT
-        kind, unit, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
-    FROM (
-        SELECT 'device_slice' AS kind, unit, t0_ns, t1_ns FROM new_slice
-        UNION ALL
-        SELECT kind, unit, t0_ns, t1_ns FROM new_other WHERE kind = 'power'
-    )
+    SELECT kind, unit, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
+    FROM new_other
+    WHERE kind = 'power'
 )
 GROUP BY ALL
 HAVING sum(delta) <> 0;

@@ -59,7 +59,7 @@ def any_event():
 
 @pytest.fixture(scope="session")
 def lease():
-    usual = {"lease_id": "l", "kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": 10_000_000}
+    usual = {"lease_id": "l", "kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": 4 * 10**15}
     return lambda action="granted", **fields: Lease(**{"action": action, **usual, **fields})
 
 

@@ -11,6 +11,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
+from tests import programs
 from tests.ledger.conftest import copied, flip
 from tests.ledger.evidence import ledgers
 from tests.long_form import usual
@@ -176,3 +177,31 @@ def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root, 
     if not stands:
         newest.unlink()
     assert verify(root).problems == []
+
+
+def test_too_few_open_files_are_no_damage(root):
+    program = """
+import os, resource, sys
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+print(verify(sys.argv[1]).problems)
+used = max(os.open("/dev/null", os.O_RDONLY) for _ in range(100)) + 1
+for spare in range(4):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        print(verify(sys.argv[1]).problems)
+    except LedgerError:
+        print("refused")
+"""
+    ended, said = programs.run(program, root)
+    assert (ended, set(said.split())) == (0, {"[]", "refused"})
+
+
+@pytest.mark.parametrize("linked", ["live", "live/a", "live/a/000001", "segment", "writers.jsonl"])
+def test_what_is_behind_a_link_is_named_as_not_checked(root, tmp_path, linked):
+    path = min((root / "live/a/000000").iterdir()) if linked == "segment" else root / linked
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    report = verify(root)
+    assert (report.problems, report.ok) == ([], False)
+    assert report.unchecked == [f"{path.relative_to(root)}: a link to {tmp_path / 'elsewhere'}"]

@@ -1,6 +1,7 @@
 """Shared code of the ledger's commands: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
 problem was found, 2 the command cannot be carried out as given."""
 
+import errno
 import os
 import re
 import signal
@@ -42,12 +43,14 @@ def clear_errors() -> Iterator[None]:
 
 
 def unreadable(error: Exception) -> str:
-    """Return the message for DuckDB's error on a damaged file. Raises any other error."""
+    """Return the message for DuckDB's error on a file, or for too few open files. Raises any other error."""
     import duckdb
 
-    if not isinstance(error, duckdb.Error):
+    from rose.ledger import layout
+
+    if not isinstance(error, duckdb.Error) and getattr(error, "errno", None) != errno.EMFILE:
         raise error
-    return f"the ledger cannot be read: {str(error).splitlines()[0]}\n`rose ledger verify` names what is damaged"
+    return f"the ledger cannot be read: {layout.unreadable(str(error).splitlines()[0])}"
 
 
 @contextmanager

@@ -6,21 +6,20 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from rose.clock import iso
-from rose.ledger import catalog, examine, layout, segments, sources
+from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.evidence import footer, keys
+from rose.ledger.checks.sums import sum_faults
+from rose.ledger.evidence import keys
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import Report
 
@@ -259,54 +258,3 @@ def _late(root: Path, newest: Receipt) -> int:
         raise LedgerError(f"the events of {root} cannot be counted: {error}") from error
     assert counted is not None
     return int(counted[0])
-
-
-class Sums(NamedTuple):
-    problems: list[str]
-    missing: str | None = None  # Why they cannot be compared.
-    unchecked: tuple[str, ...] = ()
-
-
-def sum_faults(root: Path) -> Sums:
-    """Compare the newest daily sums with their events, at the cost of a first roll-up. Raises LedgerError."""
-    coverage = rolled.newest(root)
-    if coverage is None or not coverage.writers:
-        # Sums that count nothing have no reader, and older versions left some.
-        return Sums([])
-    if not coverage.complete:
-        return Sums([], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew")
-    for writer, (last_epoch, _) in coverage.writers.items():
-        for part in layout.chain(root, writer):
-            if part.state == "archived" and part.first <= last_epoch:
-                archived = f"of the events that they count, those of {part.manifest} were archived"
-                return Sums([], f"{archived}; restore them first")
-    problems: list[str] = []
-    unchecked: list[str] = []
-    try:
-        with catalog.connect(root) as connection:
-            stored = sources.client_ids(root, coverage.ids)
-            # Only the roll-up knows which record of an id came first, and `retry` reads it there.
-            connection.execute(f"CREATE TEMP VIEW rolled_{CLIENT_ID} AS {stored}")
-            catalog.limit(connection, root, (None, coverage.writers), "retry")
-            for name in ROLLUPS:
-                file = f"{coverage.folder}/{name}.parquet"
-                if differing := _differing(connection, sources.parquet(root, [file]), f"FROM {name}"):
-                    problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
-            if differing := _differing(connection, stored, sources.new_client_ids()):
-                problems.append(
-                    f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
-                )
-        for file in (*(f"{coverage.folder}/{name}.parquet" for name in ROLLUPS), *coverage.ids):
-            try:
-                unchecked += (f"{file}: {structure}" for structure in footer.check_file((root / file).read_bytes()))
-            except (OSError, LedgerError, pa.ArrowException) as error:
-                problems.append(f"{file}: {error}")
-    except duckdb.Error as error:
-        raise LedgerError(f"the daily sums of {root} cannot be compared: {error}") from error
-    return Sums(problems, None, tuple(unchecked))
-
-
-def _differing(connection: duckdb.DuckDBPyConnection, stored: str, again: str) -> int:
-    both = f"SELECT *, 1 AS _copies FROM ({stored}) UNION ALL SELECT *, -1 FROM ({again})"
-    counted = f"SELECT * EXCLUDE (_copies), sum(_copies) AS _copies FROM ({both}) GROUP BY ALL"
-    return int(connection.execute(f"SELECT coalesce(sum(abs(_copies)), 0) FROM ({counted})").fetchall()[0][0])

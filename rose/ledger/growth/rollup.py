@@ -99,7 +99,7 @@ def _write(
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
             ids, ids_written = _write_ids(root, {} if before is None else before.ids, generation, temporary, connection)
     except (duckdb.Error, pa.ArrowException) as error:
-        raise LedgerError(f"cannot roll up {root}: {error}. `rose ledger verify` names what is damaged") from error
+        raise LedgerError(f"cannot roll up {root}: {layout.unreadable(error)}") from error
     files = [*sums.values(), ids_written]
     count, size = sum(file.rows for file in files), sum(file.bytes for file in files)
     content = {
@@ -181,9 +181,13 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: 
 
 
 def _remove_old(root: Path, grace_s: float) -> None:
+    for leftover in (root / FOLDER).glob(".*.gone"):
+        shutil.rmtree(leftover)
     for old, newer in itertools.pairwise(rolled.generations(root)):
         if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
-            shutil.rmtree(root / FOLDER / f"{old:06d}")
+            # As a whole, so that a kill leaves no generation that lacks files.
+            folder = root / FOLDER / f"{old:06d}"
+            shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.gone")))
     standing = [rolled.read(root, number) for number in rolled.generations(root)]
     named = {path for coverage in standing if coverage is not None for path in coverage.ids}
     for name in layout.names(root / ID_FOLDER):

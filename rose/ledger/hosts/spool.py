@@ -15,7 +15,7 @@ GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Return whether the writer's work changes no figure, so that any user of the folder may do it."""
+    """Return whether any user of the folder may do the writer's work, since other events prove it."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sql
+from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def run(
                 f"{query.name} took longer than {timeout_s:g} s; narrow it by --since or --run, or raise --timeout"
             ) from error
         except duckdb.Error as error:
-            raise LedgerError(f"{query.name} failed: {error}\n`rose ledger verify` names what is damaged") from error
+            raise LedgerError(f"{query.name} failed: {layout.unreadable(error)}") from error
         finally:
             timer.cancel()
             with suppress(duckdb.Error):

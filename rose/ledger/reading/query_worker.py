@@ -96,7 +96,7 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def _damaged(root: Path, message: str) -> str:
-    return f"{message}\n`rose ledger verify` names what is damaged" if f"'{root}/" in message else message
+    return layout.unreadable(message) if f"{root}/" in message else message
 
 
 def _run(request: Request) -> tuple[dict[str, Any], bytes]:

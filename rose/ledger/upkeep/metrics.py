@@ -25,7 +25,6 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 
 CACHE_S = 5.0
-_LEASE_US = 86_400_000_000  # A lease not renewed for this long is no longer in force.
 
 
 class _Figure(NamedTuple):
@@ -180,7 +179,7 @@ def _of_jobs(root: Path) -> Iterator[Metric]:
 def _of_views(root: Path) -> Iterator[Metric]:
     rows: dict[str, list[dict[str, object]]] = {}
     with catalog.connect(root) as connection:
-        connection.execute(f"SET VARIABLE since_us = {utc_us() - _LEASE_US}")
+        connection.execute(f"SET VARIABLE now_us = {utc_us()}")
         for query in dict.fromkeys(figure.query for figure in _FIGURES):
             cursor = connection.execute(sql.read(f"metrics/{query}.sql"))
             columns = [column[0] for column in cursor.description or []]

@@ -23,7 +23,7 @@ from rose.clock import utc
 from rose.errors import UserError, did_you_mean
 from rose.http_limits import ACCEPTS
 from rose.http_limits.protocol import Connections, LimitedProtocol
-from rose.ledger import access, address
+from rose.ledger import access, address, layout
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import metrics, questions
 from rose.pricing.api.questions import Ledger, LedgerQuery
@@ -196,7 +196,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _unreadable(request: Request, error: Exception) -> Response:
     text = next(iter(str(error).splitlines()), type(error).__name__)
-    return _error(503, f"the ledger cannot be read: {text}; `rose ledger verify` names what is damaged")
+    return _error(503, f"the ledger cannot be read: {layout.unreadable(text)}")
 
 
 async def _refused_by_http(request: Request, error: Exception) -> Response:

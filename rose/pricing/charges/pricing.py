@@ -93,6 +93,7 @@ class Charges:
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
     rl_run_id: str | None = None  # Of an RL run that shares devices, its id; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None
+    doubled: tuple[tuple[str, int], ...] = ()  # Writer and seq of slices of time that was accounted for already.
 
     def fully_loaded(self) -> pl.DataFrame:
         """Return the rows of `fully_load`; an RL run gets its part of shared devices' idle time."""
@@ -121,8 +122,8 @@ def price(
     fleet's `run_id` selects all charges of the fleet, an RL run's its own. The same ledger and book give the same
     charges, in whatever portions the ledger was written and read. Raises PricingError for an unverified ledger (unless
     allowed), a period that is empty, not whole UTC hours or partly archived, several provenances (unless one is
-    chosen), device time that is covered twice or never provisioned, and hardware held as two classes at once;
-    PriceBookError for a missing price."""
+    chosen), power that was read twice, device time that was never provisioned, and hardware held as two classes at
+    once; PriceBookError for a missing price."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
@@ -185,6 +186,7 @@ def _price(
         shared=connection.sql(sql.read("charges/75_shared_hours.sql")).pl(),
         rl_run_id=run_id if frame.height < whole.height else None,
         fleet=whole if frame.height < whole.height else None,
+        doubled=tuple(connection.execute("SELECT writer, seq FROM doubled").fetchall()),
     )
 
 

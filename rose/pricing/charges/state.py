@@ -73,8 +73,7 @@ def current(root: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashab
             yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
-            f"cannot add up the ledger {root}: {error}. `rose ledger verify` names what is damaged; if nothing is, "
-            f"remove {path} and try again"
+            f"cannot add up the ledger {root}: {layout.unreadable(error)}; if nothing is, remove {path} and try again"
         ) from error
 
 
@@ -177,7 +176,8 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
-    undone: another record of an event_id counts now, or a device's pool or class changed in the past."""
+    undone: another record of an event_id or of a device's time may count now, or a device's pool or class changed in
+    the past."""
     # Many small files are read once, large ones column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -203,8 +203,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     if count("SELECT count(*) FROM overtaken"):
         return False
     without = " ANTI JOIN retry USING (writer, seq)" if count("SELECT count(*) FROM retry") else ""
-    kinds = ", ".join(map(catalog.quoted, _KINDS))
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN {_KINDS}")
     connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
     for view in _VIEWS:  # The ledger's own views define runs and tenures, over these events.
         connection.execute(query.view_as("TABLE", view))
@@ -222,6 +221,11 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     if first:
         drop("new_turn", "moved", "new_token", "own_token", "new_attempt", "own_attempt")
         drop("new_ended", "own_ended", "new_judged", "own_judged")
+    run("52_overlaps")
+    if count("SELECT count(*) FROM overlapped"):
+        if not first:
+            return False
+        run("53_doubled")
     run("55_slices")
     _fold_crossing(connection)
     if first:

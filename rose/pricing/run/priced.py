@@ -77,7 +77,7 @@ def priced(
         run = run_facts(connection, run_id)
         book = choice.choose(root, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
-        snapshot_pinned(connection, run_id)
+        snapshot_pinned(connection, run_id, charged.doubled)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):
             raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")

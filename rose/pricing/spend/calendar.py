@@ -104,9 +104,12 @@ class Calendar:
     def _whole_hour(self, at: datetime, text: str) -> int:
         ns = nanoseconds(at.astimezone(UTC))
         if ns % NS_PER_HOUR:
+            hours = (at.utcoffset() or timedelta()) // timedelta(hours=1)
+            # The signs of these zones are those of POSIX: Etc/GMT-5 is UTC+05:00.
             raise QuestionError(
-                f"{text} in {self.tz} begins at {at.astimezone(UTC):%H:%M} UTC, and charges are of whole UTC hours: "
-                "no figure can be cut there. Give another --tz, such as UTC"
+                f"{text} in {self.tz} begins at {at.astimezone(UTC):%H:%M} UTC, and charges are of whole UTC hours. "
+                f"Give a tz of whole hours, such as Etc/GMT{-hours:+d} (UTC{hours:+d}) or Etc/GMT{-hours - 1:+d} "
+                f"(UTC{hours + 1:+d})"
             )
         return ns
 

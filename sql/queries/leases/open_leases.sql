@@ -1,17 +1,15 @@
--- For the infra lead: which leases has nothing closed yet, and is one overdue?
+-- For the infra lead: which leases are open?
 --
 -- since (TIMESTAMP): only leases granted at or after this time, UTC.
 -- until (TIMESTAMP): only leases granted before this time, UTC.
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `overdue` says that events of the run are newer than the lease's expiry: it ended there by itself, and the process
--- that would have written so is gone. `open_ns` counts from the grant to the run's newest event. Both go by the clocks
--- of those who wrote: while one device's is ahead (`device_time_offset_ns` of the view `clock`), others seem overdue.
+-- `open_ns` counts from the grant to the run's newest event. A lease whose agent died is open for a minute after its
+-- expiry at most, by the clocks of those who wrote: late segments of another host would show that it was renewed.
 WITH newest AS (SELECT run_id, provenance, max(event.event_time) AS newest_at FROM event GROUP BY ALL)
 SELECT
     provenance, run_id, lease_id, device_id, engine_id, step, granted_at, expires_at,
-    newest_at > expires_at AS overdue,
     1000 * (epoch_us(newest_at) - epoch_us(granted_at)) AS open_ns,
     kv_budget_last_bytes, renewals, frozen
 FROM lease

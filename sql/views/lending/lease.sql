@@ -1,5 +1,6 @@
 -- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
--- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open.
+-- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open. A lease
+-- ends at its expiry whatever died: one that nothing closed has expired once its run's newest event is a minute later.
 --
 -- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
 --     whose time it then was.
@@ -45,6 +46,24 @@ state AS (
         bool_or(action = 'frozen') AS frozen
     FROM change
     GROUP BY run_id, provenance, fleet_run_id, lease_id
+),
+newest AS (
+    SELECT run_id, provenance, max(newest_at_us) AS newest_at_us
+    FROM (FROM rolled_daily_event UNION ALL BY NAME FROM unrolled_daily_event)
+    GROUP BY run_id, provenance
+),
+ended AS (
+    SELECT
+        state.* REPLACE (
+            CASE
+            WHEN closing IS NULL AND newest_at_us > epoch_us(expires_at) + 60000000
+            THEN struct_pack(
+                happened := greatest(expires_at, granted_at), action := 'expired', reason := 'it was not renewed'
+            )
+            ELSE closing END AS closing
+        )
+    FROM state
+    LEFT JOIN newest USING (run_id, provenance)
 )
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
@@ -58,4 +77,4 @@ SELECT
     expires_at,
     kv_budget_granted_bytes, kv_budget_last_bytes, kv_budget_min_bytes,
     compute_share, step, renewals, frozen
-FROM state;
+FROM ended;

@@ -105,6 +105,18 @@ ACTS = {
         sql_statement("CREATE MACRO duckdb_views() AS TABLE SELECT 1"),
         "macro main.duckdb_views is foreign",
     ),
+    "a view described as another": (
+        sql_statement("COMMENT ON VIEW device_slice IS 'never billed'"),
+        "the comment on device_slice is not",
+    ),
+    "a column described as another": (
+        sql_statement("COMMENT ON COLUMN device_slice.rollout_ns IS 'never billed'"),
+        "the comment on device_slice.rollout_ns is not",
+    ),
+    "a column described no more": (
+        sql_statement("COMMENT ON COLUMN device_slice.rollout_ns IS NULL"),
+        "the comment on device_slice.rollout_ns is not",
+    ),
     "a table": (sql_statement("CREATE TABLE paid AS SELECT 1 AS x"), "table main.paid is foreign"),
     "a schema": (sql_statement("CREATE SCHEMA other; CREATE VIEW other.power AS SELECT 1"), "schema other is foreign"),
     "a view removed": (sql_statement("DROP VIEW hold"), "view hold is missing"),

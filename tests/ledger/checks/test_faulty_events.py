@@ -87,7 +87,7 @@ def test_every_row_that_the_views_leave_out_is_named(damaged):
     root, items = damaged
     assert verify(root).ok
     with catalog.connect(root) as connection:
-        where = "writer = 'w' AND NOT (fault LIKE 't0_ns must be at or after the end of the slice%')"
+        where = "writer = 'w' AND NOT (fault LIKE 't0_ns must be at or after the end of the time%')"
         found = connection.execute(f"SELECT count(*), count(DISTINCT seq) FROM faulty_event WHERE {where}").fetchall()
         assert found == [(items, items)]
         assert connection.execute("SELECT count(*) FROM faulty_event WHERE writer = 'sound'").fetchall() == [(0,)]
@@ -130,9 +130,19 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, le
 def test_slices_of_a_device_that_overlap_are_named(tmp_path):
     begun = ((7, "a"), (0, "a"), (13, "a"), (13, "b"))
     root = record(tmp_path / "ledger", *(_slice(t0_ns, device_id=device_id) for t0_ns, device_id in begun))
-    _, found = views.faulty_events(root)
-    assert [str(fault) for fault in found] == [
-        "w/2: event 'device_slice': t0_ns must be at or after the end of the slice before it, 14, got 13"
+    _, (fault,) = views.faulty_events(root)
+    assert (fault.writer, fault.seq, fault.value) == ("w", 2, "13")
+    assert fault.fault == "t0_ns must be at or after the end of the time that is accounted for already, 14"
+
+
+def test_a_slice_of_another_writer_is_named_where_its_time_is_accounted_for(tmp_path):
+    root = record(tmp_path / "ledger", *map(_slice, (7, 14, 21)), writer="z")
+    for writer, t0_ns in (("a", 6), ("b", 27), ("c", 34), ("d", 40)):
+        record(root, _slice(t0_ns), writer=writer)
+    assert [(fault.writer, fault.value) for fault in views.faulty_events(root)[1]] == [
+        ("a", "6"),
+        ("b", "27"),
+        ("d", "40"),
     ]
 
 

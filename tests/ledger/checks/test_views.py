@@ -75,6 +75,16 @@ def test_a_source_that_was_edited_is_a_fault(late, edit):
     assert any("it was edited" in problem for problem in problems(late))
 
 
+@pytest.mark.parametrize("described", ["VIEW device_slice", "COLUMN device_slice.rollout_ns", "VIEW stored_event"])
+@pytest.mark.parametrize("text", ["'never billed'", "NULL"])
+def test_a_forged_comment_is_a_fault(late, described, text):
+    catalog.refresh(late)
+    with duckdb.connect(late / layout.CATALOG) as connection:
+        connection.execute(f"COMMENT ON {described} IS {text}")
+    (problem,) = problems(late)
+    assert described.split()[1] in problem
+
+
 def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late):
     held = threading.Event()
 

@@ -1,13 +1,20 @@
 """A key signs for the writers that it was endorsed for: what the key of one host can do to another's events."""
 
 import dataclasses
+import hashlib
+import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from rose.events import Ledger
 from rose.ledger import layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.evidence import continuation, keys, receipt
-from rose.ledger.verify import verify
+from rose.ledger.growth import rolled, rollup
+from rose.ledger.verify import CLOSING_WRITER, verify
+from tests.ledger.conftest import record
 from tests.ledger.evidence import ledgers
 
 
@@ -72,10 +79,46 @@ def test_a_host_that_joins_or_is_renamed_is_endorsed_by_the_controllers_key(root
     assert (report.problems, report.notes, problems) == ([], [], [])
 
 
-def test_whoever_has_the_folder_does_its_upkeep(root, agent):
-    """Several hosts roll up one ledger in turn; the note says whose key is not endorsed for it."""
-    ledgers.write(root, "rollup")
-    _write(root, "rollup", agent)
+@pytest.fixture
+def as_agent(root, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(keys.VARIABLE, str(tmp_path / "h2.key"))
+        yield patch
+
+
+def _forge_sums(root):
+    """Count each event twice in the newest daily sums, and record a roll-up that says so."""
+    newest = rolled.newest(root)
+    folder = root / newest.folder
+    path = folder / "daily_event.parquet"
+    pq.write_table(pa.concat_tables([pq.read_table(path)] * 2), path)
+    coverage = json.loads((folder / "coverage.json").read_bytes())
+    coverage["files"]["daily_event"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    content = json.dumps(coverage, indent=1).encode()
+    (folder / "coverage.json").write_bytes(content)
+    detail = {"generation": newest.generation, "coverage_sha256": hashlib.sha256(content).hexdigest()}
+    record(root, Ledger(action="rolled_up", detail_json=json.dumps(detail)), writer="rollup", run_id="ledger")
+
+
+def test_whoever_has_the_folder_rolls_it_up_and_forges_no_sums(root, agent, as_agent):
+    """Several hosts roll up one ledger in turn; a note says whose key is not endorsed for it."""
+    _write(root, "h2.agent", agent)
+    rollup.roll_up(root)
     report = verify(root)
     assert report.problems == []
     assert [note.split(" is signed by")[0] for note in report.notes] == ["writer rollup"]
+    _forge_sums(root)
+    (problem,) = verify(root).problems
+    assert problem.startswith("rollup/000000/daily_event.parquet: ")
+    assert agent.public in problem
+
+
+def test_an_event_of_the_books_by_the_key_of_another_writer_is_a_problem(root, agent, as_agent):
+    detail = {"name": "b", "version": "1", "sha256": "0" * 64, "text": "", "adopted_us": 1, "adopted_by": "h2"}
+    record(root, Ledger(action="adopted", detail_json=json.dumps(detail)), writer=CLOSING_WRITER, run_id="ledger")
+    (problem,) = verify(root).problems
+    assert problem.startswith(f"live/{CLOSING_WRITER}/")
+    assert agent.public in problem
+    as_agent.undo()
+    registry.endorse(root, agent.public, keys.load_or_make(), CLOSING_WRITER)
+    assert verify(root).problems == []

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from rose.ledger import layout
-from rose.ledger.evidence.continuation import sum_faults
+from rose.ledger.checks.sums import sum_faults
 from rose.ledger.growth import rolled, rollup
 from tests.ledger.conftest import ask
 from tests.ledger.evidence import ledgers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rose.events import Power
 from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
-from rose.ledger.evidence.continuation import sum_faults
+from rose.ledger.checks.sums import sum_faults
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, close_epochs, copied
@@ -112,10 +112,10 @@ _ACTS = st.one_of(st.tuples(st.sampled_from("amz"), _RECORDS), st.sampled_from([
 
 @settings(max_examples=int(usual("2", long="100")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(acts=st.lists(_ACTS, min_size=2, max_size=usual(6, long=9)))
-def test_times_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, acts):
+def test_times_names_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, acts):
     home = tmp_path_factory.mktemp("first")
-    root, other_times = layout.create(home / "ledger"), layout.create(home / "other_times")
-    ledgers = (root, other_times)
+    ledgers = [layout.create(home / name) for name in ("ledger", "other_times", "other_names")]
+    root, other_times, other_names = ledgers
     for act in acts:
         counted = _counted(root)
         if act == "close epochs":
@@ -131,8 +131,10 @@ def test_times_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, acts):
             _write(root, writer, events)
             at_other_times = [dataclasses.replace(event, at_us=4 * DAY_US - event.at_us) for event in events]
             _write(other_times, writer, at_other_times)
+            # Names that sort the other way round.
+            _write(other_names, {"a": "z", "m": "m", "z": "a"}[writer], events)
             counted = _counted(root)
-        assert _counted(root) == _counted(other_times) == counted
+        assert _counted(root) == _counted(other_times) == _counted(other_names) == counted
         assert len({event_id for event_id, _ in counted}) == len(counted)
         assert sum(_summed(root).values()) == len(counted)
     assert sum_faults(root) == ([], None, ())

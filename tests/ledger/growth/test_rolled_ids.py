@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rose.events import Power
 from rose.ledger import layout, segments
-from rose.ledger.evidence.continuation import sum_faults
+from rose.ledger.checks.sums import sum_faults
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files

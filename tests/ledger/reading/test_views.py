@@ -55,6 +55,16 @@ def test_leases_split_into_released_preempted_expired_and_open(select, lease):
     assert rows == [("expired", 1), ("open", 1), ("preempted", 1), ("released", 2)]
 
 
+@pytest.mark.parametrize(("newest_s", "closed"), [(64, None), (66, 5)])
+def test_a_lease_that_nothing_closed_ends_at_its_expiry(select, lease, newest_s, closed):
+    granted = lease(at_us=1_000_000, expires_at_us=3_000_000)
+    renewed = lease("renewed", at_us=3_000_000, expires_at_us=5_000_000)
+    other = lease(lease_id="other", at_us=newest_s * 1_000_000, expires_at_us=90_000_000)
+    rows = select("SELECT closed_at, closed_by, duration_ns FROM lease WHERE lease_id = 'l'", [granted, renewed, other])
+    expected = (_second(closed), "expired", 4_000_000_000) if closed else (None, None, None)
+    assert rows == [expected]
+
+
 def test_a_retried_event_counts_once_whichever_writer_it_came_through(select, lease):
     first, again = lease(at_us=1, event_id="x", step=1), lease(at_us=2, event_id="x", step=2)
     other = lease(at_us=3, event_id="y", step=3)

@@ -39,11 +39,13 @@ def write(root, provenance, at_us, lease, request_event):
     with LedgerWriter.open(root, f"w-{provenance}", f"r-{provenance}", provenance) as writer:
         record = partial(writer.record, durable=False)
         for n, closing in enumerate(["released", "preempted", "preempted", None]):
-            record(lease(lease_id=f"l{n}", device_id="d", at_us=at_us + n))
-            record(lease("renewed", lease_id=f"l{n}", device_id="d", at_us=at_us + 10 + n))
+            own = {"lease_id": f"l{n}", "device_id": "d", "expires_at_us": at_us + 7200 * 1_000_000}
+            record(lease(at_us=at_us + n, **own))
+            record(lease("renewed", at_us=at_us + 10 + n, **own))
             if closing:
                 record(lease(closing, lease_id=f"l{n}", device_id="d", at_us=at_us + 20 + n))
         record(lease(lease_id="old", device_id="d", at_us=1))
+        record(lease("renewed", lease_id="expired", device_id="d", at_us=at_us, expires_at_us=at_us + 1))
         for n, fields in enumerate([{}, {"ttft_ns": 101}, {"tpot_mean_ns": 11}, {"lease_id": "l", "ttft_ns": 101}]):
             record(request_event(request_id=f"q{n}", device_id="d", at_us=at_us, **fields))
         for action in ("yield", "yield", "revoke"):
@@ -111,7 +113,7 @@ def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(root, monkey
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 0)
     for provenance in ("live", "simulated"):
         record(root, Ledger(action="note"), writer=f"w-{provenance}")
-    assert roll_up(root).events == 50
+    assert roll_up(root).events == 52
     check_views(Read(metrics.text(root)))
 
 

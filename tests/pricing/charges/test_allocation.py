@@ -6,6 +6,7 @@ import pytest
 
 from rose import events
 from rose.pricing import charges
+from rose.pricing.charges import state
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
@@ -71,17 +72,45 @@ def test_a_device_that_has_not_left_counts_to_its_last_slice_and_to_the_end_of_a
 @pytest.mark.parametrize(
     ("slices", "fault"),
     [
-        ([slice_("a", T0_NS, idle=10), slice_("a", T0_NS + 9, idle=10)], "overlaps a slice that ends at"),
-        ([slice_("a", T0_NS, idle=90), slice_("a", T0_NS + 5, idle=5), slice_("a", T0_NS + 20, idle=5)], "overlaps"),
         ([slice_("a", T0_NS - 1, idle=10)], "outside the device's provisioned time"),
         ([slice_("a", T0_NS + 95, idle=10)], "outside the device's provisioned time"),
         ([slice_("b", T0_NS, idle=10)], "b: slice .* outside the device's provisioned time"),
     ],
 )
-def test_time_that_would_be_paid_twice_is_refused(write_ledger: Any, slices: list[events.Event], fault: str) -> None:
+def test_time_outside_of_its_device_is_refused(write_ledger: Any, slices: list[events.Event], fault: str) -> None:
     root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), *slices))
     with pytest.raises(PricingError, match=fault):
         allocated(root)
+
+
+@pytest.mark.parametrize(
+    ("slices", "serving_ns", "idle_ns"),
+    [
+        ([slice_("a", T0_NS, idle=10), slice_("a", T0_NS + 9, serving=10)], 0, 10),
+        ([slice_("a", T0_NS, idle=90), slice_("a", T0_NS + 5, serving=5), slice_("a", T0_NS + 20, serving=5)], 0, 90),
+    ],
+)
+def test_time_that_is_accounted_for_already_counts_once(
+    write_ledger: Any, slices: list[events.Event], serving_ns: int, idle_ns: int
+) -> None:
+    buckets = allocated(write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), *slices))).bucket_ns()
+    assert (buckets["serving"], buckets["idle"], buckets["unaccounted"]) == (serving_ns, idle_ns, 100 - idle_ns)
+
+
+def test_the_writer_that_came_first_accounts_for_time_whenever_its_slice_comes(write_ledger: Any) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), slice_("a", T0_NS, idle=10)), writer="z")
+    (root / state.STATE).touch()
+    for writer, made, idle_ns in (
+        ("b", slice_("a", T0_NS + 50, idle=10), 20),
+        ("z", slice_("a", T0_NS + 55, serving=10), 10),
+        ("b", slice_("a", T0_NS + 64, idle=1), 10),
+        ("b", slice_("a", T0_NS + 65, idle=1), 11),
+    ):
+        write_ledger([made], root=root, writer=writer)
+        assert allocated(root).bucket_ns()["idle"] == idle_ns
+    kept = allocated(root).bucket_ns()
+    (root / state.STATE).unlink()
+    assert allocated(root).bucket_ns() == kept
 
 
 def test_a_slice_over_a_price_change_is_split_by_time(write_ledger: Any) -> None:

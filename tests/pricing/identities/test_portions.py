@@ -10,6 +10,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from rose import events
+from rose.ledger.checks import views
 from rose.ledger.growth import compaction, rollup
 from rose.pricing import charges
 from rose.pricing.charges.pricing import AMOUNTS
@@ -156,7 +157,7 @@ def outcome(root: Path) -> bytes | str:
 @seed(SEED)
 @settings(QUIET, max_examples=EXAMPLES // 2)
 @given(made=ledgers(portions=1), data=st.data())
-def test_time_that_is_reported_twice_is_refused(made: Made, data: st.DataObject) -> None:
+def test_time_that_is_reported_again_changes_no_charge_and_is_named(made: Made, data: st.DataObject) -> None:
     slices = [
         record
         for record in made.recorded
@@ -168,10 +169,10 @@ def test_time_that_is_reported_twice_is_refused(made: Made, data: st.DataObject)
     root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
     made.write(root)
     (root / KEPT).touch()
-    charges.price(root, BOOK)
+    before = content(charges.price(root, BOOK).frame)
     late = slice_of(str(again.event.device_id), at_ns, idle=1)
     Made((Recorded(0, "late", again.run_id, late),)).write(root)
     for _ in range(2):
-        with pytest.raises(PricingError, match=r"overlaps|outside"):
-            charges.price(root, BOOK)
+        assert content(charges.price(root, BOOK).frame) == before
         (root / KEPT).unlink(missing_ok=True)
+    assert ("late", 0) in [(fault.writer, fault.seq) for fault in views.faulty_events(root, 10_000)[1]]

@@ -4,12 +4,16 @@ from pathlib import Path
 import pytest
 
 from rose import events
+from rose.ledger import catalog
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
+from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.report import Report
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import any_event
+from tests.pricing.any_ledger import slice_of
+from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, joined
 
 
@@ -26,6 +30,17 @@ def test_a_run_is_priced_as_the_report_prices_it(priced_sample: PricedRun, sampl
     assert figure.interval_text == "25.0% to unbounded"
     nothing = run.make.measure(None, interval=Interval(low=0.25, high=1))
     assert (nothing.text, nothing.interval_text) == ("not enough data", "")
+
+
+def test_time_that_another_writer_reports_again_changes_no_figure(sample: Path, sample_report: Report) -> None:
+    with catalog.connect(sample) as connection:
+        select = "SELECT run_id, provenance, device_id, t0_ns FROM device_slice LIMIT 1"
+        ((run_id, provenance, device_id, t0_ns),) = connection.execute(select).fetchall()
+    write(sample, [slice_of(device_id, t0_ns, rollout=10**9)], "late", provenance, run_id)
+    said, before = report.build(sample, "run").to_json(), sample_report.to_json()
+    for document in (said, before):
+        del document["stamp"]
+    assert said == before
 
 
 def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:

@@ -1,4 +1,6 @@
+import re
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -77,6 +79,16 @@ def test_days_are_those_of_the_reader_s_zone() -> None:
 def test_what_is_no_period_is_refused(text: str, calendar: Calendar, says: str) -> None:
     with pytest.raises(PricingError, match=says):
         calendar.period(text, NOW_NS)
+
+
+@pytest.mark.parametrize("tz", ["Asia/Kolkata", "Australia/Adelaide", "Asia/Kathmandu", "America/St_Johns"])
+def test_the_zones_that_a_refusal_names_begin_their_days_within_the_hour(tz: str) -> None:
+    with pytest.raises(PricingError, match="Give a tz of whole hours") as refused:
+        Calendar(tz).period("2026-11", NOW_NS)
+    midnight_ns = nanoseconds(datetime(2026, 11, 1, tzinfo=ZoneInfo(tz)).astimezone(UTC))
+    named = re.findall(r"Etc/GMT[+-]\d+", str(refused.value))
+    later, earlier = (Calendar(name).period("2026-11", NOW_NS).from_ns - midnight_ns for name in named)
+    assert -NS_PER_HOUR < earlier < 0 < later < NS_PER_HOUR
 
 
 def test_a_calendar_that_there_is_none_of_is_refused() -> None:

@@ -91,6 +91,29 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     assert actions == [("started",), ("stopped",)]
 
 
+def test_an_expired_lease_closes_at_its_expiry_whenever_the_next_agent_comes(host, gateway):
+    host.first_agent()
+    gateway.want(r0=60 * SECOND)
+    until(lambda: host.lent)
+    host.kill_agent()
+    ttl_ns = int(host.spec.coserving.lease_ttl_s * SECOND)
+    ended_ns = monotonic_ns()
+    until(lambda: monotonic_ns() > ended_ns + 2 * ttl_ns)
+    gateway.want()
+    host.next_agent()
+    host.agent.stop()
+    host.writer.close()
+    ((closed_by, closed_us, expires_us),) = host.rows(
+        "SELECT closed_by, epoch_us(closed_at), epoch_us(expires_at) FROM lease WHERE lease_id = 'fleet-d0-1'"
+    )
+    assert (closed_by, closed_us) == ("expired", expires_us)
+    ((leased_until_ns, until_ns),) = host.rows(
+        "SELECT max(t1_ns) FILTER (lease_id IS NOT NULL), max(t1_ns) FROM device_slice"
+    )
+    assert leased_until_ns // 1000 == expires_us
+    assert until_ns > leased_until_ns + ttl_ns // 2, "the time after it is nobody's lease"
+
+
 def test_an_engine_that_was_left_is_left_again_replaced_or_told_of(host, monkeypatch):
     first, reasons = host.agent_that_leaves(), []
     take_over = RolloutEngine._take_over
