@@ -19,7 +19,6 @@ from rose.terminal import visible
 CHOICES = ("period", "view", "run", "team", "provenance")
 RUNS_MAX = 200  # The limit in `sql/dashboard/runs.sql`.
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
-_WIDTH_PX = 190
 _PERIODS: dict[str | None, str] = {
     "this-month": "this month",
     "last-month": "last month",
@@ -107,7 +106,6 @@ def _box(name: str, choice: _Choice, value: str | None) -> str | None:
         key=_key(name),
         format_func=lambda option: visible(choice.texts.get(option, str(option))),
         help=choice.about,
-        width=_WIDTH_PX,
         accept_new_options=name == "period",
         placeholder=choice.texts.get(None),
     )
@@ -139,7 +137,7 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
 
 def _periods(ledger: Path) -> dict[str | None, str]:
     days = data.span(ledger)
-    newest = "newest month with data" + ("" if days is None else f", {month_at(days.to_ns - 1).label}")
+    newest = "newest month" if days is None else f"{month_at(days.to_ns - 1).label}, the newest"
     months = [] if days is None else [month.label for month in data.months(days)]
     return {link.NEWEST: newest, **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
 

@@ -241,4 +241,4 @@ def _time_tip(field: str) -> alt.Tooltip:
 
 
 def _title(text: str) -> alt.TitleParams:
-    return alt.TitleParams(text, anchor="start", fontSize=13)
+    return alt.TitleParams(text, anchor="start", fontSize=13, offset=4)

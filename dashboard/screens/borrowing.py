@@ -1,6 +1,5 @@
 """Savings of borrowing, and what they depend on."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
@@ -10,6 +9,7 @@ from dashboard.data import Run
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report import CASH
 from rose.pricing.table import Section
+from rose.pricing.verdict import exceeds
 
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
 
@@ -37,12 +37,8 @@ def show(ledger: Path, run: Run) -> None:
 
 
 def _verdict(risk: Section, compare: Section) -> None:
-    """Show a success or a failure only if the interval lies on one side of 0."""
     saved = compare.figure("savings", CASH)
-    judged: Callable[[str], object] = st.info
-    if saved.low is not None and saved.high is not None:
-        judged = st.success if saved.low >= 0 < saved.high else st.error if saved.high <= 0 else st.info
-    judged(escape.prose(risk.text("saves")))
+    frame.verdict(None if saved.low is None else exceeds(saved.low, saved.high), escape.prose(risk.text("saves")))
 
 
 frame.page(

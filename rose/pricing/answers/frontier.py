@@ -105,10 +105,13 @@ class Answer:
     says: str
 
 
-def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
+def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
+    """Return what was spent on both sides, or why that is not known. A run that shares a fleet has no serving."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
+        if shares_fleet:
+            return "not enough data: serving is on the bill of the fleet's run, which this run shares"
         return "not enough data: no serving device spent time on serving"
     if not dedicated:
         return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
@@ -124,13 +127,15 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
     )
 
 
-def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) -> Slack | str:
-    """Return the yield of a slack second, or which data is missing."""
+def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0) -> Slack | str:
+    """Return the yield of a slack second, or which data is missing. `updates` were made, on the fleet or outside it."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
     if not borrowed_ns or not tokens["borrowed"].generated:
         return "not enough data: no rollout ran on a serving device"
+    if not training_ns and updates:
+        return f"not enough data: {updates:,} updates ran outside the fleet, and their cost is not known"
     if not training_ns or not groups.judged_groups:
         return "not enough data: " + ("no update was made" if not training_ns else "no group was judged yet")
     # A trajectory that moved counts on each device by its tokens there.
@@ -203,7 +208,7 @@ def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
 
 
 def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
-    verbs = {True: "lowers", False: "raises"}
+    verbs, price = {True: "lowers", False: "raises"}, "at its price" if what == "dollar" else "in free slack"
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
         "training": f"The next {what} lowers cost per correct faster on training than on inference.",
@@ -212,7 +217,7 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
     }[side]
     known = [
         f"{subject} {verbs[gain.lowers]} it"
-        for subject, gain in (("one more rollout for each answer", inference), ("more training", training))
+        for subject, gain in ((f"one more rollout {price}", inference), (f"more training {price}", training))
         if gain.lowers is not None
     ]
     rest = " and ".join(known)
@@ -228,9 +233,10 @@ def _sign(interval: Interval | None) -> bool | None:
 
 def frontier(run: PricedRun) -> Section:
     eta_n = elasticity.of_rollouts(run.groups)
-    eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
-    dollars = spend(run.allocation, run.cost)
-    yields = slack(run.allocation, run.tokens, run.groups)
+    trained = rows(run.connection, "answers/step_training")
+    eta_t = elasticity.of_training(elasticity.steps(run.groups, trained))
+    dollars = spend(run.allocation, run.cost, run.charged.fleet is not None)
+    yields = slack(run.allocation, run.tokens, run.groups, sum(bool(row["train_ns"]) for row in trained))
     rho, rate, independent = run.groups.rho, run.groups.accept_rate, None
     if rho is not None and rate is not None and 0 < rate < 1:
         independent = formulas.best_of_n_elasticity(float(rate), float(1 + rho))
@@ -298,8 +304,8 @@ def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
         low, high = eta_n.interval.low, eta_n.interval.high
         does = "raise" if high is not None and high < 1 else "lower" if low > 1 else "may raise or lower"
         text = (
-            f"More rollouts for each answer {does} cost per correct: 1% more of them bring {eta_n.value:.2g}% more "
-            "accepted answers, and they pay only above 1%."
+            f"At their price more rollouts for each answer {does} cost per correct: 1% more of them bring "
+            f"{eta_n.value:.2g}% more accepted answers, and they pay only above 1%."
         )
     if independent is not None:
         text += f" Independent tries always stay below 1% (here they would bring {independent:.2g}%)."

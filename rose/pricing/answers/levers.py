@@ -5,8 +5,8 @@ C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / 
     d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
     d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), serving's own cost held;
 - the elasticity, d ln C / d ln x;
-- the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: times or divided
-  by 1.1, up to the end of the factor's range. Levers are ranked by it."""
+- the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: a tenth more or
+  a tenth off, up to the end of the factor's range. Levers are ranked by it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 
-TENTH = 1.1
+TENTH = 0.1
 
 WORDS: dict[str, str] = {
     "alpha": "share of groups with an accepted answer (alpha)",
@@ -118,7 +118,7 @@ def levers(at: Factors) -> tuple[Lever, ...]:
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)
         low, high = (1, inf) if name in _RATIOS else (0, inf) if name == "cpm" else (0, 1)
-        to = min(max(value * TENTH if slope < 0 else value / TENTH, low), high)
+        to = min(max(value * (1 + TENTH if slope < 0 else 1 - TENTH), low), high)
         moves.append(
             Lever(
                 name=name,

@@ -55,7 +55,7 @@ def test_the_levers_of_the_sample(answers: dict[str | None, Section]) -> None:
     assert saved == sorted(saved, reverse=True)
     assert "saves $" in answers[None].text("says")
     cpm, alpha = row("cpm"), row("alpha")
-    assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.82")
+    assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.80")
     assert alpha["elasticity"].value == -1
     assert alpha["derivative"].unit == "nano_usd/million answer tokens/alpha"
     assert alpha["derivative"].value == pytest.approx(-1.5 * c3, abs=2)
