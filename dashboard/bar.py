@@ -11,7 +11,6 @@ from dashboard import data, link
 from dashboard import format as words
 from dashboard.data import Run
 from dashboard.link import Link
-from rose.pricing.closing.period import month_at
 from rose.pricing.spend.calendar import FORMS
 from rose.terminal import visible
 
@@ -137,9 +136,8 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
 
 def _periods(ledger: Path) -> dict[str | None, str]:
     days = data.span(ledger)
-    newest = "newest month" if days is None else f"{month_at(days.to_ns - 1).label}, the newest"
     months = [] if days is None else [month.label for month in data.months(days)]
-    return {link.NEWEST: newest, **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
+    return {link.NEWEST: "newest month", **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
 
 
 def _key(name: str) -> str:

@@ -134,7 +134,8 @@ def _period(scope: Scope) -> None:
 def _month(scope: Scope) -> None:
     label = scope.period.label
     st.header(f"What will {label} cost?")
-    frame.elements(watch_tables.forecasts(data.expected(scope)), "charges of the ledger")
+    for forecast in watch_tables.forecasts(data.expected(scope)):
+        frame.pricing_table(forecast, "charges of the ledger")
     st.subheader("Will it stay within its budgets?")
     budgets = data.budgets(scope)
     if budgets:

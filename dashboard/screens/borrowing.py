@@ -20,7 +20,7 @@ def show(ledger: Path, run: Run) -> None:
     frame.stamp(stamp)
     _verdict(sections["risk"], sections["compare"])
     st.header("What did borrowing save?")
-    frame.show(sections["compare"], _SOURCE, folded=("device_time", "how", "multiplier"))
+    frame.show(sections["compare"], _SOURCE, skip=("says",), folded=("device_time", "how", "multiplier"))
     st.header("Did lending make serving late?")
     frame.show(sections["risk"], _SOURCE, skip=("saves",))
     st.header("What did borrowing add to the bill?")

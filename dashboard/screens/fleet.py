@@ -66,16 +66,14 @@ def _verdict(ledger: Path, run: Run) -> None:
         " by a ledger that does not verify" if frame.look(ledger).problems else ""
     )
     when = "" if run.going_on else f"No fleet is running. Its last event was {words.when(run.last_event_at)}. "
-    if seen.requests:
-        why = f"{seen.text}, in the {_JUDGED // timedelta(minutes=1)} minutes before; the target is {target}"
-    else:
-        why = f"no request in the {_JUDGED // timedelta(minutes=1)} minutes before"
+    minutes = f"in the {_JUDGED // timedelta(minutes=1)} minutes before the last event"
+    why = f"{minutes}, {seen.text}; the target is {target}" if seen.requests else f"no request {minutes}"
     frame.verdict(seen.kept, f"{when}**{word}**: {why}.", over=not run.going_on)
 
 
 def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
     serving = devices.filter(pool="serving")
-    st.header("What are the devices doing?" if now else "What did the devices do last?")
+    st.header("What are the serving devices doing?" if now else "What did the serving devices do last?")
     counted = (
         ("Serving devices", serving.height, "in the pool `serving`"),
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, in any state"),

@@ -213,7 +213,7 @@ def test_serving_and_fleet_need_no_prices(
     assert table(serving, "lent", "requests")["requests"].sum() == 240
     taken = table(serving, "action", "preemptions").groupby("action")["preemptions"].sum()
     assert taken.to_dict() == {"cut": 8, "revoke": 3, "yield": 48}
-    assert "**Serving was NOT safe**: 8 of 240 late" in page_text(fleet)
+    assert "**Serving was NOT safe**: in the 15 minutes before the last event, 8 of 240 late" in page_text(fleet)
     assert values(fleet)["Serving devices"] == "1"
     assert [*table(fleet, "lease id", "closed by")["lease id"]] == [f"L{step}" for step in reversed(range(8))]
     assert [*table(fleet, "policy version", "made good at")["policy version"]] == [6]
@@ -243,10 +243,22 @@ def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, 
     assert list(budgets["left"]) == [row.left.value / 1e9 for row in found]
     files = {button.proto.label for button in app.get("download_button")}
     assert {"Workbook", "FOCUS, Parquet", "FOCUS, CSV", "Cost by team, HTML"} <= files
+    expected = next(made for made in tables(app) if [*made] == ["team", "spent", "forecast", "95% interval"])
+    assert list(expected["team"]) == ["the fleet", *(row.team for row in budget.expected(closed, JUNE, OURS)[1:])]
+    assert list(expected["forecast"]) == list(expected["spent"])  # The month is over.
     app = choose(app, "As it was known", posted[0].posted_ns)
     (row,) = table(app, "close", "corrections").to_dict("records")
     assert (row["corrections"], row["total"]) == ("none", format_usd(posted[0].cost_nano))
     assert choose(app, "View", "fully-loaded").main.selectbox
+
+
+def test_a_team_has_its_bill(ended: Path, frame: pl.DataFrame, open_page: OpenPage) -> None:
+    app = open_page(ended, "books", team="research")
+    assert "Bill of research, 2026-06" in page_text(app)
+    own = frame.filter(pl.col("team") == "research")
+    amounts = table(app, "run", "bucket", "cost")["cost"]
+    assert round(amounts.iloc[-1] * 1e9) == own["cost_nano"].sum() == sum(round(nano * 1e9) for nano in amounts[:-1])
+    assert "Bill of research, HTML" in [button.proto.label for button in app.get("download_button")]
 
 
 def test_the_overview_is_held_against_budgets(closed: Path, drawn: OpenPage) -> None:

@@ -36,19 +36,19 @@ Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"
 
 TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
-N, ETA_N = "rollouts for each answer (n)", "elasticity of alpha in rollouts (eta_n)"
-INDEPENDENT = "the same, if tries were independent"
-ETA_T, LEFT = "elasticity of alpha in training (eta_T)", "(eta_n - 1) / eta_T"
+N, ETA_N = "rollouts for each answer", "more groups solved by 1% more rollouts, in percent"
+INDEPENDENT = "more groups solved if tries were independent, in percent"
+ETA_T, LEFT = "more groups solved by 1% more training, in percent", "threshold of inference over training"
 _ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
-    "inference_usd": "inference: time spent serving (D_I)",
-    "training_usd": "training, rollouts at the dedicated price (D_T)",
-    "training_with_borrowing_usd": "training, as it was paid for (D_T')",
-    "rollout_share": "rollouts' share of training (psi)",
-    "borrowed_share": "borrowed share of rollout tokens (phi)",
-    "cost_ratio": "borrowed over dedicated price of a token (c_O / c_D)",
-    "threshold": "threshold with two price lines (D_I / D_T)",
-    "kappa3": "threshold with three (kappa3)",
+    "inference_usd": "inference: time spent serving",
+    "training_usd": "training, rollouts at the dedicated price",
+    "training_with_borrowing_usd": "training, as it was paid for",
+    "rollout_share": "rollouts' share of training",
+    "borrowed_share": "borrowed share of rollout tokens",
+    "cost_ratio": "borrowed over dedicated price of a token",
+    "threshold": "threshold with two price lines",
+    "kappa3": "threshold with three",
 }
 _TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
 
@@ -254,7 +254,7 @@ def frontier(run: PricedRun) -> Section:
             "rollouts": Paragraph(_rollouts(eta_n, independent)),
             "elasticities": report_table(
                 run.stamp,
-                "How alpha grows",
+                "How the share of solved groups grows",
                 "what | value | rests on",
                 (
                     (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
@@ -270,7 +270,7 @@ def frontier(run: PricedRun) -> Section:
                 "What was spent on either side",
                 {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
                 run.stamp,
-                "amortized; D_T' marginal for borrowed",
+                "amortized; training as it was paid for is marginal for borrowed",
             ),
         }
     )

@@ -22,12 +22,12 @@ from rose.pricing.stats import bootstrap
 TENTH = 0.1
 
 WORDS: dict[str, str] = {
-    "alpha": "share of groups with an accepted answer (alpha)",
-    "cpm": "price of a million tokens (CPM)",
-    "r": "output tokens for each answer token (R)",
-    "one_plus_rho": "rollouts for each answer (1 + rho)",
-    "phi": "share of rollout tokens made on borrowed devices (phi)",
-    "waste": "share of rollout tokens that were wasted (w)",
+    "alpha": "share of groups with an accepted answer",
+    "cpm": "price of a million tokens",
+    "r": "output tokens for each answer token",
+    "one_plus_rho": "rollouts for each answer",
+    "phi": "share of rollout tokens made on borrowed devices",
+    "waste": "share of rollout tokens that were wasted",
 }
 _RATIOS = ("r", "one_plus_rho")  #: Ratios, from 1 on; other levers are shares, but for the price.
 
