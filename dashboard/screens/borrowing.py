@@ -33,7 +33,7 @@ def show(ledger: Path, run: Run) -> None:
     frame.show(sections["provision"], _SOURCE, folded=("days",))
     st.header("And if load and demand rose together?")
     st.warning("**SIMULATED.** The run's own hours in another pairing: this did not happen.")
-    frame.show(sections["spikes"], "the run's windows in another pairing: simulated")
+    frame.show(sections["spikes"], "the run's windows in another pairing: simulated", folded=("windows",))
 
 
 def _verdict(risk: Section, compare: Section) -> None:

@@ -310,7 +310,7 @@ def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) ->
         forecast_nano = int(row.forecast.value or 0)
         if rule.forecast and forecast_nano > whole_nano >= spent_nano:
             title = f"{row.team} is forecast to exceed its budget for {row.month}"
-            text += f" The forecast for the month is {format_money(forecast_nano, row.spent.stamp.currency)}."
+            text += f" The forecast for the month is {row.forecast.text}, 95% {row.forecast.short_interval}."
             alerts.append(Alert(key=f"{key}/forecast", title=title, text=text))
     return Outcome(rule=rule, alerts=tuple(alerts))
 

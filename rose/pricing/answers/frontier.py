@@ -31,6 +31,7 @@ from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, interval
 from rose.pricing.table import Paragraph, Row, Section, report_table, values
+from rose.pricing.verdict import exceeds
 
 Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"
@@ -225,10 +226,8 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """Return the sign of an interval, True above 0; None if it holds 0 or is missing."""
-    if interval is None or (interval.low <= 0 and (interval.high is None or interval.high >= 0)):
-        return None
-    return interval.low > 0
+    """Return whether an interval is above 0; None if that cannot be told, or it is missing."""
+    return None if interval is None else exceeds(interval.low, interval.high)
 
 
 def frontier(run: PricedRun) -> Section:
@@ -301,8 +300,8 @@ def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
 def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
     text = "What more rollouts do to cost per correct: not enough data to tell."
     if eta_n.value is not None and eta_n.interval is not None:
-        low, high = eta_n.interval.low, eta_n.interval.high
-        does = "raise" if high is not None and high < 1 else "lower" if low > 1 else "may raise or lower"
+        pays = exceeds(eta_n.interval.low, eta_n.interval.high, 1)
+        does = {True: "lower", False: "raise", None: "may raise or lower"}[pays]
         text = (
             f"At their price more rollouts for each answer {does} cost per correct: 1% more of them bring "
             f"{eta_n.value:.2g}% more accepted answers, and they pay only above 1%."
