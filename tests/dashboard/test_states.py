@@ -155,6 +155,26 @@ def test_a_damaged_ledger_is_named_on_every_page_and_has_no_figures(damaged: Pat
     assert "problem" in open_page(damaged, "trust").dataframe[0].value
 
 
+def test_a_file_that_was_cut_short_is_told_in_words_with_the_way_out(damaged: Path, open_page: OpenPage) -> None:
+    segment = max(damaged.glob("live/**/*.parquet"), key=lambda path: path.stat().st_size)
+    segment.write_bytes(segment.read_bytes()[:-100])
+    (damaged / layout.CATALOG).unlink()
+    for page in ("overview", "cost", "fleet", "trust"):
+        text = page_text(open_page(damaged, page))
+        assert segment.name in text
+        assert "put it back from a copy" in text
+        assert "read_parquet" not in text
+
+
+def test_without_prices_the_overview_has_what_takes_none(
+    ended: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK")
+    app = open_page(ended, "overview")
+    assert "there is no price book" in page_text(app)
+    assert values(app) == {"Within latency budgets": "96.7%", "Trust in the ledger": "0 problems"}
+
+
 def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path) -> None:
     root = shutil.copytree(ended, tmp_path / "ledger")
     shutil.rmtree(root / "verified", ignore_errors=True)
