@@ -38,7 +38,7 @@ _STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#0
 _LINE_COLOURS = {"p99": "#004C7A", "p50": "#0080C7"}, {"p99": "#E3F3FD", "p50": "#7CC8F2"}
 _INK, _LIMIT = ("#1f2933", "#e8edf2"), ("#B3261E", "#FF9D94")
 _BLUE = "#0072B2", "#56B4E9"
-_LANE_PX, _LANE_MIN_PX = 30, 40
+_LANE_PX, _LANE_MIN_PX = 34, 40
 _POINTS_MAX = 40
 _CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
 _LABEL_CHARACTERS = 34
@@ -156,7 +156,7 @@ def lanes(
     """Draw rows of the queries of `sql/dashboard` between two UTC times without a zone, one chart above the other."""
 
     def drawn(frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any) -> alt.Chart:
-        height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 170
+        height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 190
         # Names stand above their lanes: a phone has no room beside the plot.
         inside = {"labelAlign": "left", "labelPadding": -2, "minExtent": 0, "maxExtent": 0, "zindex": 1}
         axis = alt.Axis(**inside, ticks=False, domain=False, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)

@@ -40,15 +40,16 @@ class Promise:
 
     @property
     def text(self) -> str:
-        """`1 of 83 late, 95% 93.5 to 99.8% within budgets`, with the missing evidence where it is too little."""
-        low, high = self._late
-        ends = f"{100 * (1 - high):.4g} to {100 * (1 - low):.4g}%"
-        text = f"{self.late:,} of {self.requests:,} late, 95% {ends} within their latency budgets"
+        """`1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and what is missing."""
+        ends = [100 * (1 - end) for end in reversed(self._late)]
+        # 100% is all and 0% is nothing: what is near has more digits.
+        digits = next((n for n in range(1, 6) if all(end in (0, 100) or 0 < round(end, n) < 100 for end in ends)), 1)
+        within = " to ".join(f"{end:.{digits}f}" for end in ends)
+        text = f"{self.late:,} of {self.requests:,} late, 95% {within}% within their latency budgets"
         if self.kept is not None:
             return text
-        return f"too few requests to tell: {text}" + (
-            f"; {self.more:,} more like these would tell" if self.more else ""
-        )
+        enough = f"; {self.more:,} more like these would tell" if self.more else ""
+        return f"too few requests to tell: {text}{enough}"
 
     @property
     def _late(self) -> tuple[float, float]:
