@@ -48,7 +48,7 @@ from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.saved import Saved
-from rose.pricing.verdict import Promise
+from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch import budget
 from rose.pricing.watch.budget import Expected, TeamBudget
 

@@ -326,8 +326,7 @@ def table(
 
 def static(frame: pl.DataFrame, source: str) -> None:
     """Show a table of texts, which wrap, with its source."""
-    texts = frame.with_columns(pl.all().map_elements(escape.prose, return_dtype=pl.String).fill_null(""))
-    st.table(texts.rename(escape.prose), hide_index=True)
+    escape.static(frame)
     _below(frame, source, None)
 
 

@@ -8,8 +8,8 @@ from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report import CASH
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Section
-from rose.pricing.verdict import exceeds
 
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
 

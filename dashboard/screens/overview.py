@@ -23,7 +23,7 @@ from rose.pricing.closing.period import NS_PER_DAY, month_at
 from rose.pricing.money import format_money, signed_money
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import ENDS, NO_INTERVAL, Saved
-from rose.pricing.verdict import Promise
+from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch.budget import TeamBudget
 
 _RUNS_MAX = 8  # Savings of more runs are computed only after a click.

@@ -26,7 +26,7 @@ from rose.ledger.address import is_loopback
 from rose.ledger.layout import LedgerError
 from rose.pricing import query
 from rose.pricing.money import format_money
-from rose.pricing.verdict import Promise
+from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch import budget
 from rose.private_files import open_to_others
 

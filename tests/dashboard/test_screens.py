@@ -1,5 +1,6 @@
 """The nine screens, each drawn once on the run that ended, against pricing's and the ledger's own figures."""
 
+import csv
 import json
 import re
 import shutil
@@ -92,6 +93,7 @@ def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, drawn: OpenPag
     assert not app.exception
     kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
     shown = "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
+    shown += "\n".join(static.value.to_csv(quoting=csv.QUOTE_NONE, escapechar="\t") for static in app.table)
     assert not re.search(r"(?<!\\)!\[|(?<!\\)\$a|(?<!\\)<b>|://evil", shown)
     drawings = [element.proto for element in app.get("vega_lite_chart")]
     rows = b"".join(data.data.data for chart in drawings for data in chart.datasets)

@@ -30,8 +30,8 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, interval
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Row, Section, report_table, values
-from rose.pricing.verdict import exceeds
 
 Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"

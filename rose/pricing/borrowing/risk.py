@@ -20,8 +20,8 @@ from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
-from rose.pricing.verdict import exceeds
 
 _CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"

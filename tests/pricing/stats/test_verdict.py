@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing.stats.uncertainty import wilson
-from rose.pricing.verdict import Promise, exceeds
+from rose.pricing.stats.verdict import Promise, exceeds
 
 ENDS = st.floats(-1e6, 1e6)
 TARGETS = st.fractions(0, 1, max_denominator=1000)
