@@ -16,6 +16,7 @@ from math import inf
 
 from rose.pricing import formulas
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.money import NANO_USD_PER_USD, format_usd
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 
@@ -140,7 +141,8 @@ def in_words(ranked: tuple[Lever, ...]) -> str:
     named = " or ".join(
         f"a tenth {'more of' if lever.derivative < 0 else 'off'} the {WORDS[lever.name]}" for lever in first
     )
-    text = f"{named[0].upper()}{named[1:]} saves ${best:,.4g} on each million answer tokens, more than any other lever."
+    saves = format_usd(round(best * NANO_USD_PER_USD))
+    text = f"{named[0].upper()}{named[1:]} saves {saves} on each million answer tokens, more than any other lever."
     dear = next(lever for lever in ranked if lever.name == "phi")
     if dear.derivative > 0:
         text += " Borrowing more would raise the cost: a borrowed token costs more than a dedicated one."
