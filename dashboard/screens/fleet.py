@@ -67,7 +67,7 @@ def _verdict(ledger: Path, run: Run) -> None:
     )
     when = "" if run.going_on else f"No fleet is running. Its last event was {words.when(run.last_event_at)}. "
     minutes = f"in the {_JUDGED // timedelta(minutes=1)} minutes before the last event"
-    why = f"{minutes}, {seen.text}; the target is {target}" if seen.requests else f"no request {minutes}"
+    why = f"{minutes}, {seen.text}; the target is {target}"
     frame.verdict(seen.kept, f"{when}**{word}**: {why}.", over=not run.going_on)
 
 

@@ -41,6 +41,8 @@ class Promise:
     @property
     def text(self) -> str:
         """`1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and what is missing."""
+        if not self.requests:
+            return "no requests"
         ends = [100 * (1 - end) for end in reversed(self._late)]
         # 100% is all and 0% is nothing: what is near has more digits.
         digits = next((n for n in range(1, 6) if all(end in (0, 100) or 0 < round(end, n) < 100 for end in ends)), 1)
