@@ -11,7 +11,6 @@ from dashboard import data, link
 from dashboard import format as words
 from dashboard.data import Run
 from dashboard.link import Link
-from rose.pricing.closing.period import month_at
 from rose.pricing.spend.calendar import FORMS
 from rose.terminal import visible
 
@@ -19,7 +18,6 @@ from rose.terminal import visible
 CHOICES = ("period", "view", "run", "team", "provenance")
 RUNS_MAX = 200  # The limit in `sql/dashboard/runs.sql`.
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
-_WIDTH_PX = 190
 _PERIODS: dict[str | None, str] = {
     "this-month": "this month",
     "last-month": "last month",
@@ -107,7 +105,6 @@ def _box(name: str, choice: _Choice, value: str | None) -> str | None:
         key=_key(name),
         format_func=lambda option: visible(choice.texts.get(option, str(option))),
         help=choice.about,
-        width=_WIDTH_PX,
         accept_new_options=name == "period",
         placeholder=choice.texts.get(None),
     )
@@ -139,9 +136,8 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
 
 def _periods(ledger: Path) -> dict[str | None, str]:
     days = data.span(ledger)
-    newest = "newest month with data" + ("" if days is None else f", {month_at(days.to_ns - 1).label}")
     months = [] if days is None else [month.label for month in data.months(days)]
-    return {link.NEWEST: newest, **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
+    return {link.NEWEST: "newest month", **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
 
 
 def _key(name: str) -> str:

@@ -37,8 +37,8 @@ _STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#0
 #: On a light page, and on a dark one.
 _LINE_COLOURS = {"p99": "#004C7A", "p50": "#0080C7"}, {"p99": "#E3F3FD", "p50": "#7CC8F2"}
 _INK, _LIMIT = ("#1f2933", "#e8edf2"), ("#B3261E", "#FF9D94")
-_BLUE = "#0072B2"
-_LANE_PX, _LANE_MIN_PX = 30, 40
+_BLUE = "#0072B2", "#56B4E9"
+_LANE_PX, _LANE_MIN_PX = 34, 40
 _POINTS_MAX = 40
 _CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
 _LABEL_CHARACTERS = 34
@@ -140,12 +140,13 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1])
     y = alt.Y("share:Q", title="share of judged answers accepted", scale=scale, axis=alt.Axis(format="%"))
     tooltip = [alt.Tooltip("name:N", title=title), alt.Tooltip("text:N", title="accepted")]
+    blue = _themed(_BLUE)
     few, low = frame.height <= _POINTS_MAX, alt.Y("low:Q", scale=scale)
     return (
-        base.mark_area(color=_BLUE, opacity=0.25).encode(x=x, y=low, y2="high:Q")
-        + base.mark_rule(color=_BLUE, opacity=0.45 if few else 0).encode(x=x, y=low, y2="high:Q")
-        + base.mark_line(color=_BLUE, strokeWidth=2).encode(x=x, y=y)
-        + base.mark_point(color=_BLUE, filled=True, size=45 if few else 12, opacity=1).encode(x=x, y=y, tooltip=tooltip)
+        base.mark_area(color=blue, opacity=0.25).encode(x=x, y=low, y2="high:Q")
+        + base.mark_rule(color=blue, opacity=0.45 if few else 0).encode(x=x, y=low, y2="high:Q")
+        + base.mark_line(color=blue, strokeWidth=2).encode(x=x, y=y)
+        + base.mark_point(color=blue, filled=True, size=45 if few else 12, opacity=1).encode(x=x, y=y, tooltip=tooltip)
     )
 
 
@@ -155,7 +156,7 @@ def lanes(
     """Draw rows of the queries of `sql/dashboard` between two UTC times without a zone, one chart above the other."""
 
     def drawn(frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any) -> alt.Chart:
-        height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 170
+        height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 190
         # Names stand above their lanes: a phone has no room beside the plot.
         inside = {"labelAlign": "left", "labelPadding": -2, "minExtent": 0, "maxExtent": 0, "zindex": 1}
         axis = alt.Axis(**inside, ticks=False, domain=False, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
@@ -241,4 +242,4 @@ def _time_tip(field: str) -> alt.Tooltip:
 
 
 def _title(text: str) -> alt.TitleParams:
-    return alt.TitleParams(text, anchor="start", fontSize=13)
+    return alt.TitleParams(text, anchor="start", fontSize=13, offset=4)

@@ -30,6 +30,7 @@ from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
+from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
@@ -38,7 +39,7 @@ from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
-from rose.pricing.money import NothingChargedError
+from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
@@ -48,8 +49,9 @@ from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.saved import Saved
+from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch import budget
-from rose.pricing.watch.budget import TeamBudget
+from rose.pricing.watch.budget import Expected, TeamBudget
 
 T = TypeVar("T")
 
@@ -61,6 +63,10 @@ _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
     "there is no price book, so nothing can be priced. `rose price FILE --adopt` puts one on record for the ledger; or "
     f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
+)
+_DAMAGED = (
+    "A file of the ledger is damaged or missing, so its figures cannot be read. `rose ledger verify` names the file: "
+    "put it back from a copy, or move it out of the ledger."
 )
 _newest: dict[Path, str] = {}  # Last cached state of each ledger.
 _newest_lock = threading.Lock()
@@ -215,9 +221,7 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
                 "catalog; any writer of this version repairs it when it opens the ledger."
             ) from error
         except duckdb.Error as error:
-            raise ReadError(
-                f"The ledger cannot be read: {error}. `rose ledger verify` names what is damaged."
-            ) from error
+            raise ReadError(why(error)) from error
 
 
 def named_rows(ledger: Path, query: str, columns: str = "", **variables: object) -> pl.DataFrame:
@@ -283,7 +287,13 @@ def _keep(key: tuple[str, ...], _make: Callable[[], object]) -> tuple[Any, str |
     try:
         return _make(), None
     except (UserError, duckdb.Error) as error:
-        return None, str(error)
+        return None, why(error)
+
+
+def why(error: Exception) -> str:
+    """Return an error in the reader's words: a damaged file's has SQL in it."""
+    cause = error if isinstance(error, duckdb.Error) else error.__cause__
+    return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
 
 def problems(ledger: Path) -> list[str]:
@@ -385,6 +395,12 @@ def bill_with_history(scope: Scope) -> Bill:
         return bill(scope)
 
 
+def promise(requests: pl.DataFrame) -> Promise:
+    """Return what serving promises and did, from rows with `requests` and how many of them `kept` both budgets."""
+    count = int(requests["requests"].sum())
+    return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
+
+
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
     """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time. `beyond_ns` is
     serving's delay beyond rollouts' work beside it: with it the share is of the time that serving alone would leave."""
@@ -393,6 +409,18 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
     unused_ns += min(beyond_ns, ns.get("serving", 0))
     return Fraction(ns.get("rollout", 0), unused_ns) if unused_ns else None
+
+
+def harvest_of_unused(scope: Scope, frame: pl.DataFrame) -> str:
+    """Return the share of the time that serving alone would leave, as text: archived events no longer say it."""
+    try:
+        preconditions.refuse_archived_since(scope.ledger, scope.period.from_ns)
+    except PricingError:
+        return "unknown, since events of this period were archived"
+    times = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
+    (beyond_ns,) = rows(scope.ledger, "dashboard/delayed", provenance=scope.provenance, **times)["ns"]
+    share = harvest(frame, beyond_ns)
+    return "unknown" if share is None else f"{float(share):.1%}"
 
 
 def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link) -> Changes:
@@ -409,13 +437,20 @@ def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link)
 def budgets(scope: Scope) -> list[TeamBudget]:
     """Return the budgets of the month in which the period ends. A forecast is cached for an hour. Raises UserError."""
     month = month_at(scope.period.to_ns - 1)
+    if not kept(lambda: budget.budgets(scope.ledger, month), scope.ledger, "budgets", month):
+        return []
+    return _watched(scope, budget.show)
 
-    def compare() -> list[TeamBudget]:
-        if not budget.budgets(scope.ledger, month):
-            return []
-        return budget.show(scope.ledger, month, scope.book, provenance=scope.provenance)
 
-    return kept(compare, scope.ledger, "budgets", *scope.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
+def expected(scope: Scope) -> list[Expected]:
+    """Return the forecast of the month in which the period ends: the fleet, then every team. Raises UserError."""
+    return _watched(scope, budget.expected)
+
+
+def _watched(scope: Scope, ask: Callable[..., list[T]]) -> list[T]:
+    month = month_at(scope.period.to_ns - 1)
+    answer = partial(ask, scope.ledger, month, scope.book, provenance=scope.provenance)
+    return kept(answer, scope.ledger, ask.__qualname__, *scope.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
 
 
 def not_closed(ledger: Path, provenance: str) -> list[Period]:

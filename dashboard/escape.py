@@ -49,6 +49,12 @@ def table(rows: pl.DataFrame, **options: Any) -> None:
     st.dataframe(_cells(rows).rename(visible), **settings)
 
 
+def static(rows: pl.DataFrame) -> None:
+    """Show rows of sentences of ours, which wrap."""
+    texts = rows.with_columns(pl.all().map_elements(prose, return_dtype=pl.String).fill_null(""))
+    st.table(texts.rename(prose), hide_index=True)
+
+
 def chart(drawn: alt.TopLevelMixin, about: str) -> None:
     """Show a chart; control characters become visible, and screen readers get `about`."""
     _escape(drawn)

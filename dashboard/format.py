@@ -5,6 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 
+import polars as pl
 import streamlit as st
 from streamlit.elements.lib.column_types import ColumnConfig
 
@@ -18,6 +19,24 @@ PROVENANCE_WORDS: Mapping[str, str] = {
     "live": "Measured on running engines; a named trace means replayed traffic instead of users.",
     "replay": "The real policies on a fleet in virtual time, not a measurement of a running fleet.",
     "simulated": "These figures come from synthetic events, not from a running fleet.",
+}
+REASONS: Mapping[str, str] = {  # Of refusing a device to rollouts, or taking it back, by the ledger's name.
+    "no_lease": "no lease was active",
+    "serving_step": "serving was at work",
+    "stretch": "live requests already took as much longer as allowed",
+    "serving_memory": "serving may need the memory for its live requests",
+    "interference": "serving's steps took longer than lending explains",
+    "control": "serving measured a step alone",
+    "prefill_slack": "a first token would have been late",
+    "decode_slack": "a further token would have been late",
+    "next_request": "no room for the next request",
+    "compute_share": "the lease's share of the device was used up",
+    "kv_budget": "the lease's memory was used up",
+    "regret": "serving was already delayed as much as allowed",
+    "unknown_times": "step times were not yet known",
+    "no_serving": "serving did not answer",
+    "policy": "the policy refused",
+    "withheld": "withheld at random to measure the cost of lending",
 }
 _TINY_NANO = 100_000
 _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -101,7 +120,16 @@ def money_column(label: str, amounts: Iterable[float | None], currency: str) -> 
 def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
     """Format a column such as device-hours with enough decimals for three digits of the smallest number."""
     places = _places(values)
-    return st.column_config.NumberColumn(format="localized" if places == 2 else f"%.{places}f", help=about)
+    return st.column_config.NumberColumn(format="accounting" if places == 2 else f"%.{places}f", help=about)
+
+
+def column(values: pl.Series) -> ColumnConfig:
+    """Format a column of numbers by its name and type: a share (of 100), whole numbers, or `number_column`."""
+    if values.name.endswith("share"):
+        return st.column_config.NumberColumn(format="%.2f%%")
+    if values.dtype.is_integer():
+        return st.column_config.NumberColumn(format="localized")
+    return number_column(values.to_list())
 
 
 def _places(values: Iterable[float | None]) -> int:

@@ -18,6 +18,7 @@ from rose.errors import UserError
 from rose.ledger import verified
 from rose.ledger.access import logged
 from rose.ledger.reading import named
+from rose.pricing.closing.period import Period
 from rose.pricing.figures import EXAMPLE_PRICES, Stamp
 from rose.pricing.table import Element, Paragraph, Section, Table, cell_text
 
@@ -108,7 +109,7 @@ def errors_shown() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        st.error(escape.prose(str(error)))
+        st.error(escape.prose(data.why(error)))
 
 
 def look(ledger: Path) -> Trust:
@@ -179,12 +180,22 @@ def banner(provenance: str) -> None:
 def stamp(stamped: Stamp) -> None:
     if stamped.book.example:
         name = escape.markdown(stamped.book.text)
-        st.warning(f"**{EXAMPLE_PRICES}.** The price book {name} has example prices: no figure below is your cost.")
+        st.warning(
+            f"**{EXAMPLE_PRICES}.** The price book {name} has example prices: no amount on this page is your cost."
+        )
     st.caption(words.plain(words.stamp(stamped)))
 
 
 def scope(ledger: Path) -> Scope | None:
     """Return the choices of the bar with a price book; None, and a message, if nothing is charged. Raises UserError."""
+    if (found := charged(ledger)) is None:
+        return None
+    period, provenance = found
+    return Scope(ledger=ledger, period=period, book=data.price_book(ledger, period=period), provenance=provenance)
+
+
+def charged(ledger: Path) -> tuple[Period, str] | None:
+    """Return the period and provenance of the bar; None, and a message, if nothing is charged. Raises UserError."""
     chosen = bar.chosen()
     period = data.period(ledger, chosen)
     if period is None:
@@ -200,7 +211,16 @@ def scope(ledger: Path) -> Scope | None:
         return None
     provenance = chosen.provenance or present[0]
     banner(provenance)
-    return Scope(ledger=ledger, period=period, book=data.price_book(ledger, period=period), provenance=provenance)
+    return period, provenance
+
+
+def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
+    """Show a verdict: green and red are shown, amber is not known, and grey is of what is `over`."""
+    if over:
+        with st.container(border=True):
+            st.markdown(f":gray-badge[over] {text}")
+    else:
+        (st.warning if good is None else st.success if good else st.error)(text)
 
 
 def figures(*cards: tuple[str, str, str]) -> None:
@@ -237,7 +257,7 @@ def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> N
 
 
 def pricing_table(made: Table, source: str) -> None:
-    """Show a table of pricing with its totals; below it its source and notes. Money sorts as numbers."""
+    """Show a table of pricing with its totals; below it its source and notes. Money sorts; other tables wrap."""
     made = made.plain()
     rows, shown, written = [*made.rows, *made.footer], [], {}
     for index, column in enumerate(made.columns):
@@ -249,7 +269,11 @@ def pricing_table(made: Table, source: str) -> None:
         else:
             shown.append(pl.Series(column.name, [escape.cell(cell_text(column, cell)) for cell in cells], pl.String))
     terms = f"{made.terms}." if made.terms else ""
-    table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((terms, *made.notes)))}", written)
+    below = f"{source}; {escape.prose(' '.join((terms, *made.notes)))}"
+    if written:
+        table(pl.DataFrame(shown), below, written)
+    else:
+        static(pl.DataFrame(shown), below)
 
 
 def query(ledger: Path, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
@@ -261,12 +285,12 @@ def query(ledger: Path, name: str, nothing: str, columns: str = "", **variables:
             st.info(nothing)
     if rows.is_empty():
         return False
+    if "reason" in rows.columns:
+        rows = rows.with_columns(pl.col("reason").cast(pl.String).replace(words.REASONS))
     more = f" The first {data.ROWS_MAX:,} rows." if rows.height == data.ROWS_MAX else ""
     reading = named.load(name).reading.replace("_ns`", "`")
     reading = reading.replace(", in nanoseconds", "").replace(", nanoseconds", "")
-    shares = [column.replace("_", " ") for column in rows.columns if column.endswith("_share")]
-    percent = dict.fromkeys(shares, st.column_config.NumberColumn(format="percent"))
-    table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
+    table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", name=name)
     return True
 
 
@@ -279,11 +303,15 @@ def table(
     key: str | None = None,
     on_pick: Callable[[int | None], None] | None = None,
 ) -> None:
-    """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`."""
+    """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`. A column
+    without a format in `columns` has digits of its own kind, the same in each row."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum in the last row stays visible.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
-    options: dict[str, Any] = {"height": height, "column_config": columns}
+    shares = [column.name for column in shown if column.name.endswith("share") and column.dtype.is_float()]
+    shown = shown.with_columns(pl.col(shares) * 100)
+    formats = {column.name: words.column(column) for column in shown if column.dtype.is_numeric()}
+    options: dict[str, Any] = {"height": height, "column_config": formats | dict(columns or {})}
     if on_pick is not None and key is not None:
         pick, chosen_key = on_pick, key
 
@@ -293,7 +321,17 @@ def table(
 
         options |= {"key": key, "on_select": picked, "selection_mode": "single-row"}
     escape.table(shown, **options)
-    st.caption(words.plain(f"Source: {source}"))
+    _below(frame, source, name)
+
+
+def static(frame: pl.DataFrame, source: str) -> None:
+    """Show a table of texts, which wrap, with its source."""
+    escape.static(frame)
+    _below(frame, source, None)
+
+
+def _below(frame: pl.DataFrame, source: str, name: str | None) -> None:
+    st.caption(words.plain(f"Source: {source.rstrip(' ;')}"))
     download(frame, name or source)
 
 

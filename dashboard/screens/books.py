@@ -1,4 +1,4 @@
-"""The books: closes and corrections, budgets of teams, alerts, and files to download."""
+"""The books: closes and corrections, bills of teams, forecasts and budgets, alerts, and files to download."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import data, frame, link
+from dashboard import bar, data, escape, frame, link
 from dashboard import format as words
 from dashboard.data import Run, Scope
 from rose.clock import utc
@@ -36,7 +36,8 @@ def show(ledger: Path, runs: list[Run]) -> None:
         if scope is not None:
             with frame.errors_shown():
                 _period(scope)
-            _month(replace(scope, period=month_at(scope.period.to_ns - 1)))
+            with frame.errors_shown():
+                _month(replace(scope, period=month_at(scope.period.to_ns - 1)))
     _alerts(ledger)
 
 
@@ -69,7 +70,12 @@ def _closes(ledger: Path) -> None:
     frame.elements(closing_tables.postings(known[close_id]), f"events of {close_id}")
     frame.elements(cost_tables.terminal(answer), f"charges of {close_id} with its corrections")
     by_team = replace(question, by=("team",), view=link.AMORTIZED)
-    _files(f"rose-{close_id}", lambda: of_close(ledger, close_id, as_of_ns), lambda: cost.ask(ledger, by_team))
+    _files(
+        f"rose-{close_id}",
+        lambda: of_close(ledger, close_id, as_of_ns),
+        lambda: cost.ask(ledger, by_team),
+        "Cost by team",
+    )
 
 
 def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
@@ -82,7 +88,9 @@ def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
     return st.selectbox("As it was known", list(names), format_func=names.__getitem__, key="books-as-of")
 
 
-def _files(name: str, bill: Callable[[], Bill], by_team: Callable[[], cost.Cost]) -> None:
+def _files(name: str, bill: Callable[[], Bill], answer: Callable[[], cost.Cost], what: str) -> None:
+    """Offer a bill as files, and `answer`, which is `what`, as a page."""
+
     def written(write: Callable[[Bill, Path], object], ending: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
             path = Path(folder) / f"{name}{ending}"
@@ -90,36 +98,45 @@ def _files(name: str, bill: Callable[[], Bill], by_team: Callable[[], cost.Cost]
             return path.read_bytes()
 
     def page() -> bytes:
-        answer = by_team()
-        return markup.page(f"Cost by team, {name}", cost_tables.page(answer), answer.stamp.warnings).encode()
+        asked = answer()
+        return markup.page(f"{what}, {name}", cost_tables.page(asked), asked.stamp.warnings).encode()
 
     kinds: tuple[tuple[str, str, str, Callable[[], bytes]], ...] = (
         ("Workbook", ".xlsx", _EXCEL, lambda: written(workbook.write, ".xlsx")),
         ("FOCUS, Parquet", "-focus.parquet", _PARQUET, lambda: written(focus.write, "-focus.parquet")),
         ("FOCUS, CSV", "-focus.csv", "text/csv", lambda: written(focus.write, "-focus.csv")),
-        ("Cost by team, HTML", ".html", "text/html", page),
+        (f"{what}, HTML", ".html", "text/html", page),
     )
     for column, (label, ending, mime, make) in zip(st.columns(len(kinds)), kinds, strict=True):
         with column:
             file = f"{name}{ending}"
-            frame.download_button(label, make, file, mime, key=file, icon=":material/download:")
+            frame.download_button(escape.markdown(label), make, file, mime, key=file, icon=":material/download:")
 
 
 def _period(scope: Scope) -> None:
-    st.header(f"Downloads of {words.period(scope.period)}")
+    team, when = bar.chosen().team, words.period(scope.period)
+    what = "Cost by team" if team is None else f"Bill of {team}"
+    st.header(escape.markdown(f"{what}, {when}"))
     billed = data.bill(scope)
     frame.stamp(billed.stamp)
-    question = cost.Question(period=scope.period, by=("team",), provenance=scope.provenance)
-    name = f"rose-{scope.provenance}-{scope.period.label}"
-    _files(name, lambda: billed, lambda: cost.ask(scope.ledger, question, scope.book))
-    closed = f" Closed: {', '.join(billed.closes)}." if billed.closes else ""
-    still_open = " The cost of its open hours may still change." if billed.open else ""
-    st.caption(f"Whole fleet.{closed}{still_open}")
+    only, by = ({}, ("team",)) if team is None else ({"team": team}, ("run", "bucket"))
+    question = cost.Question(period=scope.period, by=by, only=only, provenance=scope.provenance)
+    answer = data.kept(lambda: cost.ask(scope.ledger, question, scope.book), scope.ledger, question, *scope.key)
+    frame.elements(cost_tables.terminal(answer), "charges of the ledger")
+    if team is not None:
+        st.markdown(f"The last file is of {escape.markdown(team)} alone. The others have the whole fleet.")
+    _files(f"rose-{scope.provenance}-{scope.period.label}", lambda: billed, lambda: answer, what)
+    closed = f"Closed: {', '.join(billed.closes)}. " if billed.closes else ""
+    still_open = "The cost of open hours may still change." if billed.open else ""
+    st.caption(closed + still_open)
 
 
 def _month(scope: Scope) -> None:
     label = scope.period.label
-    st.header(f"Will {label} stay within its budgets?")
+    st.header(f"What will {label} cost?")
+    for forecast in watch_tables.forecasts(data.expected(scope)):
+        frame.pricing_table(forecast, "charges of the ledger")
+    st.subheader("Will it stay within its budgets?")
     budgets = data.budgets(scope)
     if budgets:
         frame.elements(watch_tables.budgets(budgets), "charges and budgets of the ledger")
@@ -142,7 +159,7 @@ def _alerts(ledger: Path) -> None:
 
 frame.ledger_page(
     "Books",
-    "What is closed, what was corrected since, will budgets hold, and which files can you take?",
+    "What is closed, what is each team's bill, what will the month cost, and which files can you take?",
     show,
-    uses=("period", "provenance"),
+    uses=("period", "team", "provenance"),
 )

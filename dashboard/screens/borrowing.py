@@ -1,6 +1,5 @@
 """Savings of borrowing, and what they depend on."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
@@ -9,6 +8,7 @@ from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report import CASH
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Section
 
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
@@ -20,7 +20,7 @@ def show(ledger: Path, run: Run) -> None:
     frame.stamp(stamp)
     _verdict(sections["risk"], sections["compare"])
     st.header("What did borrowing save?")
-    frame.show(sections["compare"], _SOURCE, folded=("device_time", "how", "multiplier"))
+    frame.show(sections["compare"], _SOURCE, skip=("says",), folded=("device_time", "how", "multiplier"))
     st.header("Did lending make serving late?")
     frame.show(sections["risk"], _SOURCE, skip=("saves",))
     st.header("What did borrowing add to the bill?")
@@ -33,16 +33,12 @@ def show(ledger: Path, run: Run) -> None:
     frame.show(sections["provision"], _SOURCE, folded=("days",))
     st.header("And if load and demand rose together?")
     st.warning("**SIMULATED.** The run's own hours in another pairing: this did not happen.")
-    frame.show(sections["spikes"], "the run's windows in another pairing: simulated")
+    frame.show(sections["spikes"], "the run's windows in another pairing: simulated", folded=("windows",))
 
 
 def _verdict(risk: Section, compare: Section) -> None:
-    """Show a success or a failure only if the interval lies on one side of 0."""
     saved = compare.figure("savings", CASH)
-    judged: Callable[[str], object] = st.info
-    if saved.low is not None and saved.high is not None:
-        judged = st.success if saved.low >= 0 < saved.high else st.error if saved.high <= 0 else st.info
-    judged(escape.prose(risk.text("saves")))
+    frame.verdict(None if saved.low is None else exceeds(saved.low, saved.high), escape.prose(risk.text("saves")))
 
 
 frame.page(

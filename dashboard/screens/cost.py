@@ -108,17 +108,11 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) 
         f"charges by {by.replace('-', ' ')}, {chosen.view.replace('-', ' ')}, {billed.stamp}. They sum to "
         f"{words.amount(whole, currency)}, to the nano-dollar. Unallocated: no {by.replace('-', ' ')}.{click}"
     )
-    frame.table(table, source, _columns(table, currency), name="cost", key=f"cost-{by}", on_pick=pick)
-
-
-def _columns(table: pl.DataFrame, currency: str) -> dict[str, Any]:
-    number = st.column_config.NumberColumn
-    cost = words.money_column("cost", table["cost"], currency)
-    columns: dict[str, Any] = {"cost": cost, "share": number(format="percent")}
-    columns |= {name: number(format="localized") for name in ("nano-dollars", "tokens")}
-    if "device-hours" in table.columns:
-        columns["device-hours"] = words.number_column(table["device-hours"])
-    return columns
+    shown = {
+        "cost": words.money_column("cost", table["cost"], currency),
+        "nano-dollars": None,
+    }  # The latter for the CSV.
+    frame.table(table, source, shown, name="cost", key=f"cost-{by}", on_pick=pick)
 
 
 def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str) -> None:

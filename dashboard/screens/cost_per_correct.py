@@ -34,7 +34,7 @@ def show(ledger: Path, run: Run) -> None:
     st.header("What does a correct answer cost?")
     frame.show(sections["cost"], _SOURCE, folded=("c3", "factors"))
     st.header("Where does the next dollar belong?")
-    frame.show(sections["frontier"], _SOURCE)
+    frame.show(sections["frontier"], _SOURCE, folded=("elasticities", "spend"))
     st.header("Which verifier makes a correct answer cheapest?")
     frame.show(sections["verifiers"], "probes that all of them judged", folded=("scores", "calibration"))
 

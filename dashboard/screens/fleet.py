@@ -1,5 +1,6 @@
 """Serving safety now, activity of every device, and the reasons for not lending."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -12,29 +13,18 @@ from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.pricing.closing.period import naive
 
-#: Serving is judged by its requests in this time before the last event, if there are enough.
+#: Serving is judged by its requests in this time before the last event.
 _JUDGED = timedelta(minutes=15)
-_REQUESTS_MIN = 20
+_VERDICTS: Mapping[bool, Mapping[bool | None, str]] = {  # By whether the fleet runs, and whether it keeps its promises.
+    True: {True: "Serving is safe", False: "Serving is NOT safe", None: "Serving's safety is not known"},
+    False: {True: "Serving was safe", False: "Serving was NOT safe", None: "Serving's safety is not known"},
+}
 _SILENT = timedelta(minutes=5)  # A device without a report for this long has no state.
 _BINS = 200
-_REASONS = {  # Reasons for refusing a device to rollouts, by the ledger's name.
-    "no_lease": "no lease was active",
-    "serving_step": "serving was in a step",
-    "stretch": "live requests already took as much longer as allowed",
-    "serving_memory": "serving may need the memory for its live requests",
-    "interference": "serving's steps took longer than lending explains",
-    "control": "serving measured a step alone",
-    "prefill_slack": "a first token would have been late",
-    "decode_slack": "a further token would have been late",
-    "next_request": "no room for the next request",
-    "compute_share": "the lease's share of the device was used up",
-    "kv_budget": "the lease's memory was used up",
-    "regret": "serving was already delayed as much as allowed",
-    "unknown_times": "step times were not yet known",
-    "no_serving": "serving did not answer",
-    "policy": "the policy refused",
-    "withheld": "withheld at random to measure the cost of lending",
-}
+_LEASES = (  # What a reader asks for comes first, ids last.
+    *("granted_at", "seconds", "closed_by", "close_reason", "device_id", "step", "kv_granted_mb", "kv_least_mb"),
+    *("renewals", "until", "rl_run_id", "lease_id"),
+)
 _HOLDS = "device_id leased reason explanation holds held_ns"
 _TIME = "day device_id serving_ns rollout_ns train_ns sync_ns activation_ns headroom_ns idle_ns ns"
 _ENGINES = "engine_id device_id role model started_at start_ns ended_by ended_at reason"
@@ -52,7 +42,7 @@ def show(ledger: Path, run: Run) -> None:
     if devices.is_empty():
         st.info("No device has joined this run yet.")
         return
-    _verdict(ledger, fleet, last_ns)
+    _verdict(ledger, run)
     _counts(run, devices.filter(~pl.col("has_left")) if run.going_on else devices, now=run.going_on)
     st.header("What happened, and when?")
     window, times = frame.window(run)
@@ -67,32 +57,23 @@ def _ns(time: timedelta) -> int:
     return time // timedelta(microseconds=1) * 1000
 
 
-def _verdict(ledger: Path, fleet: str, last_ns: int) -> None:
-    newest = {"from_ns": last_ns - _ns(_JUDGED), "to_ns": last_ns, "blocks": 1}
-    bins = data.rows(ledger, "dashboard/latency", run_id=fleet, **newest)
-    requests, kept = int(bins["requests"].sum()), int(bins["kept"].sum())
-    minutes = _JUDGED // timedelta(minutes=1)
-    if requests < _REQUESTS_MIN:
-        st.info(
-            f"**Serving safety is unknown.** It needs {_REQUESTS_MIN} requests in the {minutes} minutes before the "
-            f"last event; there are {requests}."
-        )
-        return
-    share = Fraction(kept, requests)
-    why = (
-        f"{words.percent(share)} of the {requests:,} requests in the {minutes} minutes before the last event were "
-        f"within their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
+def _verdict(ledger: Path, run: Run) -> None:
+    """Say whether serving kept its promises before the last event: of the past, where the run is over or silent."""
+    newest = {"from_ns": run.whole.to_ns - _ns(_JUDGED), "to_ns": run.whole.to_ns, "blocks": 1}
+    seen = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
+    target = words.percent(data.SERVING_TARGET, 0)
+    word = _VERDICTS[run.going_on][seen.kept] + (
+        " by a ledger that does not verify" if frame.look(ledger).problems else ""
     )
-    text = "Serving is safe" if share >= data.SERVING_TARGET else "Serving is NOT safe"
-    if frame.look(ledger).problems:
-        st.error(f"**{text}, by a ledger that does not verify.** {why}")
-    else:
-        (st.success if share >= data.SERVING_TARGET else st.error)(f"**{text}.** {why}")
+    when = "" if run.going_on else f"No fleet is running. Its last event was {words.when(run.last_event_at)}. "
+    minutes = f"in the {_JUDGED // timedelta(minutes=1)} minutes before the last event"
+    why = f"{minutes}, {seen.text}; the target is {target}"
+    frame.verdict(seen.kept, f"{when}**{word}**: {why}.", over=not run.going_on)
 
 
 def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
     serving = devices.filter(pool="serving")
-    st.header("What are the devices doing?" if now else "What did the devices do last?")
+    st.header("What are the serving devices doing?" if now else "What did the serving devices do last?")
     counted = (
         ("Serving devices", serving.height, "in the pool `serving`"),
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, in any state"),
@@ -141,7 +122,8 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
     if leases.is_empty():
         st.info("No lease was active in this time.")
         return
-    count, shown = int(leases["leases"][0]), leases.drop("leases")
+    count, shown = int(leases["leases"][0]), leases.select(_LEASES)
+    shown = shown.with_columns(pl.col("close_reason").cast(pl.String).replace(words.REASONS))
 
     def pick(row: int | None) -> None:
         if row is not None:
@@ -165,8 +147,9 @@ def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
             st.info("No refusal was recorded in this time: no rollout waited for a device.")
             return
         source = f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work"
-        why = pl.coalesce("explanation", pl.col("reason").replace(_REASONS))
-        frame.table(rows.with_columns(why=why).drop("explanation"), source, name="holds")
+        shown = ("device_id", "leased", "why", "holds", "held")
+        said = rows.with_columns(why=pl.coalesce("explanation", pl.col("reason").replace(words.REASONS)))
+        frame.table(said.select(name for name in said.columns if name.split(" (")[0] in shown), source, name="holds")
 
 
 def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 import streamlit as st
@@ -23,6 +24,7 @@ from rose.pricing.closing.period import NS_PER_DAY, month_at, period_before
 from rose.pricing.money import format_money, signed_money
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import Saved
+from rose.pricing.stats.verdict import Promise
 from rose.pricing.watch.budget import TeamBudget
 
 _RUNS_MAX = 8  # Savings of more runs are computed only after a click.
@@ -37,6 +39,11 @@ _WHY = {
     "price": "an hour of the same device cost more or less",
 }
 _SEEN_SHARE = 0.001  # A smaller share of the whole is invisible.
+_BADGES: dict[bool | None, tuple[str, Literal["green", "red", "orange"]]] = {
+    True: (":material/check:", "green"),
+    False: (":material/warning:", "red"),
+    None: (":material/question_mark:", "orange"),
+}
 Place = st.delta_generator.DeltaGenerator
 
 
@@ -47,8 +54,7 @@ class _Shown:
     bill: Bill
     now: Spent
     before: Spent | None
-    kept: Fraction | None
-    requests: int
+    promise: Promise
     budgets: list[TeamBudget]
 
     @property
@@ -63,24 +69,27 @@ class _Shown:
 
 
 def show(ledger: Path, runs: list[Run]) -> None:
-    scope = frame.scope(ledger)
-    if scope is None:
+    charged = frame.charged(ledger)
+    if charged is None:
         return
-    chosen = bar.chosen()
-    sentence = st.empty()  # Quick parts come first. Savings are last because they price whole runs.
+    period, provenance = charged
+    stamp, sentence = st.container(), st.empty()  # Quick parts come first. Savings are last: they price whole runs.
     places = [place.empty() for _ in range(2) for place in st.columns(3)]
     slots, below = dict(zip(_CARDS, places, strict=True)), st.container()
-    within = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
-    requests = data.rows(ledger, "dashboard/slo_daily", provenance=scope.provenance, **within)
-    _serving_card(slots["serving"], requests)
+    within = {"from_ns": period.from_ns, "to_ns": period.to_ns}
+    promise = data.promise(data.rows(ledger, "dashboard/slo_daily", provenance=provenance, **within))
+    _serving_card(slots["serving"], promise)
     _trust_card(slots["trust"], ledger)
+    book = data.price_book(ledger, period=period)
+    scope = Scope(ledger=ledger, period=period, book=book, provenance=provenance)
     billed = data.bill_with_history(scope)
-    shown = _read(scope, billed, requests, chosen)
+    shown = _read(scope, billed, promise, bar.chosen())
     sentence.markdown(_sentence(shown, None))
     _cost_card(slots["cost"], shown)
     _harvest_card(slots["harvest"], shown)
     _budget_card(slots["budget"], shown)
-    frame.stamp(replace(billed.stamp, from_ns=scope.period.from_ns, to_ns=scope.period.to_ns))
+    with stamp:
+        frame.stamp(replace(billed.stamp, from_ns=scope.period.from_ns, to_ns=scope.period.to_ns))
     _days(shown)
     with frame.errors_shown():
         _drivers(shown)
@@ -100,11 +109,10 @@ def show(ledger: Path, runs: list[Run]) -> None:
     sentence.markdown(_sentence(shown, cash))
 
 
-def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link) -> _Shown:
+def _read(scope: Scope, billed: Bill, promise: Promise, chosen: link.Link) -> _Shown:
     earlier, before = period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
         before = data.spent(scope, billed, earlier, chosen)
-    kept, count = _kept(requests)
     budgets: list[TeamBudget] = []
     with suppress(UserError):
         budgets = data.budgets(scope)
@@ -114,15 +122,9 @@ def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link)
         bill=billed,
         now=data.spent(scope, billed, scope.period, chosen),
         before=None if before is None or before.frame.is_empty() else before,
-        kept=kept,
-        requests=count,
+        promise=promise,
         budgets=[row for row in budgets if chosen.team in (None, row.team)],
     )
-
-
-def _kept(requests: pl.DataFrame) -> tuple[Fraction | None, int]:
-    count = int(requests["requests"].sum())
-    return Fraction(int(requests["kept"].sum()), count) if count else None, count
 
 
 def _card(
@@ -136,13 +138,13 @@ def _card(
     good: bool | None = None,
     verdict: str = "",
 ) -> None:
-    """Replace what stands in `place` by a figure; `good` adds a green or red badge with the verdict."""
-    with place.container(border=True):
+    """Replace what stands in `place` by a figure, with a badge of the `verdict`: green, red, or amber if not known."""
+    with place.container(border=True, height="stretch"):
         colour = "off" if more_is_worse is None else "inverse" if more_is_worse else "normal"
         st.metric(label, value or "unknown", delta, delta_color=colour)  # type: ignore[arg-type]
-        if good is not None:
-            icon = ":material/check:" if good else ":material/warning:"
-            st.badge(verdict, color="green" if good else "red", icon=icon)
+        if verdict:
+            icon, colour = _BADGES[good]
+            st.badge(verdict, color=colour, icon=icon)
         st.caption(escape.prose(about))
 
 
@@ -159,10 +161,8 @@ def _cost_card(place: Place, shown: _Shown) -> None:
 
 
 def _harvest_card(place: Place, shown: _Shown) -> None:
-    scope, frame = shown.scope, charge_algebra.within(shown.bill.frame, shown.scope.period)
-    times = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
-    (beyond_ns,) = data.rows(scope.ledger, "dashboard/delayed", provenance=scope.provenance, **times)["ns"]
-    share, of_alone = data.harvest(frame), words.percent(data.harvest(frame, beyond_ns))
+    frame = charge_algebra.within(shown.bill.frame, shown.scope.period)
+    share, of_alone = data.harvest(frame), data.harvest_of_unused(shown.scope, frame)
     earlier = period_before(shown.scope.period)
     before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
     about = "share of unused serving time that rollouts used; whole fleet. "
@@ -187,15 +187,19 @@ def _budget_card(place: Place, shown: _Shown) -> None:
     _card(place, "Spent of the budget", spent, about, good=not over, verdict=verdict)
 
 
-def _serving_card(place: Place, requests: pl.DataFrame) -> None:
-    share, count = _kept(requests)
-    target = words.percent(data.SERVING_TARGET, 0)
-    about = f"of {count:,} requests, whole fleet; the target is {target}. Details: page Serving."
-    if share is None:
+def _serving_card(place: Place, seen: Promise) -> None:
+    label, target = "Within latency budgets", words.percent(data.SERVING_TARGET, 0)
+    if not seen.requests:
         about = "No serving request was recorded in this period: clients or gateways record them."
-    met = None if share is None else share >= data.SERVING_TARGET
-    verdict = "target met" if met else "target missed"
-    _card(place, "Serving within its latency budgets", words.percent(share), about, good=met, verdict=verdict)
+        _card(place, label, None, about)
+        return
+    verdict = {True: "target met", False: "target missed", None: "too few to tell"}[seen.kept]
+    about = f"{seen.text}. Whole fleet; the target is {target}. Details: page Serving."
+    _card(place, label, words.percent(_kept(seen)), about, good=seen.kept, verdict=verdict)
+
+
+def _kept(seen: Promise) -> Fraction:
+    return 1 - Fraction(seen.late, seen.requests)
 
 
 def _trust_card(place: Place, ledger: Path) -> None:
@@ -203,7 +207,7 @@ def _trust_card(place: Place, ledger: Path) -> None:
     count = None if trust.problems is None else len(trust.problems)
     value = None if count is None else f"{count:,} problem{'' if count == 1 else 's'}"
     good = None if count is None else not count
-    verdict = "verified" if good else "not to be trusted"
+    verdict = {True: "verified", False: "not to be trusted", None: "not verified"}[good]
     about = trust.why or f"{trust.text}. Details: page Trust."
     _card(place, "Trust in the ledger", value, about, good=good, verdict=verdict)
 
@@ -245,9 +249,9 @@ def _sentence(shown: _Shown, saved: str | None) -> str:
         text += f"; borrowing saved **{saved}**"
     if shown.budgets:
         text += f"; teams with a budget spent {shown.budget_sum('spent')} of {shown.budget_sum('budget')}"
-    if shown.kept is None:
+    if not shown.promise.requests:
         return words.plain(f"{text}; serving latency is unknown.")
-    kept = f"serving kept **{words.percent(shown.kept)}** of its requests within their latency budgets"
+    kept = f"serving kept **{words.percent(_kept(shown.promise))}** of its requests within their latency budgets"
     return words.plain(f"{text}; {kept}.")
 
 
@@ -326,7 +330,8 @@ def _teams(shown: _Shown) -> None:
     def pick(row: int | None) -> None:
         bar.choose(team=None if row is None else table["team"][row])
 
-    priced = {name: words.money_column(name, table[name], shown.currency) for name in ("cost", "for rollouts")}
+    amounts = [*table["cost"], *table["for rollouts"]]
+    priced = {name: words.money_column(name, amounts, shown.currency) for name in ("cost", "for rollouts")}
     source = f"charges by the tags of runs, {shown.bill.stamp}. Click a team to see it alone."
     frame.table(table, source, priced, name="teams", key="overview-teams", on_pick=pick)
     if table["team"].to_list() == [charge_algebra.UNALLOCATED]:
@@ -338,11 +343,8 @@ def _issues(shown: _Shown) -> Iterator[str]:
     trust = frame.look(ledger)
     if trust.problems != ():
         yield f"**The ledger: {escape.prose(trust.text)}.** `rose ledger verify` names the problem."
-    if shown.kept is not None and shown.kept < data.SERVING_TARGET:
-        yield (
-            f"**Serving missed its target**: {words.percent(shown.kept)} of {shown.requests:,} requests were within "
-            f"their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
-        )
+    if shown.promise.kept is False:
+        yield f"**Serving missed its target of {words.percent(data.SERVING_TARGET, 0)}**: {shown.promise.text}."
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."

@@ -13,8 +13,8 @@ from rose.pricing.run import report
 from rose.pricing.run.report import Report
 
 _COLUMNS = (
-    "run_id name status started_at ended_at reason provenance steps trajectories accepted_share output_tokens leases "
-    "preemptions syncs syncs_failed requests slo_share"
+    "name status started_at ended_at steps accepted_share trajectories output_tokens leases preemptions syncs "
+    "syncs_failed requests slo_share reason provenance run_id"
 )
 
 
@@ -54,8 +54,7 @@ def _list(ledger: Path) -> bool:
         bar.choose(run=None if row is None else table["run_id"][row])
 
     source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
-    share = st.column_config.NumberColumn(format="percent")
-    frame.table(table, source, {"accepted share": share, "slo share": share}, name="runs", key="runs", on_pick=pick)
+    frame.table(table, source, name="runs", key="runs", on_pick=pick)
     return True
 
 

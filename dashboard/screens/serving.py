@@ -32,8 +32,8 @@ def show(ledger: Path, run: Run) -> None:
         st.info("No serving request was recorded in this time: clients or gateways record them.")
     else:
         _latency(latency, window, run)
-        st.subheader("With the device lent, and without")
-        frame.query(ledger, "slo_attainment_by_lease", "No request.", _BY_LEASE, run_id=fleet, **times)
+        with st.expander("Requests of lent and of other devices, which do not compare"):
+            frame.query(ledger, "slo_attainment_by_lease", "No request.", _BY_LEASE, run_id=fleet, **times)
         with st.expander("Slowest requests"):
             frame.query(ledger, "slowest_requests", "No request.", _SLOWEST, run_id=fleet, **times)
     st.header("What did serving take back?")
@@ -42,8 +42,9 @@ def show(ledger: Path, run: Run) -> None:
     )
     nothing = "Serving took nothing back in this time."
     if frame.query(ledger, "preemption_latency", nothing, _REACTIONS, run_id=fleet, **times):
-        with st.expander("Every cut and revocation, and the longest yields"):
-            frame.query(ledger, "who_preempted_whom", nothing, _TAKEN, run_id=fleet, **times)
+        with st.expander("Every cut and revocation"):
+            only = "Serving made rollouts wait, and took nothing else back."
+            frame.query(ledger, "who_preempted_whom", only, _TAKEN, run_id=fleet, without="yield", **times)
 
 
 def _harm(ledger: Path, fleet: str, provenance: str) -> None:
@@ -51,9 +52,8 @@ def _harm(ledger: Path, fleet: str, provenance: str) -> None:
     st.header("What does lending do to serving?")
     measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)
     harmful = risk.harmful(measured)
-    tell = st.warning if harmful is None else st.error if harmful else st.success
-    tell(escape.prose(risk.says(measured)))
-    if harmful is None:
+    frame.verdict(None if harmful is None else not harmful, escape.prose(risk.says(measured)))
+    if measured.confounded:
         st.markdown(
             "Late requests on lent and on other devices are not comparable: leases follow load, and a late request "
             "ends its lease. Leases withheld at random measure the cost of lending: set `coserving.holdout_share` in "

@@ -275,8 +275,14 @@ def page_text(app: Any) -> str:
     return "\n".join(unescaped(str(element.value)) for kind in kinds for element in getattr(app, kind))
 
 
+def tables(app: Any) -> list[Any]:
+    """The tables of a page as a reader sees them: first those that sort, then those that wrap."""
+    texts = [static.value.rename(columns=unescaped).map(unescaped) for static in app.table]
+    return [*(frame.value for frame in app.dataframe), *texts]
+
+
 def table(app: Any, *columns: str) -> Any:
-    return next(frame.value for frame in app.dataframe if set(columns) <= set(frame.value))
+    return next(frame for frame in tables(app) if set(columns) <= set(frame))
 
 
 def choose(app: Any, label: str, value: Any) -> Any:

@@ -81,6 +81,23 @@ def test_every_page_draws_its_charts_and_has_no_error_and_no_serious_finding_of_
     assert [entry for entry in log if entry["level"] == "SEVERE"] == []
 
 
+def test_nothing_is_clipped_on_a_phone(serve: Any, browser: Any, ended: Path) -> None:
+    url = serve(ended)
+    chromium.resize(browser, Screen(390, 844))
+    for page in ("", "borrowing"):
+        browser.get(f"{url}/{page}")
+        wait_for(page, lambda: chromium.settled(browser))
+        cut = "[...document.querySelectorAll('[data-testid=stMetricLabel] *, [data-testid=stTable] :is(td, th)')]"
+        assert (
+            browser.execute_script(
+                f"return {cut}.filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)\
+            .map(e => e.textContent)"
+            )
+            == []
+        ), page
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
 def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(
     serve: Any, browser: Any, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 
 from dashboard import bar, data, frame
 from rose import events
-from rose.ledger import layout, verify
+from rose.ledger import layout, segments, verify
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.growth.archive import archive
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.closing import close, period
+from rose.pricing.price_books import pricebook
 from tests.dashboard.conftest import OpenPage, choose, page_text, values
 from tests.ledger.conftest import flip
 
@@ -81,9 +86,48 @@ def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: OpenPage
     made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
     untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]
     app = open_page(kit.write(tmp_path / "ledger", untagged), "overview")
-    assert values(app)["Serving within its latency budgets"] == "unknown"
+    assert values(app)["Within latency budgets"] == "unknown"
     assert "No serving request was recorded" in page_text(app)
     assert "No run has a team tag" in page_text(app)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_serving_is_judged_only_by_enough_requests(
+    goes_on: bool, tmp_path: Path, open_page: OpenPage, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if goes_on:
+        monkeypatch.setattr(kit, "T0_NS", (int(time.time()) - 300) * kit.S)
+    in_time = [one for step in range(4) for one in kit.requests(step) if one.ttft_ns < one.ttft_budget_ns][:83]
+    asked = [dataclasses.replace(in_time[0], ttft_ns=3 * kit.S), *in_time[1:]]
+    end = [] if goes_on else [events.Run(action="ended", name="little fleet", at_us=kit.us(120))]
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.slices(0), *asked, *end])
+    fleet = open_page(root, "fleet")
+    assert "too few requests to tell: 1 of 83 late" in page_text(fleet)
+    assert bool([warning for warning in fleet.warning if "1 of 83" in warning.value]) == goes_on
+    assert ("No fleet is running" in page_text(fleet)) != goes_on
+    assert not [*fleet.error, *fleet.success]
+    overview = open_page(root, "overview")
+    assert "too few to tell" in page_text(overview)
+    assert "Serving missed its target" not in page_text(overview)
+
+
+def test_archived_events_no_longer_say_what_serving_alone_would_leave(
+    tmp_path: Path, open_page: OpenPage, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
+    made = kit.a_run()
+    root = kit.write(tmp_path / "ledger", [one for one in made if isinstance(one, events.DeviceSlice)], writer="agent")
+    kit.write(root, [one for one in made if not isinstance(one, events.DeviceSlice)])
+    ours = pricebook.load("example").text.replace('name = "example"', 'name = "ours"')
+    close.close(root, period.of_month("2026-06"), pricebook.parse(ours, "ours.toml"), by="finance")
+    later = kit.started("later", after_s=time.time() - kit.us(0) / 1e6)
+    kit.write(root, [later], run_id="later")
+    compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
+    app = open_page(root, "overview", period="2026-06")
+    assert values(app)["Harvest share"] != "unknown"
+    assert "unknown, since events of this period were archived" in page_text(app)
 
 
 def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
@@ -109,6 +153,26 @@ def test_a_damaged_ledger_is_named_on_every_page_and_has_no_figures(damaged: Pat
     assert len([error for error in app.error if "This ledger does not verify" in error.value]) == 1
     assert "Rollout cost" not in values(app)
     assert "problem" in open_page(damaged, "trust").dataframe[0].value
+
+
+def test_a_file_that_was_cut_short_is_told_in_words_with_the_way_out(damaged: Path, open_page: OpenPage) -> None:
+    segment = max(damaged.glob("live/**/*.parquet"), key=lambda path: path.stat().st_size)
+    segment.write_bytes(segment.read_bytes()[:-100])
+    (damaged / layout.CATALOG).unlink()
+    for page in ("overview", "cost", "fleet", "trust"):
+        text = page_text(open_page(damaged, page))
+        assert segment.name in text
+        assert "put it back from a copy" in text
+        assert "read_parquet" not in text
+
+
+def test_without_prices_the_overview_has_what_takes_none(
+    ended: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK")
+    app = open_page(ended, "overview")
+    assert "there is no price book" in page_text(app)
+    assert values(app) == {"Within latency budgets": "96.7%", "Trust in the ledger": "0 problems"}
 
 
 def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path) -> None:

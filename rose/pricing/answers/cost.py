@@ -52,7 +52,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
             "lever | value | derivative | elasticity | a tenth better | saves",
             (_lever(run, lever) for lever in ranked),
             view=BLENDED,
-            notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
+            notes=("Each moves alone. Fewer rollouts solve fewer groups: the frontier weighs that.",),
         )
         parts["says"] = Paragraph(levers.in_words(ranked))
     if by is not None:
@@ -68,7 +68,7 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
         "lines": report_table(
             run.stamp,
             "By what rollout tokens are priced at; the formula is hypothetical, at list price",
-            "rollout tokens priced at | a million of them | pi | per accepted | per correct | formula | view",
+            "rollout tokens priced at | a million | over serving's price | per accepted | per correct | formula | view",
             (_line(run, line, drawn) for line in cost_per_correct.LINES),
             view="view by line",
             text=("view",),

@@ -30,25 +30,26 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, interval
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Row, Section, report_table, values
 
 Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"
 
 TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
-N, ETA_N = "rollouts for each answer (n)", "elasticity of alpha in rollouts (eta_n)"
-INDEPENDENT = "the same, if tries were independent"
-ETA_T, LEFT = "elasticity of alpha in training (eta_T)", "(eta_n - 1) / eta_T"
+N, ETA_N = "rollouts for each answer", "more groups solved by 1% more rollouts, in percent"
+INDEPENDENT = "more groups solved if tries were independent, in percent"
+ETA_T, LEFT = "more groups solved by 1% more training, in percent", "threshold of inference over training"
 _ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
-    "inference_usd": "inference: time spent serving (D_I)",
-    "training_usd": "training, rollouts at the dedicated price (D_T)",
-    "training_with_borrowing_usd": "training, as it was paid for (D_T')",
-    "rollout_share": "rollouts' share of training (psi)",
-    "borrowed_share": "borrowed share of rollout tokens (phi)",
-    "cost_ratio": "borrowed over dedicated price of a token (c_O / c_D)",
-    "threshold": "threshold with two price lines (D_I / D_T)",
-    "kappa3": "threshold with three (kappa3)",
+    "inference_usd": "inference: time spent serving",
+    "training_usd": "training, rollouts at the dedicated price",
+    "training_with_borrowing_usd": "training, as it was paid for",
+    "rollout_share": "rollouts' share of training",
+    "borrowed_share": "borrowed share of rollout tokens",
+    "cost_ratio": "borrowed over dedicated price of a token",
+    "threshold": "threshold with two price lines",
+    "kappa3": "threshold with three",
 }
 _TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
 
@@ -105,10 +106,13 @@ class Answer:
     says: str
 
 
-def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
+def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
+    """Return what was spent on both sides, or why that is not known. A run that shares a fleet has no serving."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
+        if shares_fleet:
+            return "not enough data: serving is on the bill of the fleet's run, which this run shares"
         return "not enough data: no serving device spent time on serving"
     if not dedicated:
         return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
@@ -205,7 +209,7 @@ def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
 
 
 def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
-    verbs = {True: "lowers", False: "raises"}
+    verbs, price = {True: "lowers", False: "raises"}, "at its price" if what == "dollar" else "in free slack"
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
         "training": f"The next {what} lowers cost per correct faster on training than on inference.",
@@ -214,7 +218,7 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
     }[side]
     known = [
         f"{subject} {verbs[gain.lowers]} it"
-        for subject, gain in (("one more rollout for each answer", inference), ("more training", training))
+        for subject, gain in ((f"one more rollout {price}", inference), (f"more training {price}", training))
         if gain.lowers is not None
     ]
     rest = " and ".join(known)
@@ -222,18 +226,16 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """Return the sign of an interval, True above 0; None if it holds 0 or is missing."""
-    if interval is None or (interval.low <= 0 and (interval.high is None or interval.high >= 0)):
-        return None
-    return interval.low > 0
+    """Return whether an interval is above 0; None if that cannot be told, or it is missing."""
+    return None if interval is None else exceeds(interval.low, interval.high)
 
 
 def frontier(run: PricedRun) -> Section:
     eta_n = elasticity.of_rollouts(run.groups)
-    updates = rows(run.connection, "answers/step_training")
-    eta_t = elasticity.of_training(elasticity.steps(run.groups, updates))
-    dollars = spend(run.allocation, run.cost)
-    yields = slack(run.allocation, run.tokens, run.groups, sum(bool(row["train_ns"]) for row in updates))
+    trained = rows(run.connection, "answers/step_training")
+    eta_t = elasticity.of_training(elasticity.steps(run.groups, trained))
+    dollars = spend(run.allocation, run.cost, run.charged.fleet is not None)
+    yields = slack(run.allocation, run.tokens, run.groups, sum(bool(row["train_ns"]) for row in trained))
     rho, rate, independent = run.groups.rho, run.groups.accept_rate, None
     if rho is not None and rate is not None and 0 < rate < 1:
         independent = formulas.best_of_n_elasticity(float(rate), float(1 + rho))
@@ -251,7 +253,7 @@ def frontier(run: PricedRun) -> Section:
             "rollouts": Paragraph(_rollouts(eta_n, independent)),
             "elasticities": report_table(
                 run.stamp,
-                "How alpha grows",
+                "How the share of solved groups grows",
                 "what | value | rests on",
                 (
                     (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
@@ -267,7 +269,7 @@ def frontier(run: PricedRun) -> Section:
                 "What was spent on either side",
                 {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
                 run.stamp,
-                "amortized; D_T' marginal for borrowed",
+                "amortized; training as it was paid for is marginal for borrowed",
             ),
         }
     )
@@ -298,11 +300,11 @@ def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
 def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
     text = "What more rollouts do to cost per correct: not enough data to tell."
     if eta_n.value is not None and eta_n.interval is not None:
-        low, high = eta_n.interval.low, eta_n.interval.high
-        does = "raise" if high is not None and high < 1 else "lower" if low > 1 else "may raise or lower"
+        pays = exceeds(eta_n.interval.low, eta_n.interval.high, 1)
+        does = {True: "lower", False: "raise", None: "may raise or lower"}[pays]
         text = (
-            f"More rollouts for each answer {does} cost per correct: 1% more of them bring {eta_n.value:.2g}% more "
-            "accepted answers, and they pay only above 1%."
+            f"At their price more rollouts for each answer {does} cost per correct: 1% more of them bring "
+            f"{eta_n.value:.2g}% more accepted answers, and they pay only above 1%."
         )
     if independent is not None:
         text += f" Independent tries always stay below 1% (here they would bring {independent:.2g}%)."

@@ -5,8 +5,8 @@ C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / 
     d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
     d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), serving's own cost held;
 - the elasticity, d ln C / d ln x;
-- the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: times or divided
-  by 1.1, up to the end of the factor's range. Levers are ranked by it."""
+- the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: a tenth more or
+  a tenth off, up to the end of the factor's range. Levers are ranked by it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from math import inf
 
 from rose.pricing import formulas
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.money import NANO_USD_PER_USD, format_usd
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 
-TENTH = 1.1
+TENTH = 0.1
 
 WORDS: dict[str, str] = {
-    "alpha": "share of groups with an accepted answer (alpha)",
-    "cpm": "price of a million tokens (CPM)",
-    "r": "output tokens for each answer token (R)",
-    "one_plus_rho": "rollouts for each answer (1 + rho)",
-    "phi": "share of rollout tokens made on borrowed devices (phi)",
-    "waste": "share of rollout tokens that were wasted (w)",
+    "alpha": "share of groups with an accepted answer",
+    "cpm": "price of a million tokens",
+    "r": "output tokens for each answer token",
+    "one_plus_rho": "rollouts for each answer",
+    "phi": "share of rollout tokens made on borrowed devices",
+    "waste": "share of rollout tokens that were wasted",
 }
 _RATIOS = ("r", "one_plus_rho")  #: Ratios, from 1 on; other levers are shares, but for the price.
 
@@ -118,7 +119,7 @@ def levers(at: Factors) -> tuple[Lever, ...]:
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)
         low, high = (1, inf) if name in _RATIOS else (0, inf) if name == "cpm" else (0, 1)
-        to = min(max(value * TENTH if slope < 0 else value / TENTH, low), high)
+        to = min(max(value * (1 + TENTH if slope < 0 else 1 - TENTH), low), high)
         moves.append(
             Lever(
                 name=name,
@@ -140,7 +141,8 @@ def in_words(ranked: tuple[Lever, ...]) -> str:
     named = " or ".join(
         f"a tenth {'more of' if lever.derivative < 0 else 'off'} the {WORDS[lever.name]}" for lever in first
     )
-    text = f"{named[0].upper()}{named[1:]} saves ${best:,.4g} on each million answer tokens, more than any other lever."
+    saves = format_usd(round(best * NANO_USD_PER_USD))
+    text = f"{named[0].upper()}{named[1:]} saves {saves} on each million answer tokens, more than any other lever."
     dear = next(lever for lever in ranked if lever.name == "phi")
     if dear.derivative > 0:
         text += " Borrowing more would raise the cost: a borrowed token costs more than a dedicated one."

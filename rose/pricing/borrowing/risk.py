@@ -20,11 +20,17 @@ from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
 
 _CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
+_VERDICTS = {
+    True: "Lending makes serving late",
+    False: "Lending does not make serving late",
+    None: "Whether lending makes serving late cannot be told yet",
+}
 OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
 
 
@@ -74,9 +80,9 @@ def without_prices(root: Path, run_id: str) -> Harm:
 
 
 def harmful(measured: Harm) -> bool | None:
-    """Return whether lending makes serving late; False where chance may explain it, None if unknown."""
+    """Return whether lending makes serving late; None if that is unknown, or chance may explain what was seen."""
     late = harm.late(measured)
-    return None if late is None else late[2].low > 0
+    return None if late is None else exceeds(late[2].low, late[2].high)
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
@@ -105,17 +111,9 @@ def says(measured: Harm) -> str:
     if (compared := harm.late(measured)) is None:
         return f"Whether lending harms serving is not known: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
     requests, late, added = compared
-    verdict = (
-        "Lending makes serving late"
-        if added.low > 0
-        else "Serving is late less often with lending"
-        if added.high < 0
-        else "No harm to serving can be told from chance"
-    )
     return (
-        f"{verdict}: {late / requests:.2%} of {requests:,} requests missed a latency budget, and "
-        f"{(late - added.value) / requests:.2%} would have without lending (95% "
-        f"{max(0.0, (late - added.high) / requests):.2%} to {max(0.0, (late - added.low) / requests):.2%})."
+        f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "
+        f"budget, {added.value:+,.1f} because of lending (95% {added.low:+,.1f} to {added.high:+,.1f})."
     )
 
 

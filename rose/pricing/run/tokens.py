@@ -25,7 +25,7 @@ FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
 PLACEMENTS: tuple[str, ...] = ("borrowed", "dedicated", "unallocated")
 BLOCKS = 10
 BLOCKS_MIN = 5  #: Blocks with work in them below which nothing is known of the spread.
-UNKNOWN = f"rollouts ran in too few stretches of the run to tell how steady a token's price was: it takes {BLOCKS_MIN}"
+UNKNOWN = f"too short a run: rollouts must run in {BLOCKS_MIN} stretches of it"
 
 
 @dataclass(frozen=True, slots=True)

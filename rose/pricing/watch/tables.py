@@ -19,7 +19,7 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
             Column("team"),
             *(
                 Column(name, "money", rows[0].spent.stamp.currency)
-                for name in ("budget", "spent", "of it closed", "left", "forecast")
+                for name in ("budget", "spent", "closed", "left", "forecast")
             ),
             Column("95% interval", "figure"),
             Column("chance of going over", "figure"),

@@ -5,6 +5,7 @@
 -- until (TIMESTAMP): only preemptions before this time, UTC.
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
+-- without (VARCHAR): leaves this action out.
 --
 -- Newest first; yields are told by the second, `times` of them. `requests_in_flight` are serving requests of the device
 -- that had arrived and were not over, reckoned back from their ends; `serving_share` is serving's share of the slice it
@@ -16,6 +17,7 @@ WITH taken AS (
       AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (run_id, rl_run_id))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+      AND (getvariable('without') IS NULL OR action <> getvariable('without'))
 ),
 served AS (
     SELECT run_id, provenance, device_id, arg_max(engine_id, engine.event_time) AS serving_engine_id

@@ -24,7 +24,7 @@ def test_the_cost_of_the_sample(answers: dict[str | None, Section]) -> None:
     json.dumps(answer.to_json(), allow_nan=False)
     blended = answer.table("lines").row("blended")
     # C3 = 2 * 4 * (1 + pi * 2) / (2 / 3), PPV 1 / 2.
-    pi, c3 = blended["pi"].value, answer.figure("c3", C3)
+    pi, c3 = blended["over serving's price"].value, answer.figure("c3", C3)
     assert c3.value == pytest.approx(12e9 * (1 + 2 * pi), abs=2)
     assert answer.figure("c3", C3_PER_CORRECT).value == pytest.approx(24e9 * (1 + 2 * pi), abs=4)
     assert (c3.unit, c3.view, c3.basis) == ("nano_usd/million answer tokens", BLENDED, "price book")
@@ -55,7 +55,7 @@ def test_the_levers_of_the_sample(answers: dict[str | None, Section]) -> None:
     assert saved == sorted(saved, reverse=True)
     assert "saves $" in answers[None].text("says")
     cpm, alpha = row("cpm"), row("alpha")
-    assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.82")
+    assert (cpm["value"].text, cpm["a tenth better"].text) == ("$2.00", "$1.80")
     assert alpha["elasticity"].value == -1
     assert alpha["derivative"].unit == "nano_usd/million answer tokens/alpha"
     assert alpha["derivative"].value == pytest.approx(-1.5 * c3, abs=2)

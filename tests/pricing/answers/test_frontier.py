@@ -64,18 +64,28 @@ def test_free_slack_goes_where_the_formula_says(
 def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inference: float, training: float) -> None:
     answer = frontier.next_dollar(eta(formulas.best_of_n_elasticity(p, n)), eta(0.001), inference, training)
     assert answer.side == "training"
-    assert "one more rollout for each answer raises it" in answer.says.lower()
+    assert "one more rollout at its price raises it" in answer.says.lower()
 
 
 @pytest.mark.parametrize(
     ("eta_n", "eta_t", "side", "says"),
     [
-        (eta(0.5, 0.1), eta(0.3, 0.1), "training", "One more rollout for each answer raises it and more training low"),
+        (
+            eta(0.5, 0.1),
+            eta(0.3, 0.1),
+            "training",
+            "One more rollout at its price raises it and more training at its price low",
+        ),
         (eta(0.5, 0.1), eta(-0.3, 0.1), "neither", "lowers cost per correct on neither side"),
-        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "to tell. One more rollout for each answer ra"),
-        (eta(1.2, 0.9), eta(0.3, 0.1), frontier.UNKNOWN, "not enough data to tell. More training lowers it."),
-        (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training lowers it."),
-        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not enough data to tell. One more rollout for each answer lowers"),
+        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "to tell. One more rollout at its price ra"),
+        (
+            eta(1.2, 0.9),
+            eta(0.3, 0.1),
+            frontier.UNKNOWN,
+            "data to tell. More training at its price lowers it.",
+        ),
+        (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training at its price lowers it."),
+        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not enough data to tell. One more rollout at its price lowers"),
         (UNKNOWN, UNKNOWN, frontier.UNKNOWN, "Where the next dollar lowers cost per correct faster: not enough data"),
     ],
 )
@@ -146,6 +156,7 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
     allocation, _, cost = run()
     no_serving = Allocation(devices=allocation.devices[1:])
     assert "no serving device spent time on serving" in str(frontier.spend(no_serving, cost))
+    assert "the bill of the fleet's run" in str(frontier.spend(no_serving, cost, shares_fleet=True))
     for line, usd, says in (
         ("dedicated", None, "no useful token was made on dedicated devices"),
         ("opportunistic", Fraction(-1), "the borrow lowered the bill"),
@@ -161,7 +172,8 @@ def test_what_a_slack_second_yields() -> None:
     assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))
     assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(groups, judged_groups=0)))
     assert "no update was made" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups))
-    assert "8 updates ran outside the fleet" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups, 8))
+    outside = frontier.slack(allocation.in_pools("serving"), tokens, groups, updates=8)
+    assert "8 updates ran outside the fleet" in str(outside)
     assert "no rollout ran on a serving device" in str(frontier.slack(allocation.in_pools("rollout"), tokens, groups))
 
 

@@ -61,10 +61,11 @@ def test_levers_are_ranked_by_what_they_save_and_no_move_is_for_the_worse(at: Fa
 def test_a_tenth_of_each_by_hand() -> None:
     by_name = {lever.name: lever for lever in levers.levers(GOLDEN)}
     assert by_name["alpha"].to == pytest.approx(0.55)
-    assert by_name["alpha"].saves == by_name["cpm"].saves == pytest.approx(370 - 370 / 1.1)
+    assert by_name["alpha"].saves == pytest.approx(370 - 370 / 1.1)
+    assert by_name["cpm"].saves == pytest.approx(37)
     assert by_name["phi"].saves == pytest.approx(0.05 * 540)
-    # A waste of 0.2 / 1.1 instead of 0.2: rollout tokens cost 0.8 / (1 - 0.2 / 1.1) of what they did.
-    assert by_name["waste"].saves == pytest.approx(330 * (1 - 0.8 / (1 - 0.2 / 1.1)))
+    # A waste of 0.18 instead of 0.2: rollout tokens cost 0.8 / 0.82 of what they did.
+    assert by_name["waste"].saves == pytest.approx(330 * (1 - 0.8 / 0.82))
     # A move stops at the factor's end.
     by_name = {lever.name: lever for lever in levers.levers(replace(GOLDEN, alpha=0.95, phi=1, waste=0, r=1.05))}
     assert (by_name["alpha"].to, by_name["r"].to) == (1, 1)
@@ -73,9 +74,8 @@ def test_a_tenth_of_each_by_hand() -> None:
 
 def test_the_answer_in_words() -> None:
     text = levers.in_words(levers.levers(GOLDEN))
-    assert "a tenth more of the share of groups with an accepted answer (alpha)" in text.lower()
-    assert "a tenth off the price of a million tokens (CPM)" in text
-    assert "saves $33.64 on each million answer tokens" in text
+    assert "a tenth off the price of a million tokens" in text.lower()
+    assert "saves $37.00 on each million answer tokens" in text
     assert "Borrowing more would raise the cost" in levers.in_words(levers.levers(replace(GOLDEN, c_opportunistic=3)))
 
 

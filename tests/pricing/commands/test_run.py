@@ -89,7 +89,7 @@ def test_a_correct_answer_s_cost_has_lines_c3_levers_and_a_breakdown(sample_kept
 
 def test_frontier_says_what_it_cannot_tell(sample_kept: Path) -> None:
     shown = succeeded(rose("correct", "--only", "frontier", "--run", "run", ledger=sample_kept))
-    assert "threshold with three (kappa3)" in shown
+    assert "threshold with three" in shown
     assert "not enough data to tell" in shown
     out = data(rose("correct", "--only", "frontier", "--json", ledger=sample_kept))
     ways = [row["priced by"] for row in out["frontier"]["answers"]["rows"]]
