@@ -116,21 +116,20 @@ def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, 
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
     """Yield savings with m's energy metered or assumed, and with missed budgets at a price."""
-    for which, stretches, prices, withheld in (
-        ("energy metered", 6, lending.BOOK, True),
+    for which, hours, prices, withheld in (
+        ("energy metered", 24, lending.BOOK, True),
         ("energy assumed", 0, lending.BOOK, True),
         ("energy assumed, no range in the book", 0, lending.UNRANGED, True),
-        ("energy metered for too short a time", 2, lending.BOOK, True),
-        ("leases never withheld", 6, lending.BOOK, False),
+        ("leases never withheld", 0, lending.BOOK, False),
     ):
         run = groups.simulate(random)
         # Leases last as long as their work.
         work = run.ns["borrowed"] / groups.GROUPS / (groups.many()[0].ns["borrowed"] / groups.MANY)
-        energy, energy_usd = lending.energy_term(random, stretches, prices, work)
+        energy, energy_usd = lending.energy_term(random, hours, prices, work)
         provision, provision_usd = lending.provision_term(random, work=work, withheld=withheld)
         borrow = lending.marginal(energy, provision)
         true = energy_usd * work + provision_usd
-        never = stretches == 2 or not withheld or (not stretches and prices is lending.UNRANGED)
+        never = not withheld or prices is lending.UNRANGED
         yield shown(f"m: {which}", true, borrow.interval, borrow.no_interval, never=never)
         expected_usd = energy_usd + lending.expected_provision_usd()
         yield from ledger(random, run, borrow, expected_usd, which, never=never)

@@ -1,9 +1,9 @@
 -- What serving devices did, summed between price changes and, within each, between the loads at which an assumed power
--- curve bends (`load_points`). `base_ns` is time the device would have worked anyway, the start
--- of its serving engine among it, `busy_ns` that and what rollouts, their syncs and activations took; `base_piece` and
--- `busy_piece` count the bends at or below the share of each. Activation in a slice is divided between the engines that
--- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
--- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns
+-- curve bends (`load_points`). `base_ns` is time the device would have worked anyway: serving without its delay beside
+-- rollouts, and the start of its engine. `busy_ns` is all time it worked, also for rollouts, their syncs and
+-- activations; `base_piece` and `busy_piece` count the bends at or below the share of each. Activation in a slice is
+-- divided between the engines that were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in
+-- which no event names an engine, and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns
 -- set. `overlap_ns` is time in which serving and rollouts worked at once, `delayed_ns` how much longer serving's steps
 -- took beside rollouts on credit: 0 in ledgers from before there was credit. A delay that a slice tells after its lease
 -- ended counts for the run that the device is assigned to. Reads the table `own_time`, which `time_on_fleet` makes.
@@ -41,7 +41,8 @@ owed AS (
 slice AS (
     SELECT
         d.device_class, s.t0_ns, s.t1_ns, s.ns, s.rollout_ns, s.overlap_ns, s.delayed_ns,
-        s.serving_ns + s.train_ns + coalesce(o.serving_start_ns, 0) AS base_ns,
+        greatest(0, s.serving_ns - coalesce(s.delayed_ns - s.beside_work_ns, 0))
+            + s.train_ns + coalesce(o.serving_start_ns, 0) AS base_ns,
         coalesce(o.unexplained_ns, 0) AS unexplained_ns,
         s.serving_ns + s.train_ns + s.rollout_ns + s.sync_ns + s.activation_ns AS busy_ns,
         list_filter(getvariable('price_changes')::BIGINT[], lambda c: c <= s.t0_ns) AS before,

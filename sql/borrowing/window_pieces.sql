@@ -1,10 +1,13 @@
 -- Slices of serving devices cut into windows of `horizon_ns`, counted from the Unix epoch, kept as the table
--- `window_piece`. `load` is the share of the slice that serving worked, `demand` the share that rollouts worked or were
--- refused for serving's sake. Nanoseconds of a slice are spread evenly over it.
+-- `window_piece`. `load` is the share of the slice that serving alone would have worked, without its delay beside
+-- rollouts, `demand` the share that rollouts worked or were refused for serving's sake. Nanoseconds of a slice are
+-- spread evenly over it.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE horizon_ns = 10_000_000_000;
 CREATE OR REPLACE TEMP TABLE window_piece AS
 SELECT
-    device_id, lease_id, window_no, serving_ns / s.ns AS load, (rollout_ns + headroom_ns) / s.ns AS demand,
+    device_id, lease_id, window_no,
+    greatest(0, serving_ns - coalesce(delayed_ns - beside_work_ns, 0)) / s.ns AS load,
+    (rollout_ns + headroom_ns) / s.ns AS demand,
     least(t1_ns, (window_no + 1) * getvariable('horizon_ns'))
         - greatest(t0_ns, window_no * getvariable('horizon_ns')) AS ns
 FROM device_slice AS s

@@ -37,6 +37,7 @@ class Harm:
     """The measured harm of a run. Where `confounded` gives a reason, nothing was measured."""
 
     confounded: str | None = None
+    not_random: str | None = None  #: Why the windows are no random sample, for requests or for power.
     windows: int = 0
     withheld: int = 0
     sums: Sequence[Row] = ()  #: Rows of `borrowing/holdout_sums`.
@@ -48,8 +49,9 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -
     """Compare a run's withheld windows with its other windows. Needs `run_id`, `price_changes` and `lease_spans` on
     the connection. `lending` has the prices of each stretch; without prices, only late requests are compared."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
-    harm = Harm(confounded=_confounded(drawn), windows=drawn["windows"], withheld=drawn["withheld"])
-    if harm.confounded is not None:
+    why = _not_random(drawn)
+    harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
+    if why is not None:
         return harm
     set_variables(
         connection,
@@ -65,15 +67,11 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -
     }
     if "cost" not in strata:
         windows = sum(row["clusters"] for row in clusters if row["measure"] == "cost" and row["withheld"])
-        why = (
-            f"confounded: requests came in {windows:,} windows in which leases were withheld at random, and what "
-            f"lending does can be told from {holdout.WINDOWS_MIN}"
-        )
-        return replace(harm, confounded=why)
+        return replace(harm, confounded=f"confounded: requests came in {holdout.too_few(windows)}")
     return replace(harm, sums=rows(connection, "borrowing/holdout_sums"), clusters=clusters, strata=strata)
 
 
-def _confounded(drawn: Row) -> str | None:
+def _not_random(drawn: Row) -> str | None:
     if not drawn["withheld"]:
         return _NEVER
     otherwise, lent, shared = (f"{drawn[name]:,}" for name in ("drawn_otherwise", "lent_windows", "shared_devices"))

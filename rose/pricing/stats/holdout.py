@@ -76,6 +76,14 @@ def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
     return {device: device if device in own else TOGETHER for device in devices}
 
 
+def too_few(windows: int) -> str:
+    """Return how many withheld windows there are, fewer than it takes, and how many more it takes."""
+    return (
+        f"{windows:,} windows in which leases were withheld at random, and it takes {WINDOWS_MIN}: "
+        f"{WINDOWS_MIN - windows} more would tell"
+    )
+
+
 def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
     """Return the strata of one measure, by key; None with too few withheld windows, or nothing lent."""
     keys = key_of(rows)
