@@ -91,7 +91,8 @@ def _not_random(drawn: Row) -> str | None:
 def realised(harm: Harm, stretches: Stretches) -> Term:
     """Return the dollars of missed budgets and latency beyond those of withheld windows, not clipped at zero."""
     compared, lending = harm.strata["cost"], stretches.lending
-    most = max(entry.violation_usd for entry in lending)  # The curve never exceeds the penalty.
+    # The curve never exceeds the penalty.
+    bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
     missed = list(_beyond(harm, "cost", "misses", "requests"))
     extra = sum((beyond for _, beyond in missed), Fraction(0))
     counted = sum(row["requests"] for row, _ in missed)
@@ -104,8 +105,9 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
         basis="measured",
         explained=f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
         f"random, {rates} each{curve}; {counted:,} requests compared"
-        + (f", {apart:,} in no window that was drawn" if apart else ""),
-        interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
+        + (f", {apart:,} in no window that was drawn" if apart else "")
+        + holdout.would_tell(holdout.more_windows(compared, bound)),
+        interval=_dollars(compared, bound, Fraction(1, NANO_USD_PER_USD), lending),
     )
 
 
@@ -115,6 +117,11 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
     return requests, misses, holdout.effect(compared, 1.0)
+
+
+def more_windows(harm: Harm) -> int | None:
+    """Return how many more withheld windows would tell `late` from chance: 0 if it is told, None where none would."""
+    return None if (compared := harm.strata.get("misses")) is None else holdout.more_windows(compared, 1.0)
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:
@@ -141,11 +148,12 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
+    more = holdout.more_windows(compared, 1.0)
     return Term(
         usd=usd,
         basis="measured",
         explained=f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
-        f"which leases were withheld at random, {rates} per million",
+        f"which leases were withheld at random, {rates} per million{holdout.would_tell(more)}",
         interval=_dollars(compared, 1.0, -weighed / lent, prices),
     )
 
@@ -157,14 +165,17 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
-    lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
+    lengths, more = (
+        [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans],
+        holdout.more_windows(compared, None),
+    )
     hourly = by_rate(  # The stretch of the longer work is unknown: an hour costs the mean rate.
         stretches,
         _INTERFERENCE,
         [(segment, ns / sum(lengths)) for segment, ns in enumerate(lengths)],
         lambda _, rates: (
             f"serving worked {float(longer_ns) / 1e9:+,.1f} s longer for what it served than in windows in which "
-            f"leases were withheld at random, at {rates} a device-hour"
+            f"leases were withheld at random, at {rates} a device-hour{holdout.would_tell(more)}"
         ),
     )
     if hourly.unknown:

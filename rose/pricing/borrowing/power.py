@@ -29,6 +29,7 @@ class Metered:
     leased_ns: int
     delta_mw: Estimate | None = None  #: Extra milliwatts while leased; None where `why` says why.
     why: str | None = None
+    more_windows: int | None = 0  #: Withheld windows that would tell it from chance; None where none would.
 
     @property
     def extra_mw_ns(self) -> int | None:
@@ -64,6 +65,7 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
         leased_ns=leased_ns,
         delta_mw=None if compared is None else holdout.effect(compared, None).times(1 / leased_s),
         why=(not_random or few) if compared is None else None,
+        more_windows=0 if compared is None else holdout.more_windows(compared, None),
     )
 
 
@@ -161,4 +163,5 @@ def _explained(meter: Metered) -> str:
     return (
         f"{watts:+.1f} W ({low:+.1f} to {high:+.1f}) while leased, metered against windows in which leases were "
         f"withheld at random; {anyway:.6g} kWh would have been drawn anyway and {extra:.6g} kWh were extra"
+        + holdout.would_tell(meter.more_windows)
     )

@@ -19,12 +19,14 @@ from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
+from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
 
 _CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
+MORE = "more withheld windows that would tell"
 OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
 
 
@@ -97,6 +99,9 @@ def harm_table(make: Figures, measured: Harm) -> Table:
         LATE: make.part(late, why=why),
         LATE_WITHOUT: make.measure(without, "share", why=why, interval=intervals[0]),
         HARMED: make.measure(harmed, "requests", why=why, interval=intervals[1]),
+        MORE: make.number(
+            harm.more_windows(measured), "count", why=why or "no number of windows tells that from chance"
+        ),
     }
     return values("Requests that missed a latency budget", figures, make.stamp, "counts")
 
@@ -115,7 +120,8 @@ def says(measured: Harm) -> str:
     return (
         f"{verdict}: {late / requests:.2%} of {requests:,} requests missed a latency budget, and "
         f"{(late - added.value) / requests:.2%} would have without lending (95% "
-        f"{max(0.0, (late - added.high) / requests):.2%} to {max(0.0, (late - added.low) / requests):.2%})."
+        f"{max(0.0, (late - added.high) / requests):.2%} to {max(0.0, (late - added.low) / requests):.2%})"
+        f"{holdout.would_tell(harm.more_windows(measured))}."
     )
 
 

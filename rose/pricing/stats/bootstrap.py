@@ -2,8 +2,8 @@
 probes) are drawn with replacement, as many as there are, and their integer columns summed; a figure of each draw's sums
 spreads as the figure itself does. Few units spread too little, by sqrt((n - 1) / n), with too short tails: the ends of
 an interval are taken at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles").
-What is made at one time, such as groups, resembles its neighbours: `by_time` draws whole blocks of it (Carlstein, 1986).
-Seeded, and summed in a fixed order: the same units give the same sums on any machine."""
+Groups resemble their neighbours in time: `by_time` draws whole blocks of them (Carlstein, 1986). Seeded, and summed in
+a fixed order: the same units give the same sums on any machine."""
 
 from __future__ import annotations
 
