@@ -26,7 +26,6 @@ PROCESSES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
         random.random(days) < 0.4, 100 * np.exp(0.5 * random.standard_normal(days)), 0
     ),
 }
-KNOWN_DAYS = (3, 13, 14, 28, 56)
 
 
 def level_shift(random: np.random.Generator, costs: Floats, known: int) -> Floats:
@@ -50,16 +49,14 @@ CHANGES = {"level shift": level_shift, "holiday": holiday, "bursts": bursts}
 
 
 def forecasts(random: np.random.Generator) -> Iterator[Shown]:
-    """Forecast 2 to 28 days of each process from 28 and 56 known days, and of independent days from fewer."""
-    for name, process in PROCESSES.items():
-        for known in KNOWN_DAYS if name == "independent days" else (28, 56):
-            costs = process(random, known + int(random.integers(2, 29)))
-            yield _forecast(f"forecast, {name}, {known} known", costs, known)
-    for name, change in CHANGES.items():
-        for known in (28, 56):
+    """Forecast 2 to 28 days of each process from 28 and 56 known days."""
+    for known in (DAYS_MIN, 2 * DAYS_MIN):
+        days = known + int(random.integers(2, 29))
+        for name, process in PROCESSES.items():
+            yield _forecast(f"forecast, {name}, {known} known", process(random, days), known)
+        for name, change in CHANGES.items():
             plain = PROCESSES["independent days" if name == "bursts" else "weekdays, AR(0.7)"]
-            costs = plain(random, known + int(random.integers(2, 29)))
-            yield _forecast(f"forecast, {name}, {known} known", change(random, costs, known), known)
+            yield _forecast(f"forecast, {name}, {known} known", change(random, plain(random, days), known), known)
 
 
 def _forecast(label: str, costs: Floats, known: int) -> Shown:
@@ -68,4 +65,4 @@ def _forecast(label: str, costs: Floats, known: int) -> Shown:
     history = {day: int(cost) for day, cost in zip(days[:known], nano, strict=False)}
     made = forecast(history, 0, [(day, Fraction(1)) for day in days[known:]])
     why = made.method.partition(" on ")[0] if made.low_nano is None else None
-    return Shown(label, float(nano[known:].sum()), made.low_nano, made.high_nano, why, never=known < DAYS_MIN)
+    return Shown(label, float(nano[known:].sum()), made.low_nano, made.high_nano, why)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage import meters
-from benchmarks.coverage.shown import Shown, shown, wandering, within_range
+from benchmarks.coverage.shown import Shown, shown, summed, wandering, within_range
 from rose.pricing.borrowing import harm, power, provision
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.marginal import Marginal
@@ -105,9 +105,7 @@ def provision_term(
         x, y = (values[drawn == side].astype(float) for values in (count, missed))
         named = {"device_id": "d", "withheld": side, "day": DAY, "measure": "cost"}
         counts = {"requests": int(x.sum()), "misses": int(y.sum()), "cost_nano": int(y.sum()) * PENALTY_NANO}
-        sums = {"clusters": len(x), "x": x.sum(), "y": PENALTY_NANO * y.sum(), "squares": PENALTY_NANO**2 * y.sum()}
-        products = {"yy": PENALTY_NANO**2 * (y @ y), "yx": PENALTY_NANO * (y @ x), "xx": x @ x}
-        rows.append(named | counts | sums | products)
+        rows.append(named | counts | summed(x, PENALTY_NANO * y, PENALTY_NANO**2 * float(y.sum())))
     truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
     if not withheld:
         bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]
@@ -115,17 +113,6 @@ def provision_term(
     strata = holdout.strata(rows)
     assert strata is not None, "so many windows are enough"
     return harm.realised(Harm(sums=rows, clusters=rows, strata={"cost": strata}), BOOK), truth
-
-
-def provided(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield the realised provision of many windows and of few, with some withheld at random and with none."""
-    for name, windows, withheld in (
-        ("250 windows, a tenth withheld", 250, True),
-        ("600 windows, a tenth withheld", 600, True),
-        ("leases never withheld", 600, False),
-    ):
-        cost, truth = provision_term(random, windows, withheld=withheld)
-        yield shown(f"provision, {name}", truth, cost.interval, cost.no_interval, never=not withheld)
 
 
 def expected_provision_usd(windows: int = 600) -> float:

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage.shown import wandering
+from benchmarks.coverage.shown import summed, wandering
 from rose.config import CoservingConfig
-from rose.pricing.stats.uncertainty import Clusters
 
 USUAL = CoservingConfig()
 STEP_S = 5  #: Seconds of a reading.
@@ -42,10 +41,9 @@ def read(random: np.random.Generator, hours: float, case: str, device_class: str
     for name, side in ((None, np.ones_like(clean)), (False, ~clean), (True, clean)):
         y = np.bincount(number[side], weights=watts[side] * 1000 * STEP_S, minlength=windows)
         x = np.bincount(number[side], minlength=windows) * float(STEP_S)
-        sums = Clusters.of([(a, b) for a, b in zip(y, x, strict=True) if b])
         rows.append(
-            {"device_class": device_class, "device_id": "d", "withheld": name, "squares": None, "clusters": sums.count}
-            | {"y": y.sum(), "x": x.sum(), "yy": sums.yy, "yx": sums.yx, "xx": sums.xx}
+            {"device_class": device_class, "device_id": "d", "withheld": name}
+            | summed(x[x > 0], y[x > 0])
             | {"energy_mw_ns": round(y.sum()) * 10**9, "duration_ns": round(x.sum()) * 10**9}
             | {"leased_ns": int((leased & side).sum()) * STEP_S * 10**9}
             | {"leased_mw_ns": round((watts * 1000)[leased & side].sum()) * STEP_S * 10**9}

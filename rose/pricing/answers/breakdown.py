@@ -86,7 +86,8 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
 
 def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:
     columns = [[int(row["accepted"]), *(int(row[f"{place}_tokens"]) for place in _PLACES)] for row in groups]
-    drawn, units = bootstrap.by_time(np.array(columns, dtype=np.int64))
+    counts = np.array(columns, dtype=np.int64)
+    drawn, units = bootstrap.by_time(counts, counts[:, 1:])
     if drawn is None or not usd_per_token:
         return None
     tokens = dict(zip(_PLACES, drawn.T[1:], strict=True))

@@ -143,6 +143,7 @@ class Resamples:
         return _ratio(self.borrowed_useful, self.borrowed_useful + self.dedicated_useful)
 
 
+_MADE = ("borrowed_tokens", "dedicated_tokens")
 _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "alpha", "ppv"))
 
 
@@ -219,7 +220,7 @@ def resample(groups: Groups) -> Resamples | None:
     """Draw blocks of groups with replacement; None for fewer than two groups."""
     names = (*_COLUMNS, "solved", "audited", "audited_correct")
     columns = np.array([[_part(row, name) for name in names] for row in groups.rows], dtype=np.int64)
-    drawn, units = bootstrap.by_time(columns)
+    drawn, units = bootstrap.by_time(columns, columns[:, [names.index(name) for name in _MADE]])
     if drawn is None:
         return None
     sums = dict(zip(names, drawn.T, strict=True))

@@ -56,22 +56,22 @@ def sums(columns: Ints) -> Floats | None:
     return np.concatenate([np.asarray(drawn @ ordered, dtype=np.float64) for drawn in _drawn(size)])
 
 
-def by_time(columns: Ints) -> tuple[Floats | None, int]:
+def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
     """Return sums of columns over resampled blocks of units that follow each other, and how many blocks there are; 0
-    where the units resemble their neighbours too much for so few."""
+    where the units resemble their neighbours too much for so few, by the columns of what they `made`."""
     count = min(BLOCKS, len(columns))
     block = np.arange(len(columns)) * count // max(1, len(columns))
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
     np.add.at(blocks, block, columns)
-    return sums(blocks), count if len(columns) >= units_wanted(columns) else 0
+    return sums(blocks), count if len(columns) >= units_wanted(made) else 0
 
 
-def units_wanted(columns: Ints) -> float:
+def units_wanted(made: Ints) -> float:
     """Return the units that blocks of them take. A block takes four times as many, less three, as tell as much as one
     independent unit: (1 + r) / (1 - r) for the largest correlation r of neighbours in any column."""
-    size, most, total = len(columns), 0.0, columns.sum(axis=1, keepdims=True)
+    size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     # How much there is of each, and how large a part of all it is.
-    away = np.hstack([columns - columns.mean(axis=0), columns - total * (columns.sum(axis=0) / max(1, total.sum()))])
+    away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
     for column in away.T[np.any(np.abs(away) > 1e-6, axis=0)]:
         most = max(most, float(column[1:] @ column[:-1] / (column @ column)) + 1 / size)
     return max(UNITS_MIN, BLOCKS * (4 * (1 + most) / (1 - most) - 3)) if most < 1 else inf

@@ -60,7 +60,8 @@ def test_blocks_spread_as_neighbours_that_are_alike_do() -> None:
     # The sum of many has the variance (1 + 0.6) / (1 - 0.6) times that of as many independent units.
     spreads = []
     for seed in range(20):
-        drawn, _ = bootstrap.by_time(made_of_neighbours(0.6, 4000, seed))
+        units = made_of_neighbours(0.6, 4000, seed)
+        drawn, _ = bootstrap.by_time(units, units)
         assert drawn is not None
         spreads.append(drawn.var())
     assert np.mean(spreads) == pytest.approx(4 * alone.var(), rel=0.3)
@@ -70,7 +71,8 @@ def test_blocks_spread_as_neighbours_that_are_alike_do() -> None:
 def test_units_that_resemble_their_neighbours_are_wanted_in_greater_number(
     carried: float, size: int, enough: bool
 ) -> None:
-    _, count = bootstrap.by_time(made_of_neighbours(carried, size))
+    units = made_of_neighbours(carried, size)
+    _, count = bootstrap.by_time(units, units)
     assert count == (bootstrap.BLOCKS if enough else 0)
 
 
