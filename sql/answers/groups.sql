@@ -1,7 +1,7 @@
--- One row for each group, in the order of their first turns: its step, the tokens its turns made by place (`useful` leaves out stale and lost ones), the
--- output and answer tokens of its trajectories that were not lost and whose answers are known, and what the verifier
--- and the audit said. `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted
--- ones whose truth is known.
+-- One row for each group, in the order of their first turns: its step, the tokens its turns made by place (`useful`
+-- leaves out stale and lost ones), the output and answer tokens of its trajectories that were not lost and whose
+-- answers are known, and what the verifier and the audit said. `judged` leaves out trajectories that the trainer
+-- dropped as stale; `audited_*` count accepted ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
 WITH judged AS (
     SELECT

@@ -218,6 +218,8 @@ def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
 
 def resample(groups: Groups) -> Resamples | None:
     """Draw blocks of groups with replacement; None for fewer than two groups."""
+    if not groups.rows:
+        return None
     names = (*_COLUMNS, "solved", "audited", "audited_correct")
     columns = np.array([[_part(row, name) for name in names] for row in groups.rows], dtype=np.int64)
     drawn, units = bootstrap.by_time(columns, columns[:, [names.index(name) for name in _MADE]])
