@@ -26,18 +26,43 @@ PROCESSES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
         random.random(days) < 0.4, 100 * np.exp(0.5 * random.standard_normal(days)), 0
     ),
 }
-KNOWN_DAYS = (3, 13, 14, 28, 56)
+
+
+def level_shift(random: np.random.Generator, costs: Floats, known: int) -> Floats:
+    """From some known day on every day costs a third, or thrice as much."""
+    since = np.arange(len(costs)) >= random.integers(7, known - 1)
+    return np.asarray(costs * np.where(since, random.choice([1 / 3, 3.0]), 1.0))
+
+
+def holiday(random: np.random.Generator, costs: Floats, known: int) -> Floats:
+    """In a week among the known days little is done."""
+    away = np.arange(len(costs)) - random.integers(3, known - 7)
+    return np.asarray(costs * np.where((away >= 0) & (away < 7), 0.1, 1.0))
+
+
+def bursts(random: np.random.Generator, costs: Floats, known: int) -> Floats:
+    """Now and then a day costs six times as much, later days too."""
+    return np.asarray(costs * np.where(random.random(len(costs)) < 0.08, 6.0, 1.0))
+
+
+CHANGES = {"level shift": level_shift, "holiday": holiday, "bursts": bursts}
 
 
 def forecasts(random: np.random.Generator) -> Iterator[Shown]:
-    """Forecast 2 to 28 days of each process from 28 and 56 known days, and of independent days from fewer."""
-    for name, process in PROCESSES.items():
-        for known in KNOWN_DAYS if name == "independent days" else (28, 56):
-            left = int(random.integers(2, 29))
-            costs = np.rint(np.maximum(process(random, known + left), 0) * USD).astype(np.int64)
-            days = [FIRST + timedelta(days=n) for n in range(known + left)]
-            history = {day: int(cost) for day, cost in zip(days[:known], costs, strict=False)}
-            made = forecast(history, 0, [(day, Fraction(1)) for day in days[known:]])
-            label = f"forecast, {name}, {known} known"
-            truth, why = float(costs[known:].sum()), made.method if made.low_nano is None else None
-            yield Shown(label, truth, made.low_nano, made.high_nano, why, never=known < DAYS_MIN)
+    """Forecast 2 to 28 days of each process from 28 and 56 known days."""
+    for known in (DAYS_MIN, 2 * DAYS_MIN):
+        days = known + int(random.integers(2, 29))
+        for name, process in PROCESSES.items():
+            yield _forecast(f"forecast, {name}, {known} known", process(random, days), known)
+        for name, change in CHANGES.items():
+            plain = PROCESSES["independent days" if name == "bursts" else "weekdays, AR(0.7)"]
+            yield _forecast(f"forecast, {name}, {known} known", change(random, plain(random, days), known), known)
+
+
+def _forecast(label: str, costs: Floats, known: int) -> Shown:
+    nano = np.rint(np.maximum(costs, 0) * USD).astype(np.int64)
+    days = [FIRST + timedelta(days=n) for n in range(len(costs))]
+    history = {day: int(cost) for day, cost in zip(days[:known], nano, strict=False)}
+    made = forecast(history, 0, [(day, Fraction(1)) for day in days[known:]])
+    why = made.method.partition(" on ")[0] if made.low_nano is None else None
+    return Shown(label, float(nano[known:].sum()), made.low_nano, made.high_nano, why)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,13 +19,28 @@ from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats
 from rose.pricing.stats.uncertainty import Estimate
 
-GROUPS, TRAJECTORIES = 40, 8
+TRAJECTORIES = 8
 CPM_USD = 2.0
 NS_PER_TOKEN = 20_000_000
 USD_PER_NS = {"borrowed": 2.0 / 3.6e12, "dedicated": 2.5 / 3.6e12}
 #: The marginal cost of a nanosecond of borrowed time, and the relative standard deviation of its estimate.
 MARGINAL_USD_PER_NS, MARGINAL_ERROR = 0.3 / 3.6e12, 0.15
 MANY = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """How groups follow each other: how much of their tokens' and their speed's deviation neighbours share, and of the
+    part of them that is borrowed, where leases follow load; None where a group's part is its own."""
+
+    name: str
+    groups: int
+    tokens: float = 0.0
+    load: float | None = None
+
+
+ALONE = Flow("independent groups", 40)
+FLOWS = (ALONE, Flow("correlated groups", 120, 0.4), Flow("leases follow load", 160, 0.3, 0.6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +53,20 @@ class Run:
     tokens: dict[str, Tokens]
 
 
-def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float = 0.3) -> Run:
-    """Simulate `size` groups. Each has its own chance of acceptance; hard ones take longer, and some are stale."""
+def simulate(random: np.random.Generator, flow: Flow = ALONE, size: int | None = None, lost_share: float = 0.3) -> Run:
+    """Simulate groups. Each has its own chance of acceptance; hard ones take longer, and some are stale."""
+    size = size or flow.groups
     chance = random.beta(2.0, 2.5, size)
     trajectories = TRAJECTORIES - random.binomial(2, lost_share, size)
     accepted = random.binomial(trajectories, chance)
     audited = random.binomial(accepted, 0.5)
     correct = random.binomial(audited, 0.9)
-    each = random.lognormal(6.0, 0.5, size) * (1.5 - chance)
+    each = np.exp(6 + 0.5 * wandering(random, size, flow.tokens)) * (1.5 - chance)
     answer = random.poisson(each * 0.2 * trajectories) + 1
     output = np.rint(each * trajectories).astype(np.int64) + answer
     share = random.beta(1.5, 1.5, size)
+    if flow.load is not None:
+        share = 1 / (1 + np.exp(-1.2 * wandering(random, size, flow.load)))
     output_by_place = {"borrowed": np.rint(output * share).astype(np.int64)}
     output_by_place["dedicated"] = output - output_by_place["borrowed"]
     stale = random.random(size) < 0.1
@@ -117,17 +135,17 @@ def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
     )
 
 
-@functools.lru_cache(maxsize=1)
-def many() -> tuple[Run, TokenCost]:
+@functools.lru_cache(maxsize=len(FLOWS))
+def many(flow: Flow = ALONE) -> tuple[Run, TokenCost]:
     """Return a run with enough groups for true figures."""
-    run = simulate(np.random.default_rng(77), MANY)
+    run = simulate(np.random.default_rng(77), flow, MANY)
     return run, priced(run, None)
 
 
-@functools.lru_cache(maxsize=1)
-def truths() -> dict[str, float]:
+@functools.lru_cache(maxsize=len(FLOWS))
+def truths(flow: Flow = ALONE) -> dict[str, float]:
     """Return the truth of every figure of `cost`."""
-    run, cost = many()
+    run, cost = many(flow)
     found = run.groups
     figures = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
     figures["phi"] = float(cost.borrowed_share or 0)
@@ -141,7 +159,13 @@ def truths() -> dict[str, float]:
 
 def cost(random: np.random.Generator) -> Iterator[Shown]:
     """Yield factors, cost per accepted and per correct answer on every line and by task, and the formula's."""
-    run, truth = simulate(random), truths()
+    for flow in FLOWS:
+        for one in _cost(random, flow):
+            yield replace(one, figure=f"{one.figure}, {flow.name}")
+
+
+def _cost(random: np.random.Generator, flow: Flow) -> Iterator[Shown]:
+    run, truth = simulate(random, flow), truths(flow)
     found, price = run.groups, priced(run, random)
     drawn = cost_per_correct.resample(found)
     assert drawn is not None
@@ -166,17 +190,6 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
     yield shown("per accepted by task", truth["per accepted, blended"], parts[0].interval)
 
 
-def few(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield the cost per accepted answer of the fewest groups that may have an interval, and of one less."""
-    truth = truths()
-    for size in (bootstrap.UNITS_MIN, bootstrap.UNITS_MIN - 1):
-        run = simulate(random, size)
-        drawn, price = cost_per_correct.resample(run.groups), priced(run, random)
-        interval, _ = cost_per_correct.measured_interval(price, run.tokens, run.groups, drawn, "blended")
-        name, never = f"per accepted, {size} groups", size < bootstrap.UNITS_MIN
-        yield shown(name, truth["per accepted, blended"], interval, bootstrap.TOO_FEW, never=never)
-
-
 ETA_T, STEPS, PER_STEP = 0.25, 14, 24
 
 
@@ -192,14 +205,14 @@ def _learning(random: np.random.Generator) -> list[elasticity.Step]:
 
 @functools.lru_cache(maxsize=1)
 def _eta_n() -> float:
-    value = elasticity.of_rollouts(simulate(np.random.default_rng(78), MANY, lost_share=0).groups).value
+    value = elasticity.of_rollouts(simulate(np.random.default_rng(78), size=MANY, lost_share=0).groups).value
     assert value is not None
     return value
 
 
 def elasticities(random: np.random.Generator) -> Iterator[Shown]:
     """Yield both elasticities, and the difference that decides the use of the next slack second."""
-    eta_n = elasticity.of_rollouts(simulate(random, 60, lost_share=0).groups)
+    eta_n = elasticity.of_rollouts(simulate(random, size=60, lost_share=0).groups)
     eta_t = elasticity.of_training(_learning(random))
     yield shown("eta_n", _eta_n(), eta_n.interval, eta_n.says)
     yield shown("eta_T", ETA_T, eta_t.interval, eta_t.says)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage.shown import Shown, shown, wandering
+from benchmarks.coverage.shown import Shown, shown, summed, wandering
 from rose.config import CoservingConfig
 from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.harm import Harm
@@ -46,6 +46,7 @@ class Fleet:
     slower: float = 0.25
     lasts_s: int = 0
     revoked: bool = True
+    follows: bool = False  #: Whether devices are lent only while load is low.
     away_s: int = 15
     #: Median share of a budget that requests take without lending, by device in turn.
     budget_share: tuple[float, ...] = (0.45,)
@@ -75,7 +76,7 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
     seconds = fleet.hours * 3600
     load = np.repeat(wandering(random, seconds // 60, 0.9), 60)
     withheld = np.repeat(random.random(seconds // WINDOW_S + 1) < USUAL.holdout_share, WINDOW_S)[:seconds]
-    wanted = np.repeat(random.random(seconds // 300 + 1) < 0.8, 300)[:seconds]
+    wanted = load < 0.5 if fleet.follows else np.repeat(random.random(seconds // 300 + 1) < 0.8, 300)[:seconds]
     arrived = np.flatnonzero(random.random(seconds) < fleet.requests_per_s * np.exp(0.3 * load - 0.045))
     median = fleet.budget_share[device % len(fleet.budget_share)]
     alone = median * np.exp(0.15 * load[arrived] + 0.35 * random.standard_normal(len(arrived)))
@@ -134,9 +135,7 @@ def measured(devices: list[Served]) -> Harm:
             ):
                 windows = [np.bincount(one.keys[side], weights=value[side].astype(float)) for value in (x, y)]
                 xs, ys = (value[windows[0] > 0] for value in windows)
-                squares = {"squares": events, "yy": ys @ ys, "yx": ys @ xs, "xx": xs @ xs}
-                of = {"measure": measure, "clusters": len(xs), "x": xs.sum(), "y": ys.sum()}
-                clusters.append(named | of | squares)
+                clusters.append(named | {"measure": measure} | summed(xs, ys, events))
     strata = {
         name: made
         for name in ("cost", "cache", "busy")
@@ -151,6 +150,7 @@ FLEETS = {
     "a miss revokes the lease": Fleet(),
     "felt for 40 s more, a miss revokes the lease": Fleet(lasts_s=40),
     "felt for 40 s more, misses are rare": Fleet(lasts_s=40, budget_share=(0.3,)),
+    "leases follow load": Fleet(follows=True),
     "nothing is felt": Fleet(slower=0.0),
     "4 devices that differ": Fleet(devices=4, hours=12, lasts_s=40, budget_share=(0.3, 0.45, 0.55)),
 }

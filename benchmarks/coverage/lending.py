@@ -1,6 +1,5 @@
 """Simulated lending: power meters, missed budgets and bursts on lent devices and others, with the truth."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date
 from fractions import Fraction
@@ -8,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage.shown import Shown, shown, wandering, within_range
+from benchmarks.coverage import meters
+from benchmarks.coverage.shown import Shown, shown, summed, wandering, within_range
 from rose.pricing.borrowing import harm, power, provision
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.power import Metered
 from rose.pricing.borrowing.terms import Stretches, Term
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -27,8 +28,6 @@ PENALTY_USD, PENALTY_NANO = 0.001, 1_000_000
 LEASED_S, BORROWED_S = 4000, 3000
 IDLE_W, LOAD_W, USD_PER_KWH, PUE = 267, 680, 0.1, 1.25
 USD_PER_J = USD_PER_KWH * PUE / 3.6e6
-EXTRA_W = 180.0  #: Extra watts that lending really draws.
-LOAD_BINS = 3
 REQUESTS = 20  #: Mean requests of a window beside the one that each has.
 MISS_UNLENT, MISS_LENT = 0.05, 0.075
 
@@ -47,27 +46,6 @@ def book(*, ranges: bool = True) -> PriceBook:
 BOOK, UNRANGED = (Stretches(book(ranges=ranges), SPANS) for ranges in (True, False))
 
 
-def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]:
-    """Return rows of `power_by_load`: five-second readings whose level wanders, summed by five minutes."""
-    sums: dict[tuple[int, bool], list[list[float]]] = defaultdict(list)
-    for load_bin in range(LOAD_BINS):
-        for lent in (True, False):
-            level = 30 * random.standard_normal()
-            for _ in range(stretches):
-                drawn = 0.0
-                for _ in range(60):
-                    level = 0.8 * level + 18 * random.standard_normal()
-                    drawn += 5 * (300 + 60 * load_bin + EXTRA_W * lent + level)
-                sums[load_bin, lent].append([drawn * 1000, 300.0])
-    rows = []
-    for (load_bin, lent), pairs in sums.items():
-        products = {"yy": sum(y * y for y, _ in pairs), "yx": sum(y * x for y, x in pairs)}
-        time = {"duration_ns": len(pairs) * 300 * 10**9, "clusters": len(pairs), "xx": sum(x * x for _, x in pairs)}
-        named = {"device_class": CLASS, "load_bin": load_bin, "lent": lent}
-        rows.append(named | time | products | {"energy_mw_ns": int(sum(y for y, _ in pairs) * 1e9)})
-    return rows
-
-
 def leased(work: float = 1) -> list[dict[str, Any]]:
     """Return rows of `leased_time`, for the usual work or another share of it."""
     return [{"device_class": CLASS, "segment": 0, "leased_ns": round(work * LEASED_S * 10**9)}]
@@ -81,31 +59,35 @@ def lent(work: float = 1) -> list[dict[str, Any]]:
     return [{"device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, **times, **pieces}]
 
 
-def energy_term(random: np.random.Generator, stretches: int, prices: Stretches, work: float = 1) -> tuple[Term, float]:
-    """Return the energy term of some work, and the truth for the usual work, USD; assumed if `stretches` is 0."""
+def energy_term(
+    random: np.random.Generator, hours: float, prices: Stretches, work: float = 1, case: str = "leases follow load"
+) -> tuple[Term, float]:
+    """Return the energy term of some work, metered for some hours, and the truth for the usual work, USD; assumed if
+    `hours` is 0."""
     tariff = within_range(random, *TARIFF_RANGE) if prices is BOOK else 1.0
-    readings = power.metered(metered(random, stretches)) if stretches else {}
-    # The book's curve gives the rollouts of `lent` so many watts over their devices' time.
-    assumed_w = (LOAD_W - IDLE_W) * 3 / 5
-    joules = EXTRA_W * LEASED_S if stretches else assumed_w * 5000 * within_range(random, *POWER_RANGE)
+    readings: dict[str, Metered] = {}
+    if hours:
+        rows, watts = meters.read(random, hours, case, CLASS)
+        readings, joules = power.metered(rows, None), LEASED_S * watts
+    else:
+        # The book's curve gives the rollouts of `lent` so many watts over their devices' time.
+        joules = (LOAD_W - IDLE_W) * 3 / 5 * 5000 * within_range(random, *POWER_RANGE)
     return power.energy(lent(work), leased(work), readings, prices), joules * USD_PER_J * tariff
 
 
 def energy(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield the energy term, metered for a while or for long, and assumed."""
-    for stretches in (3, 6, 24):
-        rows = power.metered(metered(random, stretches))
-        minutes = f"{stretches * 5} minutes on each side"
-        yield shown(f"extra power, {minutes}", EXTRA_W * 1000, rows[CLASS].interval)
-        cost, truth = energy_term(random, stretches, UNRANGED)
-        yield shown(f"energy, metered, {minutes}", truth, cost.interval, cost.no_interval)
-    for name, stretches, prices, never in (
-        ("metered, tariff with a range", 10, BOOK, False),
-        ("metered for too short a time", 2, BOOK, True),
+    """Yield the energy term, metered for a day or two, for too short a time, and assumed."""
+    for case in meters.CASES:
+        for hours in (12.0, 48.0):
+            cost, truth = energy_term(random, hours, UNRANGED, case=case)
+            yield shown(f"energy, {case}, {hours:g} hours", truth, cost.interval, cost.no_interval)
+    for name, hours, prices, never in (
+        ("metered, tariff with a range", 24, BOOK, False),
+        ("metered for too short a time", 0.5, UNRANGED, True),
         ("assumed", 0, BOOK, False),
         ("assumed, no range in the book", 0, UNRANGED, True),
     ):
-        cost, truth = energy_term(random, stretches, prices)
+        cost, truth = energy_term(random, hours, prices)
         yield shown(f"energy, {name}", truth, cost.interval, cost.no_interval, never=never)
 
 
@@ -123,9 +105,7 @@ def provision_term(
         x, y = (values[drawn == side].astype(float) for values in (count, missed))
         named = {"device_id": "d", "withheld": side, "day": DAY, "measure": "cost"}
         counts = {"requests": int(x.sum()), "misses": int(y.sum()), "cost_nano": int(y.sum()) * PENALTY_NANO}
-        sums = {"clusters": len(x), "x": x.sum(), "y": PENALTY_NANO * y.sum(), "squares": PENALTY_NANO**2 * y.sum()}
-        products = {"yy": PENALTY_NANO**2 * (y @ y), "yx": PENALTY_NANO * (y @ x), "xx": x @ x}
-        rows.append(named | counts | sums | products)
+        rows.append(named | counts | summed(x, PENALTY_NANO * y, PENALTY_NANO**2 * float(y.sum())))
     truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
     if not withheld:
         bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]
@@ -133,17 +113,6 @@ def provision_term(
     strata = holdout.strata(rows)
     assert strata is not None, "so many windows are enough"
     return harm.realised(Harm(sums=rows, clusters=rows, strata={"cost": strata}), BOOK), truth
-
-
-def provided(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield the realised provision of many windows and of few, with some withheld at random and with none."""
-    for name, windows, withheld in (
-        ("250 windows, a tenth withheld", 250, True),
-        ("600 windows, a tenth withheld", 600, True),
-        ("leases never withheld", 600, False),
-    ):
-        cost, truth = provision_term(random, windows, withheld=withheld)
-        yield shown(f"provision, {name}", truth, cost.interval, cost.no_interval, never=not withheld)
 
 
 def expected_provision_usd(windows: int = 600) -> float:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.coverage import groups, lending
-from benchmarks.coverage.groups import Run
+from benchmarks.coverage.groups import ALONE, FLOWS, Flow, Run
 from benchmarks.coverage.shown import Shown, shown, within_range
 from rose.pricing.borrowing import savings
 from rose.pricing.borrowing.marginal import Marginal
@@ -29,19 +29,19 @@ IDLE_SHARES = {"no idle dedicated device": 0.0, "dedicated devices idle": 0.4, "
 IDLE_ANYWAY, IDLE_ANYWAY_RANGE, AT_STAKE = 0.7, (0.4, 0.9), 2.0
 
 
-@functools.lru_cache(maxsize=1)
-def expected() -> dict[str, float]:
+@functools.lru_cache(maxsize=len(groups.FLOWS))
+def expected(flow: Flow = ALONE) -> dict[str, float]:
     """Return the mean cost of a run's borrowed tokens, USD, where they were made and elsewhere."""
-    run, cost = groups.many()
-    scale = SCALE * groups.GROUPS / len(run.groups.rows)
+    run, cost = groups.many(flow)
+    scale = SCALE * flow.groups / len(run.groups.rows)
     dedicated = float(cost.by_line["dedicated"] or 0) * run.tokens["borrowed"].useful * scale
     borrowed = run.ns["borrowed"] * groups.USD_PER_NS["borrowed"] * scale
     return {DEDICATED: dedicated, OFFER: 0.7 * dedicated, NOTHING: 0.0, "borrowed": borrowed}
 
 
-def bought(name: str, usd: float, idle_share: float) -> Bought:
+def bought(name: str, usd: float, idle_share: float, flow: Flow = ALONE) -> Bought:
     """Return purchases that cost `usd`, where devices were idle for `idle_share` of the mean need."""
-    average = Fraction(expected()[name] * NS_PER_HOUR / USD_PER_DEVICE_HOUR)
+    average = Fraction(expected(flow)[name] * NS_PER_HOUR / USD_PER_DEVICE_HOUR)
     return Bought(
         hours={0: (Fraction(usd * NS_PER_HOUR / USD_PER_DEVICE_HOUR), Fraction(round(idle_share * average)))},
         usd_per_device_hour=Fraction(USD_PER_DEVICE_HOUR),
@@ -49,7 +49,7 @@ def bought(name: str, usd: float, idle_share: float) -> Bought:
     )
 
 
-def ways(run: Run, idle_share: float) -> list[Alternative]:
+def ways(run: Run, idle_share: float, flow: Flow) -> list[Alternative]:
     usd = {place: run.ns[place] * price for place, price in groups.USD_PER_NS.items()}
     there = SCALE * usd["dedicated"] * run.tokens["borrowed"].useful / run.tokens["dedicated"].useful
     return [
@@ -59,7 +59,7 @@ def ways(run: Run, idle_share: float) -> list[Alternative]:
             basis="measured",
             explained="",
             range=OFFER_RANGE if name == OFFER else (1.0, 1.0),
-            bought=None if name == NOTHING else bought(name, share * there, idle_share),
+            bought=None if name == NOTHING else bought(name, share * there, idle_share, flow),
         )
         for name, share in ((DEDICATED, 1.0), (OFFER, 0.7), (NOTHING, 0.0))
     ]
@@ -74,6 +74,7 @@ def ledger(
     *,
     never: bool,
     idle: str = "no idle dedicated device",
+    flow: Flow = ALONE,
 ) -> Iterator[Shown]:
     """Yield the savings of one run against every alternative; `charged_usd` is the true cost of its borrowing."""
     prices = {(place, "simulated"): price for place, price in groups.USD_PER_NS.items()}
@@ -81,7 +82,7 @@ def ledger(
     borrowed_usd = Fraction(SCALE * run.ns["borrowed"] * groups.USD_PER_NS["borrowed"])
     share = IDLE_SHARES[idle]
     for way in savings.saved(
-        ways(run, share), borrow, run.groups, spreads, borrowed_usd=borrowed_usd, borrowed_loaded_usd=borrowed_usd
+        ways(run, share, flow), borrow, run.groups, spreads, borrowed_usd=borrowed_usd, borrowed_loaded_usd=borrowed_usd
     ):
         cash = way.cash
         assert cash is not None
@@ -89,14 +90,14 @@ def ledger(
             continue  # Without any work idle devices change nothing.
         # The book's figure is a guess, and the truth lies within its range.
         guess = within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
-        added = 0.0 if way.name == NOTHING else float(bought(way.name, expected()[way.name], share).usd)
+        added = 0.0 if way.name == NOTHING else float(bought(way.name, expected(flow)[way.name], share, flow).usd)
         name, truth = f"cash saved against {way.name}: {which}", added * guess - charged_usd
         yield shown(name, truth, cash.interval, cash.no_interval, never=never)
-        if way.less is not None and which == "energy metered":
-            truth = expected()[way.name] * guess - expected()["borrowed"]
-            yield shown(f"amortized, less than {way.name}", truth, way.less.interval, way.less.no_interval)
-        if way.name == DEDICATED and which == "energy metered":
-            yield shown("capacity avoided", expected()[DEDICATED], way.interval, way.no_interval)
+        if way.less is not None and which == flow.name:
+            truth = expected(flow)[way.name] * guess - expected(flow)["borrowed"]
+            yield shown(f"amortized, less than {way.name}: {flow.name}", truth, way.less.interval, way.less.no_interval)
+        if way.name == DEDICATED and which == flow.name:
+            yield shown(f"capacity avoided: {flow.name}", expected(flow)[DEDICATED], way.interval, way.no_interval)
 
 
 def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, float]:
@@ -115,25 +116,24 @@ def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, 
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
     """Yield savings with m's energy metered or assumed, and with missed budgets at a price."""
-    for which, stretches, prices, withheld in (
-        ("energy metered", 6, lending.BOOK, True),
-        ("energy assumed", 0, lending.BOOK, True),
-        ("energy assumed, no range in the book", 0, lending.UNRANGED, True),
-        ("energy metered for too short a time", 2, lending.BOOK, True),
-        ("leases never withheld", 6, lending.BOOK, False),
+    for which, hours, prices, withheld, flow in (
+        *((flow.name, 24, lending.BOOK, True, flow) for flow in FLOWS),
+        ("energy assumed", 0, lending.BOOK, True, ALONE),
+        ("energy assumed, no range in the book", 0, lending.UNRANGED, True, ALONE),
+        ("leases never withheld", 0, lending.BOOK, False, ALONE),
     ):
-        run = groups.simulate(random)
+        run = groups.simulate(random, flow)
         # Leases last as long as their work.
-        work = run.ns["borrowed"] / groups.GROUPS / (groups.many()[0].ns["borrowed"] / groups.MANY)
-        energy, energy_usd = lending.energy_term(random, stretches, prices, work)
+        work = run.ns["borrowed"] / flow.groups / (groups.many(flow)[0].ns["borrowed"] / groups.MANY)
+        energy, energy_usd = lending.energy_term(random, hours, prices, work)
         provision, provision_usd = lending.provision_term(random, work=work, withheld=withheld)
         borrow = lending.marginal(energy, provision)
         true = energy_usd * work + provision_usd
-        never = stretches == 2 or not withheld or (not stretches and prices is lending.UNRANGED)
+        never = not withheld or prices is lending.UNRANGED
         yield shown(f"m: {which}", true, borrow.interval, borrow.no_interval, never=never)
         expected_usd = energy_usd + lending.expected_provision_usd()
-        yield from ledger(random, run, borrow, expected_usd, which, never=never)
-        if which == "energy metered":
+        yield from ledger(random, run, borrow, expected_usd, which, never=never, flow=flow)
+        if which == ALONE.name:
             for idle in list(IDLE_SHARES)[1:]:
                 yield from ledger(random, run, borrow, expected_usd, idle, never=False, idle=idle)
             stated, avoidable_usd = uncertain(random, borrow)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,12 @@ def within_range(random: np.random.Generator, low_share: float, high_share: floa
     """Return truth over guess, where the price book's range holds the truth 19 times in 20: a normal on each side."""
     z = random.standard_normal() / 1.959963984540054
     return float(1 + z * ((1 - low_share) if z < 0 else (high_share - 1)))
+
+
+def summed(x: Any, y: Any, squares: float | None = None) -> dict[str, Any]:
+    """Return the columns of a query that sums windows: y over x, and what their spread takes."""
+    products = {"yy": float(y @ y), "yx": float(y @ x), "xx": float(x @ x)}
+    return {"clusters": len(x), "x": float(x.sum()), "y": float(y.sum()), "squares": squares} | products
 
 
 def wandering(random: np.random.Generator, size: int, carried: float) -> Floats:

@@ -1,4 +1,5 @@
--- What each group made and had accepted, by the policy version, the task or the step of its trajectories.
+-- What each group made and had accepted, by the policy version, the task or the step of its trajectories, and in each
+-- part in the order of the groups' first turns.
 -- A trajectory belongs whole to one part: to the oldest version that made one of its tokens, to its task (its group's
 -- while it has not ended), to its step. `part` is NULL where that is not known. Tokens that a preemption threw away
 -- belong to no trajectory: one row with neither group nor part.
@@ -22,6 +23,7 @@ ended AS (
 tokens AS (
     SELECT
         t.group_id, t.trajectory_id, min(t.policy_version) AS policy_version, min(t.step) AS step,
+        min(t.event_time) AS made_at,
         coalesce(sum(t.output_tokens) FILTER (p.pool = 'serving'), 0) AS borrowed_tokens,
         coalesce(sum(t.output_tokens) FILTER (p.pool IN ('rollout', 'train')), 0) AS dedicated_tokens
     FROM turn AS t
@@ -36,7 +38,7 @@ each AS (
         coalesce(ended.policy_version, judged.policy_version, tokens.policy_version) AS policy_version,
         coalesce(ended.step, judged.step, tokens.step) AS step,
         coalesce(ended.task, any_value(ended.task) OVER (PARTITION BY group_id)) AS task,
-        coalesce(accepted, false) AS accepted,
+        coalesce(accepted, false) AS accepted, made_at,
         coalesce(borrowed_tokens, 0) AS borrowed_tokens,
         coalesce(dedicated_tokens, 0) AS dedicated_tokens
     FROM ended
@@ -48,7 +50,7 @@ parted AS (
         group_id,
         CASE getvariable('part') WHEN 'version' THEN policy_version WHEN 'step' THEN step END AS number,
         CASE getvariable('part') WHEN 'task' THEN task END AS name,
-        accepted, borrowed_tokens, dedicated_tokens
+        accepted, borrowed_tokens, dedicated_tokens, made_at
     FROM each
     UNION ALL BY NAME
     SELECT
@@ -67,4 +69,4 @@ SELECT
     sum(dedicated_tokens) AS dedicated_tokens
 FROM parted
 GROUP BY number, name, group_id
-ORDER BY number, name, group_id;
+ORDER BY number, name, min(made_at), group_id;

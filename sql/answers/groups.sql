@@ -1,11 +1,11 @@
--- One row for each group: its step, the tokens its turns made by place (`useful` leaves out stale and lost ones), the
--- output and answer tokens of its trajectories that were not lost and whose answers are known, and what the verifier
--- and the audit said. `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted
--- ones whose truth is known.
+-- One row for each group, in the order of their first turns: its step, the tokens its turns made by place (`useful`
+-- leaves out stale and lost ones), the output and answer tokens of its trajectories that were not lost and whose
+-- answers are known, and what the verifier and the audit said. `judged` leaves out trajectories that the trainer
+-- dropped as stale; `audited_*` count accepted ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
 WITH judged AS (
     SELECT
-        group_id, trajectory_id, min(step) AS step,
+        group_id, trajectory_id, min(step) AS step, min(event_time) AS judged_at,
         arg_max(accepted AND NOT stale, (event_time, writer, seq)) AS accepted,
         NOT arg_max(stale, (event_time, writer, seq)) AS judged,
         arg_max({'correct': correct}, (event_time, writer, seq)).correct AS correct
@@ -13,7 +13,7 @@ WITH judged AS (
 ),
 verdicts AS (
     SELECT
-        group_id, min(step) AS judged_step,
+        group_id, min(step) AS judged_step, min(judged_at) AS judged_at,
         count_if(judged) AS judged,
         count_if(accepted) AS accepted,
         count_if(accepted AND correct IS NOT NULL) AS audited,
@@ -26,14 +26,14 @@ ended AS (
 ),
 trajectories AS (
     SELECT
-        group_id, min(step) AS ended_step, count(DISTINCT trajectory_id) AS trajectories,
+        group_id, min(step) AS ended_step, min(event_time) AS ended_at, count(DISTINCT trajectory_id) AS trajectories,
         coalesce(sum(output_tokens) FILTER (outcome <> 'lost' AND answer_tokens IS NOT NULL), 0) AS output_tokens,
         coalesce(sum(answer_tokens) FILTER (outcome <> 'lost'), 0) AS answer_tokens
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY group_id
 ),
 made AS (
     SELECT
-        t.group_id, t.step, t.output_tokens AS tokens,
+        t.group_id, t.step, t.event_time, t.output_tokens AS tokens,
         coalesce(p.pool = 'serving', false) AS borrowed,
         coalesce(p.pool IN ('rollout', 'train'), false) AS dedicated,
         t.outcome = 'failed' OR coalesce(e.outcome = 'lost', false) OR NOT coalesce(j.judged, true) AS wasted
@@ -46,7 +46,7 @@ made AS (
 ),
 tokens AS (
     SELECT
-        group_id, min(step) AS made_step,
+        group_id, min(step) AS made_step, min(event_time) AS made_at,
         coalesce(sum(tokens) FILTER (borrowed), 0) AS borrowed_tokens,
         coalesce(sum(tokens) FILTER (dedicated), 0) AS dedicated_tokens,
         coalesce(sum(tokens) FILTER (borrowed AND NOT wasted), 0) AS borrowed_useful,
@@ -71,4 +71,4 @@ SELECT
 FROM trajectories
 FULL JOIN verdicts USING (group_id)
 FULL JOIN tokens USING (group_id)
-ORDER BY group_id;
+ORDER BY coalesce(made_at, ended_at, judged_at), group_id;

@@ -1,5 +1,6 @@
--- Serving requests and how many missed a budget, by UTC day, fifth of the device's serving load (0 to 4; NULL where no
--- slice covers it) and whether the device was lent, all at their arrival. A failed request missed its budget.
+-- Serving requests and how many missed a budget, by UTC day, fifth of the device's load by serving alone (0 to 4;
+-- NULL where no slice covers it) and whether the device was lent, all at their arrival. A failed request missed its
+-- budget.
 -- By hand: SET VARIABLE run_id = '...';
 WITH arrived AS (
     SELECT *, epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns
@@ -7,7 +8,8 @@ WITH arrived AS (
     WHERE run_id = getvariable('run_id')
 ),
 slice AS (
-    SELECT device_id, t0_ns, t1_ns, serving_ns / ns AS load
+    SELECT
+        device_id, t0_ns, t1_ns, greatest(0, serving_ns - coalesce(delayed_ns - beside_work_ns, 0)) / ns AS load
     FROM device_slice
     WHERE run_id = getvariable('run_id') AND ns > 0
 )

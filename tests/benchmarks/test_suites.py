@@ -142,6 +142,8 @@ def test_a_claim_about_coverage_takes_enough_ledgers_and_names_what_is_off() -> 
         "narrow: coverage away from 95%": (pytest.approx(15), False),
         "case: intervals shown where none is honest": (1, False),
     }
+    # Clopper and Pearson's interval of 285 of 300.
+    assert report.detail["good"]["chance_percent"] == pytest.approx([91.9, 97.2], abs=0.05)
 
 
 @pytest.mark.parametrize("case", ["energy", "harm"])

@@ -19,7 +19,7 @@ from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.closing import period
 from rose.pricing.watch import budget
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, NEXT_DAY_US, T0_NS, S, begun, us, write
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, NEXT_DAY_US, T0_NS, S, begun, us, weeks_events, write
 
 #: An hour into 2026-06-17.
 NOW_US = (T0_NS + 16 * DAY_NS) // 1000 + 3_600_000_000
@@ -111,17 +111,18 @@ def test_a_budget_is_sent_once_and_when_it_rises_and_ends(fleet: Path, config: A
     assert alerts.entries(fleet) == []
 
 
-def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(weeks: Path, config: Any, hook: Hook) -> None:
-    # 28 whole days are known. The team has spent $1,648.80 of $1,650.
+def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(tmp_path: Path, config: Any, hook: Hook) -> None:
+    # The team spends $82.80 a day, and has spent $2,394.00 of $2,450.
+    weeks = write(tmp_path / "weeks", weeks_events(40))
     asked, month, now_us = (
         config({"kind": "budget", "at": [1.0]}),
         period.of_month("2026-06"),
         (T0_NS + 29 * DAY_NS) // 1000,
     )
-    budget.set_budget(weeks, "chat", "1650", month)
+    budget.set_budget(weeks, "chat", "2450", month)
     alerts.check(weeks, asked, now_us)
     assert hook.titles == ["ROSE: chat is forecast to exceed its budget for 2026-06"]
-    assert "The forecast for the month is $1,650.5" in hook.bodies[0]
+    assert "The forecast for the month is $2,47" in hook.bodies[0]
     budget.set_budget(weeks, "chat", "1000", month)
     alerts.check(weeks, asked, now_us)
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]

@@ -86,10 +86,11 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
 
 def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:
     columns = [[int(row["accepted"]), *(int(row[f"{place}_tokens"]) for place in _PLACES)] for row in groups]
-    drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
+    counts = np.array(columns, dtype=np.int64)
+    drawn, units = bootstrap.by_time(counts, counts[:, 1:])
     if drawn is None or not usd_per_token:
         return None
     tokens = dict(zip(_PLACES, drawn.T[1:], strict=True))
     usd = sum(tokens[place] * price for place, price in usd_per_token.items())
     with np.errstate(divide="ignore", invalid="ignore"):
-        return bootstrap.interval(usd / drawn[:, 0], len(groups))
+        return bootstrap.interval(usd / drawn[:, 0], units)

@@ -1,4 +1,4 @@
-"""Cost per correct answer, from a ledger: two figures, each with a 95% interval by a bootstrap over groups.
+"""Cost per correct answer, from a ledger: two figures, each with a 95% interval by a bootstrap over blocks of groups.
 - *measured*: dollars over accepted trajectories at each price line, a sum over a sum, never a mean of ratios.
 - *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at the token prices in force when the
   run began. [A] at pi = 1; with the price of rollout tokens as they were really made, [D], it is C3. By judged groups:
@@ -126,7 +126,7 @@ class Resamples:
     dedicated_tokens: Floats
     borrowed_useful: Floats
     dedicated_useful: Floats
-    units: int
+    units: int  #: Blocks that were drawn; 0 where groups are too few for how much they resemble their neighbours.
     alpha: Floats  #: Drawn from its own interval, ranked as the resamples, which differ too little near 100%.
     ppv: Floats  #: Drawn as `alpha`.
 
@@ -143,6 +143,7 @@ class Resamples:
         return _ratio(self.borrowed_useful, self.borrowed_useful + self.dedicated_useful)
 
 
+_MADE = ("borrowed_tokens", "dedicated_tokens")
 _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "alpha", "ppv"))
 
 
@@ -150,7 +151,7 @@ _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "
 class Groups:
     """Counts over the groups of a run, and counts by group for resampling."""
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]  #: In the order of time.
     trajectories: int = 0
     judged_groups: int = 0
     judged_groups_trajectories: int = 0
@@ -216,16 +217,19 @@ def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
 
 
 def resample(groups: Groups) -> Resamples | None:
-    """Draw the groups with replacement; None for fewer than two groups."""
+    """Draw blocks of groups with replacement; None for fewer than two groups."""
+    if not groups.rows:
+        return None
     names = (*_COLUMNS, "solved", "audited", "audited_correct")
-    drawn = bootstrap.sums(np.array([[_part(row, name) for name in names] for row in groups.rows], dtype=np.int64))
+    columns = np.array([[_part(row, name) for name in names] for row in groups.rows], dtype=np.int64)
+    drawn, units = bootstrap.by_time(columns, columns[:, [names.index(name) for name in _MADE]])
     if drawn is None:
         return None
     sums = dict(zip(names, drawn.T, strict=True))
     shares = {"alpha": (groups.alpha, "solved", "judged_groups"), "ppv": (groups.ppv, "audited_correct", "audited")}
     return Resamples(
         **{name: sums[name] for name in _COLUMNS},
-        units=len(groups.rows),
+        units=units,
         **{name: _share_draws(groups, share, columns, sums) for name, (share, *columns) in shares.items()},
     )
 

@@ -37,6 +37,7 @@ class Harm:
     """The measured harm of a run. Where `confounded` gives a reason, nothing was measured."""
 
     confounded: str | None = None
+    not_random: str | None = None  #: Why the windows are no random sample, for requests or for power.
     windows: int = 0
     withheld: int = 0
     sums: Sequence[Row] = ()  #: Rows of `borrowing/holdout_sums`.
@@ -48,8 +49,9 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -
     """Compare a run's withheld windows with its other windows. Needs `run_id`, `price_changes` and `lease_spans` on
     the connection. `lending` has the prices of each stretch; without prices, only late requests are compared."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
-    harm = Harm(confounded=_confounded(drawn), windows=drawn["windows"], withheld=drawn["withheld"])
-    if harm.confounded is not None:
+    why = _not_random(drawn)
+    harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
+    if why is not None:
         return harm
     set_variables(
         connection,
@@ -65,15 +67,11 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -
     }
     if "cost" not in strata:
         windows = sum(row["clusters"] for row in clusters if row["measure"] == "cost" and row["withheld"])
-        why = (
-            f"confounded: requests came in {windows:,} windows in which leases were withheld at random, and what "
-            f"lending does can be told from {holdout.WINDOWS_MIN}"
-        )
-        return replace(harm, confounded=why)
+        return replace(harm, confounded=f"confounded: requests came in {holdout.too_few(windows)}")
     return replace(harm, sums=rows(connection, "borrowing/holdout_sums"), clusters=clusters, strata=strata)
 
 
-def _confounded(drawn: Row) -> str | None:
+def _not_random(drawn: Row) -> str | None:
     if not drawn["withheld"]:
         return _NEVER
     otherwise, lent, shared = (f"{drawn[name]:,}" for name in ("drawn_otherwise", "lent_windows", "shared_devices"))
@@ -93,7 +91,8 @@ def _confounded(drawn: Row) -> str | None:
 def realised(harm: Harm, stretches: Stretches) -> Term:
     """Return the dollars of missed budgets and latency beyond those of withheld windows, not clipped at zero."""
     compared, lending = harm.strata["cost"], stretches.lending
-    most = max(entry.violation_usd for entry in lending)  # The curve never exceeds the penalty.
+    # The curve never exceeds the penalty.
+    bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
     missed = list(_beyond(harm, "cost", "misses", "requests"))
     extra = sum((beyond for _, beyond in missed), Fraction(0))
     counted = sum(row["requests"] for row, _ in missed)
@@ -106,8 +105,9 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
         basis="measured",
         explained=f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
         f"random, {rates} each{curve}; {counted:,} requests compared"
-        + (f", {apart:,} in no window that was drawn" if apart else ""),
-        interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
+        + (f", {apart:,} in no window that was drawn" if apart else "")
+        + holdout.would_tell(holdout.more_windows(compared, bound)),
+        interval=_dollars(compared, bound, Fraction(1, NANO_USD_PER_USD), lending),
     )
 
 
@@ -117,6 +117,11 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
     return requests, misses, holdout.effect(compared, 1.0)
+
+
+def more_windows(harm: Harm) -> int | None:
+    """Return how many more withheld windows would tell `late` from chance: 0 if it is told, None where none would."""
+    return None if (compared := harm.strata.get("misses")) is None else holdout.more_windows(compared, 1.0)
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:
@@ -143,11 +148,12 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
+    more = holdout.more_windows(compared, 1.0)
     return Term(
         usd=usd,
         basis="measured",
         explained=f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
-        f"which leases were withheld at random, {rates} per million",
+        f"which leases were withheld at random, {rates} per million{holdout.would_tell(more)}",
         interval=_dollars(compared, 1.0, -weighed / lent, prices),
     )
 
@@ -159,14 +165,17 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
-    lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
+    lengths, more = (
+        [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans],
+        holdout.more_windows(compared, None),
+    )
     hourly = by_rate(  # The stretch of the longer work is unknown: an hour costs the mean rate.
         stretches,
         _INTERFERENCE,
         [(segment, ns / sum(lengths)) for segment, ns in enumerate(lengths)],
         lambda _, rates: (
             f"serving worked {float(longer_ns) / 1e9:+,.1f} s longer for what it served than in windows in which "
-            f"leases were withheld at random, at {rates} a device-hour"
+            f"leases were withheld at random, at {rates} a device-hour{holdout.would_tell(more)}"
         ),
     )
     if hourly.unknown:

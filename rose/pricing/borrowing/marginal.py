@@ -164,8 +164,8 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
     )
     spans, lent = rows(connection, "borrowing/lease_spans"), rows(connection, "borrowing/lent_time")
     leased, kept = ([row for row in spans if (row["span"] is None) is whole] for whole in (True, False))
-    metered = power.metered(rows(connection, "borrowing/power_by_load"))
     harmed = harm.measure(connection, stretches.lending)
+    metered = power.metered(rows(connection, "borrowing/power_by_window"), harmed.not_random)
     amounts = rows(connection, "borrowing/rated_amounts")
     syncs, recomputed = ([row for row in amounts if row["what"] == what] for what in ("sync", "recomputed"))
     borrowed: dict[tuple[str, int], Fraction] = defaultdict(Fraction)
@@ -261,7 +261,7 @@ def price(run: PricedRun) -> Section:
         parts["meters"] = report_table(
             run.stamp,
             "Power meters",
-            "class | extra watts while lent | metered | anyway | extra",
+            "class | extra watts while leased | metered | anyway | extra",
             ((name, *_meter(run.make, meter)) for name, meter in run.borrow.metered.items()),
             view="counts",
         )
@@ -357,6 +357,11 @@ def _gate(m: Marginal) -> str:
 
 def _meter(make: Figures, meter: Metered) -> tuple[Figure, ...]:
     energies = (meter.energy_mw_ns, meter.baseline_mw_ns, meter.extra_mw_ns)
-    watts = None if meter.interval is None else meter.interval.over(1000)
-    power_w = make.measure(float(meter.delta_mw) / 1000, "W", interval=watts, no_interval=power.TOO_SHORT)
-    return power_w, *(make.number(energy, "mW*ns") for energy in energies)
+    watts = None if meter.delta_mw is None else meter.delta_mw.times(1 / 1000)
+    power_w = make.measure(
+        None if watts is None else watts.value,
+        "W",
+        interval=None if watts is None else watts.interval,
+        why=meter.why,
+    )
+    return power_w, *(make.number(energy, "mW*ns", why=meter.why) for energy in energies)

@@ -19,6 +19,7 @@ from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
+from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
@@ -31,6 +32,7 @@ _VERDICTS = {
     False: "Lending does not make serving late",
     None: "Whether lending makes serving late cannot be told yet",
 }
+MORE = "more withheld windows that would tell"
 OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
 
 
@@ -103,6 +105,9 @@ def harm_table(make: Figures, measured: Harm) -> Table:
         LATE: make.part(late, why=why),
         LATE_WITHOUT: make.measure(without, "share", why=why, interval=intervals[0]),
         HARMED: make.measure(harmed, "requests", why=why, interval=intervals[1]),
+        MORE: make.number(
+            harm.more_windows(measured), "count", why=why or "no number of windows tells that from chance"
+        ),
     }
     return values("Requests that missed a latency budget", figures, make.stamp, "counts")
 
@@ -113,7 +118,8 @@ def says(measured: Harm) -> str:
     requests, late, added = compared
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "
-        f"budget, {added.value:+,.1f} because of lending (95% {added.low:+,.1f} to {added.high:+,.1f})."
+        f"budget, {added.value:+,.1f} because of lending (95% {added.low:+,.1f} to {added.high:+,.1f})"
+        f"{holdout.would_tell(harm.more_windows(measured))}."
     )
 
 

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import Any
 
 from rose.pricing.stats.bootstrap import student
-from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, ratio_variance, total, welch, wilson
+from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, more_units, ratio_variance, total, welch, wilson
 from rose.pricing.stats.uncertainty import Z as NORMAL
 
 Row = Mapping[str, Any]
@@ -74,6 +74,27 @@ def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
     if rest and sum(windows.get(device, 0) for device in rest) < WINDOWS_MIN:
         own = set()
     return {device: device if device in own else TOGETHER for device in devices}
+
+
+def too_few(windows: int) -> str:
+    """Return how many withheld windows there are, fewer than it takes, and how many more it takes."""
+    return (
+        f"{windows:,} windows in which leases were withheld at random, and it takes {WINDOWS_MIN}: "
+        f"{WINDOWS_MIN - windows} more would tell"
+    )
+
+
+def more_windows(compared: Mapping[str, Stratum], bound: float | None) -> int | None:
+    """Return how many more withheld windows would tell lending's effect from chance (`more_units`)."""
+    return more_units(effect(compared, bound), sum(part.withheld.clusters.count for part in compared.values()))
+
+
+def would_tell(windows: int | None) -> str:
+    """Return the end of a sentence about an effect that `more_windows` is of; empty where it is told from chance."""
+    if windows == 0:
+        return ""
+    count = "no number of" if windows is None else f"{windows:,}"
+    return f"; {count} more withheld windows would tell it from chance"
 
 
 def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from rose.pricing.stats.bootstrap import RESAMPLES, Floats, Interval, rounded, student
 
 Z = 1.959963984540054  #: Standard normal quantile of a two-sided 95%.
+Z_POWER = 0.8416212335729143  #: Standard normal quantile of 80%, the chance that a test finds a true effect.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,17 @@ class Estimate:
 
     def _at(self, z: Floats) -> Floats:
         return self.value + np.where(z < 0, z * (self.value - self.low), z * (self.high - self.value)) / Z
+
+
+def more_units(estimate: Estimate, units: int) -> int | None:
+    """Return how many more units would tell an effect of this size from none at 95% with a power of 80%: 0 where its
+    interval does, None where it is 0. The variance falls with the units: units * ((z + z_power) * error / effect)^2."""
+    if estimate.low > 0 or estimate.high < 0:
+        return 0
+    if not estimate.value:
+        return None
+    error = (estimate.high - estimate.low) / (2 * Z)
+    return max(1, ceil(units * ((Z + Z_POWER) * error / estimate.value) ** 2) - units)
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:

@@ -7,7 +7,15 @@ restricted likelihood, with a uniform prior, and the other parameters are drawn 
 flat prior). Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
 
 The forecast is the middle of the draws, the interval their middle 95%, the chance of going over the share above the
-budget. The current day counts by the hours left of it. A planned run that has not begun is not in it."""
+budget. The current day counts by the hours left of it. A planned run that has not begun is not in it.
+
+It assumes that days to come differ as known days do. A day breaks that in one of three ways: what the day before does
+not tell of it is beyond `NEWS` robust deviations (1.4826 medians of the absolute ones); its Studentized residual is
+beyond chance (1% over all days); its logarithm is beyond `FAR` such deviations from the middle day. The worst is named
+by whether the cost came back: a level shift did not, a holiday was cheaper, a burst dearer. Days after a shift or a
+holiday are forecast alone, once they are enough; after a burst the next may come any day, and there is no forecast."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +30,17 @@ from rose.pricing.stats.bootstrap import Floats
 DAYS_MIN = 28  #: Whole days, each weekday four times; with fewer, intervals of correlated days are too short.
 CHARGED_MIN = 10  #: Days among them that cost something: a few rare runs say too little of the next one.
 DRAWS = 4000
+NEWS, FAR = 4.0, 5.0
+SHIFT, HOLIDAY, BURST = "level shift", "holiday", "burst"
 
 _LEAST_SHARE = 1 / 20  #: Below this share of the middle day, a day is too different for logarithms.
 _CARRIED = np.append(np.arange(-0.9, 0.95, 0.1), (0.95, 0.99))
 _DIGITS = 9  #: Digits of a draw that are the same on any machine.
 _SEED = 0
+_LEAST_DEVIATION = 0.05  #: The least that a deviation is taken for, as a share of a day's cost.
+_CHANCE = 0.01
+_BACK_DAYS = 10  #: Days after which a cost that does not stay has come back.
+_ASSUMES = "assuming no level shift, holiday or burst to come"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,50 +75,25 @@ def forecast(
         return Forecast(
             method=f"not enough days: {charged} of {len(history)} cost anything, and it takes {CHARGED_MIN}"
         )
-    drawn, scale = _draws(history, left)
+    model = _Model.of(history, left)
+    if (departure := model.departure()) is not None:
+        name, day = departure
+        after = {later: cost for later, cost in history.items() if later > day - timedelta(days=name == SHIFT)}
+        if name != BURST and len(after) >= DAYS_MIN:
+            return forecast(after, spent_nano, left, budget_nano)
+        more = f"days before it do not tell what comes; need {DAYS_MIN - len(after)} more days"
+        return Forecast(method=f"{name} on {day}: {'the next may come at any time' if name == BURST else more}")
+    drawn = model.draws()
     totals = sorted(spent_nano + max(0, round(float(f"{value:.{_DIGITS}g}"))) for value in drawn)
     edge = DRAWS // 40
     return Forecast(
-        method=f"level, trend, weekdays and autocorrelation of {len(history)} days in {scale}, {DRAWS} draws",
+        method=f"level, trend, weekdays and autocorrelation of {len(history)} days in "
+        f"{'logarithms' if model.logs else 'dollars'}, {DRAWS} draws, {_ASSUMES}",
         expected_nano=totals[DRAWS // 2],
         low_nano=totals[edge],
         high_nano=totals[-1 - edge],
         over_share=None if budget_nano is None else sum(total > budget_nano for total in totals) / DRAWS,
     )
-
-
-def _draws(history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -> tuple[Floats, str]:
-    """Return nano-dollars of the remaining days, drawn again and again, and what the model is in."""
-    first, days = min(history), len(history)
-    costs = np.array([history[day] for day in sorted(history)], np.float64)
-    logs = bool(costs.min() > np.median(costs) * _LEAST_SHARE)
-    unit = 1.0 if logs else float(np.abs(costs).mean())
-    y = np.log(costs) if logs else costs / unit
-    share = np.zeros((max(day for day, _ in left) - first).days + 1 - days)
-    for day, part in left:
-        share[(day - first).days - days] = float(part)
-    # Level, trend, and six contrasts of weekdays for each day from the first known one on, shape (days, 8).
-    number = np.arange(days + len(share))
-    weekday = np.array([(first + timedelta(days=int(n))).weekday() for n in number])
-    contrasts = [(weekday == day) * 1.0 - (weekday == 6) for day in range(6)]
-    x = np.column_stack([np.ones(len(number)), (number - days / 2) / days, *contrasts])
-    random = np.random.default_rng(_SEED)
-    fits = list(_fits(y, x[:days]))
-    weight = np.array([fit.log_likelihood for fit in fits])
-    weight = np.exp(weight - weight.max())
-    drawn = []
-    for fit, times in zip(fits, random.multinomial(DRAWS, weight / weight.sum()), strict=True):
-        sigma = np.sqrt(fit.squares / random.chisquare(fit.freedom, times))
-        coefficients = fit.coefficients + sigma[:, None] * (random.standard_normal((times, x.shape[1])) @ fit.root.T)
-        error = y[-1] - coefficients @ x[days - 1]
-        total = np.zeros(times)
-        for row, weight_of_day in zip(x[days:], share, strict=True):
-            error = fit.carried * error + sigma * random.standard_normal(times)
-            value = coefficients @ row + error
-            # Weakly correlated days can have a trend with absurd costs: bound them.
-            total += weight_of_day * (np.exp(np.minimum(value, 60.0)) if logs else value * unit)
-        drawn.append(total)
-    return np.concatenate(drawn), "logarithms" if logs else "dollars"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +106,92 @@ class _Fit:
     squares: float
     freedom: int
     log_likelihood: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The days of a history and those to come, in logarithms or in dollars over `unit`."""
+
+    first: date
+    logs: bool
+    unit: float
+    y: Floats
+    x: Floats  #: Level, trend, and six contrasts of weekdays for each day from the first known one on, shape (days, 8).
+    share: Floats  #: What is left of each day to come.
+    fits: Sequence[_Fit]
+
+    @classmethod
+    def of(cls, history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -> _Model:
+        first, days = min(history), len(history)
+        costs = np.array([history[day] for day in sorted(history)], np.float64)
+        logs = bool(costs.min() > np.median(costs) * _LEAST_SHARE)
+        unit = 1.0 if logs else float(np.abs(costs).mean())
+        y = np.log(costs) if logs else costs / unit
+        share = np.zeros((max(day for day, _ in left) - first).days + 1 - days)
+        for day, part in left:
+            share[(day - first).days - days] = float(part)
+        number = np.arange(days + len(share))
+        weekday = np.array([(first + timedelta(days=int(n))).weekday() for n in number])
+        contrasts = [(weekday == day) * 1.0 - (weekday == 6) for day in range(6)]
+        x = np.column_stack([np.ones(len(number)), (number - days / 2) / days, *contrasts])
+        return cls(first, logs, unit, y, x, share, list(_fits(y, x[:days])))
+
+    def departure(self) -> tuple[str, date] | None:
+        """Return the day that departs most from what the others tell, and its name; None where none departs."""
+        fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
+        error = self.y - known @ fit.coefficients
+        departs = np.maximum(
+            np.abs(_beyond(error[1:] - fit.carried * error[:-1])) / NEWS, _unexplained(self.y, known, fit.carried)
+        )
+        if self.logs:
+            departs = np.maximum(departs, np.abs(_beyond(self.y)[1:]) / FAR)
+        if departs.max() <= 1:
+            return None
+        at = int(np.argmax(departs)) + 1
+        level = self.y - known[:, 2:] @ fit.coefficients[2:]  # Without what weekdays do.
+        before, later = float(np.median(level[max(0, at - 7) : at])), level[at + _BACK_DAYS :]
+        stays = len(later) > 3 and abs(float(np.median(later)) - before) > abs(level[at] - before) / 2
+        name = SHIFT if stays else HOLIDAY if level[at] < before else BURST
+        return name, self.first + timedelta(days=at)
+
+    def draws(self) -> Floats:
+        """Return nano-dollars of the remaining days, drawn again and again."""
+        days = len(self.y)
+        random = np.random.default_rng(_SEED)
+        weight = np.array([fit.log_likelihood for fit in self.fits])
+        weight = np.exp(weight - weight.max())
+        drawn = []
+        for fit, times in zip(self.fits, random.multinomial(DRAWS, weight / weight.sum()), strict=True):
+            sigma = np.sqrt(fit.squares / random.chisquare(fit.freedom, times))
+            normal = random.standard_normal((times, self.x.shape[1]))
+            coefficients = fit.coefficients + sigma[:, None] * (normal @ fit.root.T)
+            error = self.y[-1] - coefficients @ self.x[days - 1]
+            total = np.zeros(times)
+            for row, weight_of_day in zip(self.x[days:], self.share, strict=True):
+                error = fit.carried * error + sigma * random.standard_normal(times)
+                value = coefficients @ row + error
+                # Weakly correlated days can have a trend with absurd costs: bound them.
+                total += weight_of_day * (np.exp(np.minimum(value, 60.0)) if self.logs else value * self.unit)
+            drawn.append(total)
+        return np.concatenate(drawn)
+
+
+def _beyond(values: Floats) -> Floats:
+    """Return distances from the middle value in robust deviations."""
+    away = values - np.median(values)
+    return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
+
+
+def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
+    """Return the externally Studentized residual of each day but the first over what chance explains (Bonferroni)."""
+    from scipy.special import stdtrit
+
+    y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]
+    basis = np.linalg.qr(x)[0]
+    error, kept = y - basis @ (basis.T @ y), 1 - np.square(basis).sum(axis=1)
+    freedom = len(y) - x.shape[1] - 1
+    deviation = np.sqrt(np.maximum((error @ error - error**2 / kept) / freedom, _LEAST_DEVIATION**2) * kept)
+    return np.asarray(np.abs(error) / deviation / stdtrit(freedom, 1 - _CHANCE / 2 / len(y)), dtype=np.float64)
 
 
 def _fits(y: Floats, x: Floats) -> Iterator[_Fit]:

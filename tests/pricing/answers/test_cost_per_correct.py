@@ -96,7 +96,7 @@ def test_the_interval_is_seeded_and_holds_the_figure(sample_costs: SampleCosts) 
 def test_resamples_with_nothing_accepted_leave_the_top_open(sample_costs: SampleCosts) -> None:
     groups, cost, made = sample_costs
     g0, _, g2 = groups.rows
-    rare = replace(groups, rows=[g0, *[g2] * 7])
+    rare = replace(groups, rows=[g0, *[g2] * 39])
     interval, _ = cost_per_correct.measured_interval(cost, made, rare, cost_per_correct.resample(rare), "dedicated")
     assert interval is not None
     assert interval.high is None
@@ -111,10 +111,10 @@ def test_the_bootstrap_agrees_with_theory(sample_costs: SampleCosts) -> None:
     plain = dict(groups.rows[0]) | {"borrowed_tokens": 0, "dedicated_tokens": 1}
     many = replace(groups, rows=[plain | {"accepted": int(n)} for n in accepted])
     interval, _ = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "dedicated")
-    # Every group costs the same, so the ratio spreads as one over the mean of the accepted does.
+    # Every group costs the same, so the ratio spreads as one over the mean of the accepted does, in ten blocks.
     dollars = float((cost.by_line["dedicated"] or 0) * made["dedicated"].useful)
-    mean, error = accepted.mean(), accepted.std() / 20
-    expected = [dollars / 400 / (mean + side * 1.96 * error) for side in (1, -1)]
+    mean, error = accepted.mean(), accepted.reshape(10, 40).mean(axis=1).std(ddof=1) / np.sqrt(10)
+    expected = [dollars / 400 / (mean + side * bootstrap.student(9) * error) for side in (1, -1)]
     assert ends(interval) == pytest.approx(expected, rel=0.01)
 
 
@@ -150,9 +150,9 @@ def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, c
     assert ends(fixed) == pytest.approx((100, 100))
 
 
-def test_the_order_of_the_groups_moves_no_interval(sample_costs: SampleCosts) -> None:
+def test_time_that_runs_backwards_moves_no_interval(sample_costs: SampleCosts) -> None:
     groups, cost, made = sample_costs
-    group_rows = [*groups.rows] * 5
+    group_rows = ([*groups.rows] * 14)[:40]
     for line in cost_per_correct.LINES:
         intervals = []
         for order in (replace(groups, rows=group_rows), replace(groups, rows=group_rows[::-1])):

@@ -11,7 +11,6 @@ from rose.pricing.api import questions
 from rose.pricing.api.questions import CostQuery, ForecastQuery
 from rose.pricing.closing.period import of_month
 from rose.pricing.money import PricingError
-from rose.pricing.run import report
 from rose.pricing.spend import cost
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import saved
@@ -37,10 +36,8 @@ def test_answers_are_those_of_the_commands(quiet_fleet: Served, quiet_folder: Pa
     assert answer("/saved", period="2026-06-01") == saved(root, day, book).to_json()
     rows = budget.expected(root, of_month("2026-06"), book, now_us=now_ns // 1000)
     assert answer("/forecast") == {"month": "2026-06", "rows": [row.to_json() for row in rows]}
-    with pytest.raises(PricingError) as error:
-        report.build(root, "run", book)
-    unpriced = quiet_fleet.get("/report", run="run")
-    assert (unpriced.status, unpriced.json["message"]) == (503, str(error.value))
+    # Its meters do not tell what lending drew, and the book has no power to assume: that term alone is not known.
+    assert quiet_fleet.get("/report", run="run").status == 200
     for path, wrong in (("/report", {"run": "rnu"}), ("/forecast", {"month": "11"}), ("/cost", {"close": "abc"})):
         refused = quiet_fleet.get(path, **wrong)
         assert (refused.status, next(iter(wrong.values())) in refused.json["message"]) == (400, True)

@@ -1,4 +1,5 @@
 import math
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +15,6 @@ from rose import events
 from rose.ledger import catalog
 from rose.pricing import charges
 from rose.pricing.borrowing.marginal import Marginal, marginal, plain, price
-from rose.pricing.borrowing.power import TOO_SHORT
 from rose.pricing.charges.allocation import TIME_BUCKETS, Allocation, allocate
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
@@ -24,9 +24,12 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import any_event, reference
 from tests.pricing.answers.conftest import device_cost, ends
-from tests.pricing.borrowing.conftest import book_with
+from tests.pricing.borrowing.conftest import PRICED, book_with
+from tests.pricing.borrowing.test_harm import WASHOUT_S, WINDOW_S, WINDOWS, WITHHELD
+from tests.pricing.borrowing.test_harm import run as held_out
+from tests.pricing.borrowing.test_pool_changes import read
 from tests.pricing.closing.conftest import write
-from tests.pricing.conftest import T0_NS, S, joined, printed, rests_on, section, us, work
+from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, printed, rests_on, section, us, work
 
 MIDNIGHT_NS = T0_NS + 86_400 * S
 SOURCED = 'source = "made up"\nsource_date = 2026-01-01\n'
@@ -100,35 +103,62 @@ def test_every_term_is_charged_when_the_book_sets_it(sample_by: Callable[[PriceB
         sample_by(book_with(('[[power]]\nclass = "h100-sxm"', '[[power]]\nclass = "other"')))
 
 
-def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger: Any) -> None:
-    # The sample leases the whole hour, so the unlent side comes from a second serving device with the same load.
-    second = [
-        joined("s1"),
-        work("s1", 0, serving=40, idle=60),
-        events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="rapl"),
-        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="rapl"),
-        events.Power(device_id="s0", t0_ns=T0_NS + 60 * S, t1_ns=T0_NS + 80 * S, power_mw=400_000, source="rapl"),
-        # What nothing metered is in no mean.
-        events.Power(
-            device_id="s0", t0_ns=T0_NS + 80 * S, t1_ns=T0_NS + 3600 * S, power_mw=None, source=events.NOT_MEASURED
+def test_metered_power_is_compared_with_withheld_windows(write_ledger: WriteLedger) -> None:
+    """Readings of 70 s, of which some lie across the edges of windows of 100 s and of their wash-outs of 40 s."""
+    seconds = WINDOWS * WINDOW_S
+    watts = [300 + 150 * (not WITHHELD[n // 70 * 70 // WINDOW_S]) + n // 70 % 7 for n in range(seconds)]
+    made = [
+        *held_out(),
+        *(
+            any_event.power(t0_ns=T0_NS + n * S, t1_ns=T0_NS + (n + 70) * S, power_mw=watts[n] * 1000)
+            for n in range(0, seconds - 70, 70)
         ),
+        # What nothing metered is in no mean.
+        any_event.power(t0_ns=T0_NS + (seconds - 70) * S, t1_ns=T0_NS + seconds * S, power_mw=None),
     ]
-    write_ledger(second, root=sample, writer="second")
+    answer = section(write_ledger(made), price, "run", PRICED)
+    metered = range(len(range(0, seconds - 70, 70)) * 70)
+    clean = [
+        WITHHELD[n // WINDOW_S] and (n % WINDOW_S >= WASHOUT_S or (n >= WINDOW_S and WITHHELD[n // WINDOW_S - 1]))
+        for n in metered
+    ]
+    alone = statistics.fmean(watts[n] for n in metered if clean[n])
+    extra_j = sum(watts[n] - alone for n in metered if not clean[n])
+    leased_s = sum(not WITHHELD[n // WINDOW_S] for n in metered)
+    extra = answer.figure("meters", "h100-sxm", "extra watts while leased")
+    assert extra.value == pytest.approx(extra_j / leased_s)
+    assert extra.low < extra.value < extra.high
+    figures = {name: answer.figure("meters", "h100-sxm", name).value for name in ("metered", "anyway", "extra")}
+    assert figures["metered"] == sum(watts[n] for n in metered) * 1000 * S
+    assert figures["anyway"] + figures["extra"] == figures["metered"]
+    energy = answer.figure("terms", "energy", "in all")
+    usd = extra.value * WITHHELD.count(False) * WINDOW_S * 1.25 / 3_600_000 / 10
+    assert (energy.value, energy.basis) == (pytest.approx(usd * 10**9, abs=1), "measured")
+    assert energy.low < energy.value < energy.high
+
+
+def test_a_meter_of_a_run_without_withheld_windows_leaves_energy_assumed(sample: Path, write_ledger: Any) -> None:
+    read = any_event.power(t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000)
+    write_ledger([read], root=sample, writer="second")
     with pricing.priced(sample, "run", BOOK) as run:
-        result, answer = run.borrow, price(run)
-    # Lent (60 * 520 + 20 * 400) / 80 = 490 W, unlent 300 W: 190 W over 3600 leased seconds.
-    assert result.terms["energy"].usd == Fraction(190 * 3600) * Fraction(5, 4) / 3_600_000 / 10
-    assert result.terms["energy"].basis == "measured"
-    assert "+190.0 W while lent, metered" in result.terms["energy"].explained
-    meter = result.metered["h100-sxm"]
-    assert meter.energy_mw_ns == (300_000 * 100 + 520_000 * 60 + 400_000 * 20) * S
-    assert (meter.baseline_mw_ns, meter.extra_mw_ns) == (300_000 * 180 * S, 190_000 * 80 * S)
-    watts = answer.figure("meters", "h100-sxm", "extra watts while lent")
-    assert (watts.value, watts.text) == (pytest.approx(190), "190.0")
-    # Three readings are too few for an interval of power, and so for one of energy.
-    assert (watts.low, watts.no_interval) == (None, TOO_SHORT)
-    assert answer.figure("terms", "energy", "in all").low is None
+        energy, answer = run.borrow.terms["energy"], price(run)
+    assert energy.basis == "assumed"
+    assert "confounded: leases were never withheld" in energy.explained
+    extra = answer.figure("meters", "h100-sxm", "extra")
+    assert (extra.value, str(extra.why).startswith("confounded")) == (None, True)
     assert rests_on(answer, "prefix cache").startswith("confounded: leases were never withheld")
+
+
+def test_serving_s_delay_beside_rollouts_is_no_load_of_its_own(write_ledger: WriteLedger) -> None:
+    beside = {"beside_ns": 20, "beside_work_ns": 5, "delayed_ns": 15}
+    shown = read(write_ledger(held_out(beside=beside)), WINDOWS * WINDOW_S)
+    lent_s = WITHHELD.count(False) * WINDOW_S
+    # Serving has 35 s of 100 s, and would have taken 10 s less alone.
+    assert sum(row["base_ns"] for row in shown["borrowing/lent_time"]) == lent_s * S // 4
+    loads = {round(row["load"], 9) for row in shown["borrowing/load_and_demand"]}
+    assert loads == {0.25, 0.30}
+    known = [row for row in shown["borrowing/violations_by_load"] if row["lent"]]
+    assert {row["load_bin"] for row in known} == {1}
 
 
 def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> events.Engine:

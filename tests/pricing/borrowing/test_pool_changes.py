@@ -18,9 +18,10 @@ QUERIES = (
     "borrowing/window_pieces",
     "borrowing/bursts",
     "borrowing/load_and_demand",
-    "borrowing/power_by_load",
+    "borrowing/power_by_window",
     "borrowing/rated_amounts",
     "borrowing/turn_lengths",
+    "borrowing/violations_by_load",
     "run/totals",
 )
 
@@ -55,7 +56,7 @@ def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(write_ledger: 
     changed = read(write_ledger([*made, *later], root=tmp_path / "changed"), end_s)
     assert {name for name in QUERIES if changed[name] != alone[name]} == set()
     with_rows = {name for name in QUERIES if alone[name]}
-    assert {"borrowing/lent_time", "borrowing/rated_amounts", "borrowing/power_by_load"} <= with_rows
+    assert {"borrowing/lent_time", "borrowing/rated_amounts", "borrowing/power_by_window"} <= with_rows
 
 
 def test_what_a_dedicated_device_does_is_not_lent_when_it_joins_serving_later(write_ledger: WriteLedger) -> None:

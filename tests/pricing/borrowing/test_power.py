@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.borrowing.power import energy, extra_joules, load_points, measure, metered
+from rose.pricing.borrowing.power import Metered, energy, extra_joules, load_points, metered
 from rose.pricing.borrowing.terms import Stretches
 from rose.pricing.money import MW_NS_PER_KWH
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PowerFigure
 from rose.pricing.price_books.pricebook import PriceBookError
+from rose.pricing.stats.holdout import WINDOWS_MIN
+from rose.pricing.stats.uncertainty import Clusters
 from tests.pricing import reference
 from tests.pricing.answers.conftest import ends
 
@@ -25,50 +28,44 @@ BOOK = pricebook.parse(EXAMPLE, "book")
 STRETCHES = Stretches(BOOK, ((T0_NS, T0_NS + 3600 * S),))
 
 
-def reading(load_bin: int, lent: bool, watts: int, seconds: int, minutes: int = 1) -> dict[str, Any]:
-    """Readings of one bin and side; each minute's mean power is the same."""
-    y, x = watts * 1000 * seconds / minutes, seconds / minutes
-    ids = {"device_class": "h100-sxm", "load_bin": load_bin, "lent": lent}
-    amounts = {"energy_mw_ns": watts * 1000 * seconds * S, "duration_ns": seconds * S, "clusters": minutes}
-    return ids | amounts | {"yy": minutes * y * y, "yx": minutes * y * x, "xx": minutes * x * x}
+def side(withheld: bool | None, watts: Sequence[float], leased_share: float = 0.0) -> dict[str, Any]:
+    """A row of `power_by_window`: windows of 100 s of one device, with the mean power of each."""
+    pairs = [(1e5 * one, 100.0) for one in watts]
+    energy_mw_ns, duration_ns = round(sum(y for y, _ in pairs)) * S, 100 * len(watts) * S
+    leased = {"leased_ns": round(duration_ns * leased_share), "leased_mw_ns": round(energy_mw_ns * leased_share)}
+    sums = Clusters.of(pairs)
+    windows = {"clusters": len(pairs), "x": duration_ns / S, "y": energy_mw_ns / S, "squares": None}
+    windows |= {"yy": sums.yy, "yx": sums.yx, "xx": sums.xx}
+    ids = {"device_class": "h100-sxm", "device_id": "s0", "withheld": withheld}
+    return ids | {"energy_mw_ns": energy_mw_ns, "duration_ns": duration_ns} | leased | windows
 
 
-def test_a_mean_over_all_loads_would_mislead() -> None:
-    # Lent when serving is idle, not lent when it is busy: the plain means differ by -300 W, the bins by +100 W.
-    by_load = [reading(0, True, 200, 90), reading(0, False, 100, 10)]
-    by_load += [reading(4, False, 600, 90), reading(4, True, 700, 10)]
-    meter = measure("h100-sxm", by_load)
-    assert meter is not None
-    assert meter.delta_mw == 100_000
-    assert measure("h100-sxm", by_load[:1] + by_load[2:3]) is None
-    assert measure("h100-sxm", []) is None
-    # Only lent readings of a known load move the mean.
-    meter = measure("x", [reading(0, True, 300, 60), reading(0, False, 200, 60), reading(3, True, 900, 30)])
-    assert meter is not None
-    assert meter.delta_mw == 100_000
-    # The 30 s with nothing to compare draw 100 W extra too, so 800 W of their 900 W would have been drawn anyway.
-    assert meter.extra_mw_ns == 100_000 * 90 * S
-    assert meter.baseline_mw_ns == (200_000 * 120 + 800_000 * 30) * S
+def meters(lent: Sequence[float], withheld: Sequence[float], leased_share: float = 1.0) -> dict[str, Metered]:
+    every = side(None, [*lent, *withheld])
+    drawn = [side(False, lent, leased_share), side(True, withheld)]
+    every |= {name: drawn[0][name] for name in ("leased_ns", "leased_mw_ns")}
+    return metered([every, *drawn], None)
 
 
-_reading = st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 10**24), st.integers(1, 10**18))
-readings = st.lists(_reading, max_size=10, unique_by=lambda row: row[:2])
+def test_extra_energy_is_that_of_all_time_not_withheld_over_its_leased_time() -> None:
+    # A lease ends when its device gets busy: lent time has 500 W under a lease and 700 W without one, and the same
+    # device draws 500 W on average when it is not lent. Leased time against the rest would say -200 W.
+    (meter,) = meters([500, 700] * 10, [400, 600] * 4, leased_share=0.5).values()
+    assert meter.delta_mw is not None
+    assert meter.delta_mw.value == pytest.approx(200_000)
+    assert meter.delta_mw.low < 200_000 < meter.delta_mw.high
+    # Of 2000 s that were lent, 1000 s were leased.
+    assert (meter.extra_mw_ns, meter.energy_mw_ns) == (pytest.approx(200_000 * 1000 * S), 16_000 * 10**5 * S)
 
 
-@given(readings)
-def test_baseline_and_extra_are_all_that_was_metered(rows: list[tuple[int, bool, int, int]]) -> None:
-    made = [
-        {"load_bin": b, "lent": lent, "energy_mw_ns": energy_mw_ns, "duration_ns": duration_ns}
-        for b, lent, energy_mw_ns, duration_ns in rows
-    ]
-    meter = measure("any", made)
-    both = {b for b, lent, _, _ in rows if lent} & {b for b, lent, _, _ in rows if not lent}
-    assert (meter is None) == (not both)
-    if meter is None:
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=9), st.lists(st.integers(0, 10**6), max_size=12))
+def test_baseline_and_extra_are_all_that_was_metered(lent: list[int], withheld: list[int]) -> None:
+    (meter,) = meters(lent, withheld).values()
+    if meter.extra_mw_ns is None or meter.baseline_mw_ns is None:
+        assert len(withheld) < WINDOWS_MIN
+        assert f": {WINDOWS_MIN - len(withheld)} more would tell" in str(meter.why)
         return
-    assert meter.baseline_mw_ns + meter.extra_mw_ns == meter.energy_mw_ns == sum(row[2] for row in rows)
-    # What is extra is dP over the time that was read while lent, but for one rounding in each bin.
-    assert abs(meter.extra_mw_ns - meter.delta_mw * sum(ns for _, lent, _, ns in rows if lent)) <= 5
+    assert meter.baseline_mw_ns + meter.extra_mw_ns == meter.energy_mw_ns == sum(lent + withheld) * 10**5 * S
 
 
 def leased(seconds: int, device_class: str = "h100-sxm") -> dict[str, Any]:
@@ -83,39 +80,44 @@ def lent(ns: int, base_ns: int, busy_ns: int, **pieces: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("watts", "usd"), [(450, 0.0563), (512.5, 0.0641)])
 def test_an_hour_of_extra_power(watts: float, usd: float) -> None:
-    sides = [reading(0, True, int(2 * watts) + 200, 60), reading(0, False, 200 + int(watts), 60)]
-    sides[0]["energy_mw_ns"] = sides[1]["energy_mw_ns"] + round(watts * 1000 * 60 * S)
-    term = energy([], [leased(3600)], metered(sides), STRETCHES)
+    term = energy([], [leased(3600)], meters([200 + watts] * 9, [200] * 9), STRETCHES)
     assert float(term.usd) == pytest.approx(usd, abs=5.1e-5)
     assert float(term.usd) == pytest.approx(3600 * reference.energy_usd_per_device_s(watts, 1.25, 0.10))
     assert term.basis == "measured"
 
 
-def test_the_interval_is_in_dollars_and_needs_fifteen_minutes_of_each_side() -> None:
-    sides = [reading(0, True, 500, 120, 3), reading(0, False, 300, 120, 3)]
-    sides[0]["yy"] *= 1.01
-    term = energy([], [leased(3600)], metered(sides), STRETCHES)
+def test_the_interval_is_in_dollars_and_widened_by_the_tariff() -> None:
+    by_class = meters([500, 520] * 10, [300, 320] * 5)
+    term = energy([], [leased(3600)], by_class, STRETCHES)
     low, high = ends(term.interval)
     assert float(term.usd) == pytest.approx(0.025)
     assert low < 0.025 < high
-    # dP and its ends are charged alike, and widened by the tariff, which the book takes for a guess: 60% to 160%.
-    delta = measure("x", sides)
+    delta = by_class["h100-sxm"].delta_mw
     assert delta is not None
-    off = math.hypot(1 - ends(delta.interval)[0] / 200_000, 0.4)
-    assert low / float(term.usd) == pytest.approx(1 - off)
-    short = [reading(0, True, 500, 60, 2), reading(0, False, 300, 120, 3)]
-    bare = energy([], [leased(3600)], metered(short), STRETCHES)
-    assert bare.interval is None
-    assert "read for too short a time" in str(bare.no_interval)
+    # The book takes its tariff for a guess: 60% to 160%.
+    assert low / float(term.usd) == pytest.approx(1 - math.hypot(1 - delta.low / 200_000, 0.4))
+
+
+@pytest.mark.parametrize("windows", [0, WINDOWS_MIN - 1])
+def test_a_meter_without_enough_withheld_windows_does_not_tell(windows: int) -> None:
+    by_class = meters([500] * 9, [300] * windows)
+    assert by_class["h100-sxm"].delta_mw is None
+    term = energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], by_class, STRETCHES)
+    assert term.basis == "assumed"
+    assert term.usd == energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], {}, STRETCHES).usd
+    assert f"{WINDOWS_MIN - windows} more would tell" in term.explained
+    bare = Stretches(BOOK.model_copy(update={"power": []}), STRETCHES.spans)
+    unknown = energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], by_class, bare)
+    assert (unknown.usd, unknown.basis) == (0, "absent")
+    assert f"{WINDOWS_MIN - windows} more would tell" in str(unknown.unknown)
 
 
 def test_a_price_that_covers_the_energy_charges_none() -> None:
     text = EXAMPLE.replace('class = "h100-sxm"\n', 'class = "h100-sxm"\nenergy_included = true\n', 2)
     book = pricebook.parse(text, "book")
-    sides = [reading(0, True, 500, 60), reading(0, False, 300, 60)]
     at = Stretches(book, ((T0_NS, T0_NS + 1),))
     assert book.device_at("h100-sxm", "serving", T0_NS).energy_included
-    term = energy([lent(S, 0, S)], [leased(3600)], metered(sides), at)
+    term = energy([lent(S, 0, S)], [leased(3600)], meters([500] * 9, [300] * 9), at)
     assert (term.usd, term.basis, term.missing) == (0, "price book", None)
     assert "the price of the device covers its energy" in term.explained
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from rose.pricing.borrowing import report, risk
+from rose.pricing.borrowing import harm, report, risk
+from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report import CASH
 from rose.pricing.borrowing.risk import ANYWAY, OTHERWISE
@@ -13,6 +14,8 @@ from rose.pricing.borrowing.terms import Term, absent
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.stats.holdout import Side, Stratum
+from rose.pricing.stats.uncertainty import Clusters
 from rose.pricing.table import Section
 from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS
 
@@ -52,6 +55,26 @@ def test_without_withheld_windows_nothing_is_told(never_withheld: Path, never_wi
     assert risk.harmful(risk.without_prices(never_withheld, "run")) is None
     assert "leases were never withheld at random" in answer.text("says")
     assert {harm[name].value for name in (risk.REQUESTS, risk.LATE, risk.LATE_WITHOUT, risk.HARMED)} == {None}
+
+
+def side(misses: list[int], requests: int = 50) -> Side:
+    clusters = Clusters.of([(float(count), float(requests)) for count in misses])
+    return Side(x=float(requests * len(misses)), y=float(sum(misses)), squares=float(sum(misses)), clusters=clusters)
+
+
+@pytest.mark.parametrize("windows", [8, 16, 32])
+def test_harm_that_cannot_be_told_says_how_many_more_windows_would_tell(windows: int) -> None:
+    lent = side([2, 3, 1, 4] * 50)
+    measured = Harm(strata={"misses": {"": Stratum(lent, side([2, 3, 1, 3] * (windows // 4)))}})
+    more = harm.more_windows(measured)
+    assert risk.harmful(measured) is False
+    assert more is not None
+    assert f"; {more:,} more withheld windows would tell it from chance." in risk.says(measured)
+    # As many in all, give or take, however many there are already.
+    assert 150 < more + windows < 450
+    told = Harm(strata={"misses": {"": Stratum(side([9, 10, 8, 9] * 50), side([0, 1] * windows))}})
+    assert (harm.more_windows(told), risk.harmful(told)) == (0, True)
+    assert "would tell" not in risk.says(told)
 
 
 def way(cash: Saving | None, **changes: Any) -> Alternative:

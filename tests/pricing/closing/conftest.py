@@ -166,14 +166,14 @@ def late_slice() -> events.Event:
     return slice_(3300, idle=300)
 
 
-def weeks_events() -> list[events.Event]:
-    """Twenty days, from 2026-06-01 on, of one serving device that works 1 h a day; on the 15th it works 3 h."""
+def weeks_events(days: int = 20) -> list[events.Event]:
+    """Days, from 2026-06-01 on, of one serving device that works 1 h a day; on the 15th it works 3 h."""
     made: list[events.Event] = begun()
-    for day in range(20):
+    for day in range(days):
         at_s = day * 86_400
         hours = 3 if day == 14 else 1
         made.append(slice_(at_s, lease_id="L1", rollout=hours * 3600))
         made.append(slice_(at_s + hours * 3600, idle=(24 - hours) * 3600))
         made.append(turn(f"t{day}", at_s + 60, 1_000_000))
         made += judged(f"t{day}", at_s + 90, accepted=True)
-    return [*made, *ended(20 * 86_400)]
+    return [*made, *ended(days * 86_400)]

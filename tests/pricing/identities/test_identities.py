@@ -20,6 +20,7 @@ from rose.pricing.charges import fully_load, state
 from rose.pricing.charges.measured import shared
 from rose.pricing.closing import charge_algebra
 from rose.pricing.run import report
+from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import any_event
 from tests.pricing.any_ledger import (
     BOOK,
@@ -301,9 +302,6 @@ def test_identity_6_spreading_idle_keeps_the_total_where_every_weight_is_zero() 
 
 
 _AMOUNTS = st.integers(0, 10**15)
-_READINGS = st.dictionaries(
-    st.tuples(st.integers(0, 4), st.booleans()), st.tuples(_AMOUNTS, st.integers(1, 10**12)), max_size=10
-)
 
 
 @on_any_ledger
@@ -311,27 +309,19 @@ def test_identity_7_metered_energy_is_charged_once(made: Made) -> None:
     assert summed(priced(made).frame, DEVICE, "energy_mw_ns") == metered(made)
 
 
-@given(_READINGS)
+@given(st.lists(st.tuples(_AMOUNTS, st.integers(1, 10**12)), min_size=1, max_size=10), st.floats(-1e9, 1e9))
 def test_identity_7_baseline_and_extra_energy_are_what_was_metered(
-    read: dict[tuple[int, bool], tuple[int, int]],
+    read: list[tuple[int, int]], delta_mw: float
 ) -> None:
-    spread = {"clusters": 3, "yy": 1.0, "yx": 1.0, "xx": 1.0}
-    rows = [
-        {"load_bin": b, "lent": lent, "energy_mw_ns": mw_ns, "duration_ns": ns, **spread}
-        for (b, lent), (mw_ns, ns) in read.items()
-    ]
-    meter = power.measure("owned", rows)
-    both = [b for b in range(5) if {(b, True), (b, False)} <= set(read)]
-    if not both:
-        assert meter is None
-        return
-    assert meter is not None
-    assert meter.baseline_mw_ns + meter.extra_mw_ns == meter.energy_mw_ns == sum(mw_ns for mw_ns, _ in read.values())
-    # Where each lent bin has an unlent one, the baseline is what lent time draws at the mean of unlent time.
-    if all((b, False) in read for b, lent in read if lent):
-        exact = sum(Fraction(read[b, False][0], read[b, False][1]) * read[b, True][1] for b in both)
-        exact += sum(mw_ns for (_, lent), (mw_ns, _) in read.items() if not lent)
-        assert abs(meter.baseline_mw_ns - exact) <= Fraction(len(both), 2)
+    energy_mw_ns, leased_ns = (sum(column) for column in zip(*read, strict=True))
+    meter = power.Metered(
+        energy_mw_ns=energy_mw_ns,
+        leased_mw_ns=energy_mw_ns,
+        leased_ns=leased_ns,
+        delta_mw=Estimate(delta_mw, delta_mw, delta_mw),
+    )
+    assert meter.extra_mw_ns == round(Fraction(delta_mw) * leased_ns)
+    assert meter.baseline_mw_ns == energy_mw_ns - meter.extra_mw_ns
 
 
 _USD = st.fractions(-10, 10, max_denominator=10**12)

@@ -46,6 +46,36 @@ def test_the_draws_are_the_same_on_any_machine() -> None:
     assert bootstrap.sums(np.array([[3]], dtype=np.int64)) is None
 
 
+def made_of_neighbours(carried: float, size: int, seed: int = 1) -> bootstrap.Ints:
+    """Units of which each keeps a share of how the one before differed."""
+    random, values = np.random.default_rng(seed), np.zeros(size)
+    for n in range(1, size):
+        values[n] = carried * values[n - 1] + random.standard_normal()
+    return np.rint(1000 + 100 * values).astype(np.int64)[:, None]
+
+
+def test_blocks_spread_as_neighbours_that_are_alike_do() -> None:
+    alone = bootstrap.sums(made_of_neighbours(0.6, 4000))
+    assert alone is not None
+    # The sum of many has the variance (1 + 0.6) / (1 - 0.6) times that of as many independent units.
+    spreads = []
+    for seed in range(20):
+        units = made_of_neighbours(0.6, 4000, seed)
+        drawn, _ = bootstrap.by_time(units, units)
+        assert drawn is not None
+        spreads.append(drawn.var())
+    assert np.mean(spreads) == pytest.approx(4 * alone.var(), rel=0.3)
+
+
+@pytest.mark.parametrize(("carried", "size", "enough"), [(0.0, 60, True), (0.9, 60, False), (0.9, 2000, True)])
+def test_units_that_resemble_their_neighbours_are_wanted_in_greater_number(
+    carried: float, size: int, enough: bool
+) -> None:
+    units = made_of_neighbours(carried, size)
+    _, count = bootstrap.by_time(units, units)
+    assert count == (bootstrap.BLOCKS if enough else 0)
+
+
 def test_clusters_are_drawn_as_often_as_each_other() -> None:
     which = bootstrap.drawn_clusters(4)
     assert which.shape == (bootstrap.RESAMPLES, 4)

@@ -10,6 +10,7 @@ from rose.pricing.stats.uncertainty import (
     Estimate,
     effective_trials,
     mean,
+    more_units,
     ratio_variance,
     total,
     welch,
@@ -49,6 +50,29 @@ def test_misses_that_come_together_count_for_less() -> None:
     # Where nothing was missed, or everything, each cluster counts as one trial.
     assert effective_trials(0, 100, Clusters.of([(0.0, 10.0)] * 10)) == 10
     assert effective_trials(100, 100, Clusters.of([(10.0, 10.0)] * 10)) == 10
+
+
+@given(st.floats(0.01, 1), st.floats(0.01, 10), st.integers(8, 500))
+def test_less_variance_and_a_larger_effect_take_fewer_units(effect: float, error: float, units: int) -> None:
+    def more(effect: float, error: float) -> int:
+        wanted = more_units(Estimate(effect, effect - 1.96 * error, effect + 1.96 * error), units)
+        assert wanted is not None
+        return wanted
+
+    assert more(effect, error) == more(-effect, error) >= more(effect, error / 2)
+    assert more(effect, error) >= more(2 * effect, error)
+    assert (more(effect, error) == 0) == (effect > 1.96 * error)
+    assert more_units(Estimate(0, -error, error), units) is None
+
+
+def test_the_units_that_it_takes_tell_an_effect_four_times_in_five() -> None:
+    random, effect = np.random.default_rng(3), 0.25
+    spread = 1 / np.sqrt(20)
+    more = more_units(Estimate(effect, effect - 1.96 * spread, effect + 1.96 * spread), 20)
+    # n = (1.96 + 0.8416)^2 / 0.25^2
+    assert more == 126 - 20
+    means = random.normal(effect, 1 / np.sqrt(20 + more), 4000)
+    assert (np.abs(means) > 1.96 / np.sqrt(20 + more)).mean() == pytest.approx(0.8, abs=0.02)
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:

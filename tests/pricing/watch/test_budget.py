@@ -8,7 +8,8 @@ from rose.pricing.closing import period, records
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.watch import budget
-from tests.pricing.closing.conftest import BOOK, DAY_NS, HOUR_NS, T0_NS, begun, close, slice_, write
+from rose.pricing.watch.forecast import BURST
+from tests.pricing.closing.conftest import BOOK, DAY_NS, HOUR_NS, T0_NS, begun, close, slice_, weeks_events, write
 
 JUNE = period.of_month("2026-06")
 USD = 10**9
@@ -77,14 +78,10 @@ def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Pa
     budget.set_budget(weeks, "chat", "1000", period.of_month("2026-07"))
     with pytest.raises(PricingError, match="has not begun"):
         budget.show(weeks, period.of_month("2026-07"), BOOK, now_us=at_us(2.5))
+    # It left on 21 June.
     (july,) = budget.show(weeks, period.of_month("2026-07"), BOOK, now_us=at_us(32))
-    assert july.spent.value == 0
-    assert july.forecast.basis == (
-        "estimated: level, trend, weekdays and autocorrelation of 32 days in dollars, 4000 draws"
-    )
-    assert july.forecast.low is not None
-    assert july.forecast.high is not None
-    assert july.forecast.low <= (july.forecast.value or 0) <= july.forecast.high
+    assert (july.spent.value, july.forecast.value) == (0, None)
+    assert str(july.forecast.why).endswith("need 17 more days")
 
 
 def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
@@ -98,12 +95,18 @@ def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
     assert chat.forecast.why == "not enough days: it takes 28 whole ones (UTC), and 2 are known"
 
 
-def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(weeks_kept: Path) -> None:
+def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(tmp_path: Path, weeks_kept: Path) -> None:
     july = period.of_month("2026-07")
-    fleet, chat, research = budget.expected(weeks_kept, july, BOOK, now_us=at_us(32))
+    steady = write(tmp_path / "ledger", weeks_events(40))
+    fleet, chat, research = budget.expected(steady, july, BOOK, now_us=at_us(32))
     assert [row.team for row in (fleet, chat, research)] == [None, "chat", "research"]
-    assert all(row.forecast.value is not None and row.spent.value == 0 for row in (fleet, chat, research))
-    (alone,) = budget.expected(weeks_kept, july, BOOK, "chat", now_us=at_us(32))
+    assert all(row.forecast.value is not None and row.spent.value for row in (fleet, chat))
+    # It worked for 3 h of one day and for 1 h of the others.
+    assert (research.forecast.value, str(research.forecast.why).partition(" on ")[0]) == (None, BURST)
+    assert chat.forecast.low is not None
+    assert chat.forecast.high is not None
+    assert chat.forecast.low <= int(chat.forecast.value or 0) <= chat.forecast.high
+    (alone,) = budget.expected(steady, july, BOOK, "chat", now_us=at_us(32))
     assert alone == chat
     june = budget.expected(weeks_kept, JUNE, BOOK, now_us=at_us(40))
     assert june[0].forecast.value == june[0].spent.value == sum(int(row.spent.value or 0) for row in june[1:])

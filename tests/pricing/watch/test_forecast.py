@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.pricing.watch.forecast import DAYS_MIN, forecast
+from rose.pricing.watch.forecast import BURST, DAYS_MIN, HOLIDAY, SHIFT, forecast
 
 MONDAY = date(2026, 6, 1)
 DAYS = [MONDAY + timedelta(days=n) for n in range(100)]
@@ -24,7 +24,8 @@ def test_alike_days_are_forecast_without_a_doubt() -> None:
     estimate = forecast(history, 50 * USD, rest(30, 20), 149 * USD)
     assert (estimate.expected_nano, estimate.low_nano, estimate.high_nano) == (150 * USD,) * 3
     assert estimate.over_share == 1.0
-    assert estimate.method == "level, trend, weekdays and autocorrelation of 30 days in logarithms, 4000 draws"
+    assert estimate.method.startswith("level, trend, weekdays and autocorrelation of 30 days in logarithms, 4000 draws")
+    assert estimate.method.endswith("assuming no level shift, holiday or burst to come")
     assert forecast(history, 50 * USD, rest(30, 20), 150 * USD).over_share == 0.0
     assert forecast(history, 50 * USD, rest(30, 20)).over_share is None
     # A third of a day costs a third of one.
@@ -55,6 +56,30 @@ def test_too_few_days_say_nothing(costs: list[int], why: str) -> None:
     assert estimate.method == why
 
 
+def changed(days: int, by: float, first: int, last: int) -> dict[date, int]:
+    """Costs that wander a little, from one day to another a multiple of what they were."""
+    wander = [100 + 9 * ((n * n) % 7 - 3) for n in range(days)]
+    return {DAYS[n]: round(wander[n] * (by if first <= n <= last else 1) * USD) for n in range(days)}
+
+
+@pytest.mark.parametrize(
+    ("by", "first", "last", "name"),
+    [(3, 20, 60, SHIFT), (0.3, 20, 60, SHIFT), (0.1, 20, 26, HOLIDAY), (0, 20, 20, HOLIDAY), (8, 20, 20, BURST)],
+)
+def test_a_day_that_no_known_day_tells_is_named_and_leaves_no_forecast(
+    by: float, first: int, last: int, name: str
+) -> None:
+    estimate = forecast(changed(40, by, first, last), USD, rest(40), 5 * USD)
+    assert estimate.expected_nano is estimate.low_nano is estimate.high_nano is estimate.over_share is None
+    assert estimate.method.startswith(f"{name} on {DAYS[20]}: ")
+    assert forecast(changed(40, 1, first, last), USD, rest(40), 5 * USD).low_nano is not None
+    # Days since then are enough, but a burst may come again.
+    later = forecast(changed(60, by, first, last), USD, rest(60), 5 * USD)
+    assert (later.low_nano is None) == (name == BURST)
+    if name == SHIFT:
+        assert later.expected_nano == pytest.approx(1000 * by * USD, rel=0.1)
+
+
 def test_a_month_that_is_over_is_what_was_spent() -> None:
     assert forecast({}, 7, [], 7).over_share == 0.0
     estimate = forecast({}, 8, [], 7)
@@ -72,8 +97,8 @@ def test_a_forecast_lies_where_it_can(costs: list[int], spent: int, left: int, b
     history = dict(zip(DAYS, costs, strict=False))
     estimate = forecast(history, spent, rest(len(costs), left), budget)
     assert estimate == forecast(history, spent, rest(len(costs), left), budget)
-    if sum(cost > 0 for cost in costs) < 10:
-        assert estimate.expected_nano is None
+    if sum(cost > 0 for cost in costs) < 10 or estimate.method.startswith((SHIFT, HOLIDAY, BURST)):
+        assert estimate.expected_nano is estimate.low_nano is estimate.high_nano is estimate.over_share is None
         return
     amounts = [
         spent,
