@@ -13,6 +13,7 @@ Several processes may use a folder at once, if their file system shares locks.""
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,7 @@ from queue import SimpleQueue
 import torch
 
 from rose.runtime.transfer.codec.bits import digest, to_bits
+from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape, cells
@@ -37,6 +39,7 @@ from rose.runtime.transfer.store.fence import Fence
 logger = logging.getLogger(__name__)
 
 ALONE = Writer()
+_RATES = 16  # Several engines fetch through one relay, and only the first waits for its link.
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class VersionStore:
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
         self._held: Held | None = None
+        self._rates: deque[float] = deque(maxlen=_RATES)
         self._swept = False  # Whether a manifest or part names every file in `chunks`.
 
     def packages(self) -> list[Package]:
@@ -98,6 +102,15 @@ class VersionStore:
 
     def latest(self) -> int | None:
         return self._catalog.latest()
+
+    @property
+    def link(self) -> Link:
+        """Return the slowest way of the last fetches; versions are encoded for it."""
+        return replace(LINK, bytes_per_s=min(self._rates, default=LINK.bytes_per_s))
+
+    def measured(self, bytes_per_s: float) -> None:
+        """Note the rate of a receiver's fetch. Thread-safe."""
+        self._rates.append(bytes_per_s)
 
     def check_run(self) -> None:
         """Raise TransferError if the folder's versions belong to another run."""
@@ -175,14 +188,14 @@ class VersionStore:
         try:
             with self._chunks.writing():
                 anchor = held is not None and self._anchor_due(version, held, writer)
-                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
+                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor, link=self.link)
                 self._chunks.sync()
                 published = self._complete(replace(first, run_id=self.run_id), writer)
             written()
             if held is not None:
                 with self._chunks.writing():
                     stride_max = self.anchor_every * self.anchors_kept  # No composite is based before the oldest one.
-                    more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max)
+                    more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max, link=self.link)
                     self._chunks.sync()
                     added = self._complete_more([replace(part, run_id=self.run_id) for part in more], writer)
                 # Chunks of a package that was left out, or that waits for other ranks, have no manifest.

@@ -27,6 +27,7 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 _RENEWALS = 3  # Renewals of a pin while it lasts, with at least `_RENEWAL_S_MIN` in between.
 _RENEWAL_S_MIN = 0.1
+_MEASURED_BYTES = 1 << 18  # From so many bytes on, a fetch tells the rate of its link.
 _LOCK = "lock"
 
 Regions = Mapping[str, Region]
@@ -124,7 +125,7 @@ class Receiver:
         ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
         if ends not in ((None, version), (have, version)):
             raise TransferError(f"{origin.url} leads from and to {ends}, asked for {(have, version)}")
-        with self._pinned(route), self._pool(origin) as (pool, stopped):
+        with self._pinned(route) as rates, self._pool(origin) as (pool, stopped):
 
             def manifest(package: Package) -> bytes:
                 return persist(functools.partial(origin.manifest_bytes, package), self._retries, stopped)
@@ -142,9 +143,12 @@ class Receiver:
             for path in self._partial.iterdir():
                 if path.name not in (_LOCK, *chunks):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
+            began_s, before_bytes = time.monotonic(), origin.received_bytes
             done, _ = wait([pool.submit(chunk, part) for part in chunks.values()], return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
+            if (received_bytes := origin.received_bytes - before_bytes) >= _MEASURED_BYTES:
+                rates.append(received_bytes / (time.monotonic() - began_s))
         self._complete(target, received, list(chunks))
         return Staged(folder=target, manifests=tuple(manifests), verify_ns=verify_ns)
 
@@ -157,10 +161,12 @@ class Receiver:
                 )
 
     @contextmanager
-    def _pinned(self, route: Route) -> Iterator[None]:
-        """Renew the pin while the block runs, and remove it afterwards without waiting."""
+    def _pinned(self, route: Route) -> Iterator[list[float]]:
+        """Renew the pin while the block runs, and remove it afterwards without waiting, with the rate that the block
+        added in bytes a second."""
+        rates: list[float] = []
         if (pin := route.pin) is None:
-            yield
+            yield rates
             return
         done = threading.Event()
 
@@ -170,11 +176,11 @@ class Receiver:
                     with suppress(TransferError):  # Without the pin the transfer may still succeed.
                         origin.renew(pin)
                 with suppress(TransferError):  # The pin also expires.
-                    origin.unpin(pin)
+                    origin.unpin(pin, max(rates, default=None))
 
         threading.Thread(target=keep, name="rose-pin", daemon=True).start()
         try:
-            yield
+            yield rates
         finally:
             done.set()
 
