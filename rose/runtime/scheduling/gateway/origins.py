@@ -87,13 +87,11 @@ class FolderOrigins:
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
             place = (self._folder / run.run_id, self._host, run.run_id, fence)
             try:
-                url, token, sha256 = await loop.run_in_executor(
-                    self._pool(), _publish, *place, version, weights, checkpoint
-                )
+                published = await loop.run_in_executor(self._pool(), _publish, *place, version, weights, checkpoint)
             except BrokenProcessPool:
                 self._process = None
                 raise TransferError(f"version {version} was lost: its process ended; publish it again") from None
-            message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
+            message = PublishVersion(fence=fence, version=version, **published)
             self._controller.publish(run.run_id, message, self._host)
             return version
 
@@ -108,7 +106,7 @@ _origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves
 
 def _publish(
     folder: Path, host: str, run_id: str, fence: int, version: int, weights: Path | None, checkpoint: Path
-) -> tuple[str, str, str]:
+) -> dict[str, str]:
     from rose.client.publishing import WeightOrigin
 
     known, origin = _origins.get(run_id, (0, None))
@@ -119,4 +117,5 @@ def _publish(
         _origins[run_id] = fence, origin
     if weights is not None:
         origin.publish(weights, version)
-    return origin.url, origin.token, origin.weights_sha256(version)
+    sha256 = origin.weights_sha256(version)
+    return {"url": origin.url, "token": origin.token, "signer": origin.signer, "weights_sha256": sha256}

@@ -23,6 +23,7 @@ from queue import SimpleQueue
 
 import torch
 
+from rose.ledger.evidence import keys
 from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.errors import TransferError
@@ -60,8 +61,9 @@ class VersionStore:
     """Publishes versions into `folder`, lists them, and removes unneeded ones. A version at or past a multiple of
     `anchor_every` is also published whole. Kept are the newest `anchors_kept` anchors and their successors, pinned
     packages, and packages for receivers that acknowledged a version in the last `receiver_ttl_s`. Another run than
-    `run_id`, and a publisher with a lower number than `fence`, are refused. `tp` is the largest tensor-parallel size of
-    a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix epoch."""
+    `run_id`, and a publisher with a lower number than `fence`, are refused. The `key` signs manifests. `tp` is the
+    largest tensor-parallel size of a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix
+    epoch."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class VersionStore:
         anchors_kept: int = 2,
         run_id: str = "",
         fence: int | None = None,
+        key: keys.Key | None = None,
         tp: int = 1,
         model: ModelShape | None = None,
         receiver_ttl_s: float = 3600.0,
@@ -86,7 +89,7 @@ class VersionStore:
         self.receiver_ttl_s = receiver_ttl_s
         self._model = model
         self._cells = {} if model is None else cells(model, tp)
-        self._catalog = Catalog(folder)
+        self._catalog = Catalog(folder, key)
         self._chunks = ChunkFolder(folder / "chunks")
         self._parts = Parts(folder / "parts")
         self.claims = Claims(folder, now, self._catalog.locked)

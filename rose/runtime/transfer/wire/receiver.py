@@ -36,8 +36,9 @@ Regions = Mapping[str, Region]
 class Receiver:
     """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm. `url` and `rules` are as
     for `open_origin`. Versions are acknowledged under `name`, by default made of host and folder. Packages of another
-    run than `run_id` are refused ("": of no run; None: no check). `timeout_s` bounds each wait for the network; a
-    broken connection is retried up to `retries` times in a row without a byte. All chunks share `max_bytes_per_s`."""
+    run than `run_id` ("": of no run), or without the signature of the public key `signer`, are refused. `timeout_s`
+    bounds each wait for the network; a broken connection is retried up to `retries` times in a row without a byte. All
+    chunks share `max_bytes_per_s`."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class Receiver:
         staging: Path,
         *,
         name: str | None = None,
-        run_id: str | None = None,
+        run_id: str = "",
+        signer: str | None = None,
         rules: OriginRules = ANYWHERE,
         timeout_s: float = 30.0,
         retries: int = 5,
@@ -57,6 +59,7 @@ class Receiver:
         self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
         self._token = token
         self._run_id = run_id
+        self._signer = signer
         self._rules = rules
         self._timeout_s = timeout_s
         self._retries = retries
@@ -89,7 +92,7 @@ class Receiver:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
             if target.exists():
                 try:
-                    staged = Staged.open(target, regions)
+                    staged = Staged.open(target, regions, signer=self._signer)
                     for chunk in (chunk for manifest in staged.manifests for chunk in manifest.chunks_for(regions)):
                         staged.chunk(chunk)  # Raises TransferError if it is missing.
                     self._check_run(staged.manifests)
@@ -135,7 +138,8 @@ class Receiver:
 
             received = list(pool.map(manifest, route.packages))
             verifying_ns = time.monotonic_ns()
-            manifests = [_manifest(data, package) for data, package in zip(received, route.packages, strict=True)]
+            both = zip(received, route.packages, strict=True)
+            manifests = [_manifest(data, package, self._signer) for data, package in both]
             self._check_run(manifests)
             check_chain(manifests)
             verify_ns = time.monotonic_ns() - verifying_ns
@@ -154,7 +158,7 @@ class Receiver:
 
     def _check_run(self, manifests: Sequence[Manifest]) -> None:
         for manifest in manifests:
-            if self._run_id is not None and manifest.run_id != self._run_id:
+            if manifest.run_id != self._run_id:
                 raise TransferError(
                     f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, expected one "
                     f"{of_run(self._run_id)}: give the URL of that run's own store"
@@ -210,8 +214,8 @@ class Receiver:
             raise TransferError(f"cannot stage {target}: {error.strerror}; make room, or stage elsewhere")
 
 
-def _manifest(data: bytes, package: Package) -> Manifest:
-    manifest = Manifest.from_bytes(data)
+def _manifest(data: bytes, package: Package, signer: str | None) -> Manifest:
+    manifest = Manifest.from_bytes(data, signer=signer)
     if manifest.package != package:
         raise TransferError(f"asked for package {package.stem}, got {manifest.package.stem}")
     # No encoding is longer than the tensors themselves: this bounds the disk space that a forged manifest can fill.

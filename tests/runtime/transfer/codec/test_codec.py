@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import blocks, codec
+from rose.runtime.transfer.codec.choice import Link
 from rose.runtime.transfer.codec.header import HEADER_BYTES, Bits, Encoding, read_header
 from rose.runtime.transfer.errors import TransferError
 from tests.long_form import usual
@@ -111,7 +112,7 @@ def test_nothing_changed_costs_a_handful_of_bytes(size: int, monkeypatch: pytest
 def test_half_of_xor_and_close_to_the_entropy_onadam_like_updates(step: float) -> None:
     base, new = adam_like(1 << 20, step)
     assert 0.005 < np.count_nonzero(base != new) / base.size < 0.2
-    slow = codec.Link(12.5e6, 16)
+    slow = Link(12.5e6, 16)
     assert (
         len(codec.encode(base, new, link=slow))
         <= len(zstandard.ZstdCompressor(level=1).compress((base ^ new).data)) / 2
