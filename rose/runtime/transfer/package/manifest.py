@@ -59,10 +59,10 @@ class Package:
         return f"{self.version:08d}-{origin}"
 
     @classmethod
-    def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
+    def parse(cls, stem: str) -> Package | None:
         if (match := _STEM.fullmatch(stem)) is None:
             return None
-        return cls(int(match[1]), None if match[2] is None else int(match[2]), blob_bytes)
+        return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +278,12 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
     if not unpacking.eof or unpacking.unused_data:
         raise ValueError(f"packed data do not end after {len(content)} bytes")
     return bytes(content)
+
+
+def check_version(version: int) -> None:
+    """Raise TransferError for a number that no version has."""
+    if type(version) is not int or not 0 <= version < 2**63:
+        raise TransferError(f"version is {version!r}, expected a whole number from 0 to 2**63 - 1")
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:

@@ -29,7 +29,15 @@ from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape, cells
-from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, check_sound, merge_parts, plan
+from rose.runtime.transfer.package.manifest import (
+    Manifest,
+    Package,
+    check_chain,
+    check_sound,
+    check_version,
+    merge_parts,
+    plan,
+)
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
@@ -139,6 +147,7 @@ class VersionStore:
         Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
         (FencedError) a newer publisher; earlier versions stay intact. The message may say that this version is visible
         all the same: the next version then adds the missing packages."""
+        check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
         self._hold_fence(version)
@@ -153,6 +162,7 @@ class VersionStore:
         its call returns the version. A rank that died publishes its part again. The newest version is not written
         again, and must hold the same weights. Parts of different `writer.attempt` are never combined. Raises
         TransferError as `publish` does, also if the parts do not make up the version."""
+        check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
                 whole = writer.ranks == 1
