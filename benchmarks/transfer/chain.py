@@ -98,7 +98,7 @@ def recorded(learning_rate: float, scope: Scope) -> Chain:
     start = START.digest()
     settings = json.dumps([_RECIPE, start, learning_rate, scope.chain_steps, scope.chain_groups])
     name = f"recorded-chain-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
-    with _one_thread():
+    with one_thread():
         policy = once(CACHE, f"frozenlake-tiny-{start}", lambda folder: train(START, folder, lambda _: None))
         folder = once(CACHE, name, lambda folder: _record(learning_rate, scope, policy, folder))
     tensors = json.loads((folder / "tensors.json").read_text())
@@ -123,7 +123,7 @@ def _row(trainer: Trainer) -> Bits:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Use one thread, since the policy is too small for more, and waiting threads spin."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -13,6 +13,7 @@ import numpy as np
 import zstandard
 
 from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.choice import Link
 from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding
 
 _T = TypeVar("_T")
@@ -25,7 +26,7 @@ _own = threading.local()
 @dataclass(frozen=True, slots=True)
 class Way:
     """`encode(base, new)` returns the bytes to send; `apply(base, sent)` turns the base into the new array, in place.
-    Arrays are flat, of 16-bit elements."""
+    Arrays are flat."""
 
     name: str
     encode: Callable[[Bits, Bits], bytes]
@@ -62,6 +63,33 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
 
 
 AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
+
+
+def ours_at(link: Link) -> Way:
+    """Return the codec's way for a link."""
+    return Way(
+        "ours",
+        lambda base, new: codec.encode(base, new, link=link),
+        lambda base, sent: codec.decode(base, sent, out=base),
+    )
+
+
+def _encode_coo(base: Bits, new: Bits) -> bytes:
+    places = np.flatnonzero(base != new).astype(np.uint32)
+    return places.tobytes() + new[places].tobytes()
+
+
+def _apply_coo(base: Bits, sent: Buffer) -> None:
+    count = len(sent) // (4 + base.itemsize)
+    base[np.frombuffer(sent, np.uint32, count)] = np.frombuffer(sent, base.dtype, offset=4 * count)
+
+
+def _apply_zstd(base: Bits, sent: Buffer) -> None:
+    base[:] = np.frombuffer(_zstd()[1].decompress(sent), base.dtype)
+
+
+COO = Way("COO", _encode_coo, _apply_coo)
+ZSTD = Way("zstd-1", lambda _, new: _zstd()[0].compress(new.data), _apply_zstd)
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
 WAYS = (AUTO, FAST, SMALL, XOR, DENSE)

@@ -17,7 +17,7 @@ def test_every_way_is_lossless_over_several_blocks() -> None:
 def test_the_command_writes_its_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--quick", "--only", "sizes", "--only", "pause"]
+    given = ["--quick", "--only", "cases", "--only", "pause"]
     monkeypatch.setattr(
         "sys.argv", ["benchmarks.transfer", *given, "--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]
     )
@@ -26,6 +26,8 @@ def test_the_command_writes_its_claims(
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["quick"], report["provenance"]) == (True, "simulated")
     units = {claim["name"]: claim["unit"] for claim in report["claims"]}
-    assert units["bytes of XOR + zstd-1 against ours, 3% changed"] == "x"
-    assert set(report["detail"]["sizes"]["shares"]["3%"]["ways"]) == {way.name for way in WAYS}
+    assert units["time at 0.1 Gbit/s against the best of the others, worst case"] == "x"
+    signs = report["detail"]["cases"]["all signs"]
+    assert signs["chosen"]["0.1 Gbit/s"] == ["planes"]
+    assert signs["ways"]["0.1 Gbit/s"]["bytes"] <= signs["ways"]["XOR + zstd-1"]["bytes"] + 32
     assert not list(tmp_path.glob("transfer-benchmark-*")), "it leaves nothing but its report"

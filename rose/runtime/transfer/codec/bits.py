@@ -1,6 +1,6 @@
 """Torch tensors as the integer bit patterns of the codec, and their hashes."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def check_plain(name: str, tensor: torch.Tensor) -> None:
+def check_plain(name: str, tensor: Any) -> None:
     """Raise TransferError unless the tensor has all of its elements, in memory of its own device."""
     if not isinstance(tensor, torch.Tensor) or hasattr(tensor, "placements"):
         kind = f"a {type(tensor).__name__}"  # A DTensor has its elements on several ranks.

@@ -13,7 +13,7 @@ _COST_NS: dict[Encoding, tuple[float, float, float]] = {
     "small": (2.0, 0.0, 35.0),
     "planes": (0.0, 2.0, 0.0),
 }
-DELTAS: tuple[Encoding, ...] = ("fast", "small", "planes")
+_MOST = 0.6  # Above this share of changed elements only `planes` is worth its time.
 #: Of encodings that take at most so much longer than the quickest, the smallest is chosen: a link has other users.
 _ABOUT_AS_QUICK = 1.15
 
@@ -31,6 +31,11 @@ class Link:
 
 
 LINK = Link(125e6, len(os.sched_getaffinity(0)))  # Until a receiver has measured it: 1 Gbit/s.
+
+
+def deltas(changed_share: float) -> tuple[Encoding, ...]:
+    """Return the encodings to try on a sample with this share of changed elements."""
+    return ("fast", "small", "planes") if changed_share <= _MOST else ("planes",)
 
 
 def duration_s(

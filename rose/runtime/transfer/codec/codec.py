@@ -117,7 +117,7 @@ def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encod
     if not (changed := int(np.count_nonzero(old != new))):
         return "fast"
     sizes: dict[Encoding, int] = {"dense": new.nbytes}
-    for encoding in choice.DELTAS:
+    for encoding in choice.deltas(changed / new.size):
         sizes[encoding] = len(blocks.encode(old, new, _header(new, encoding, mantissa_bits))[1])
     return choice.quickest(sizes, new.size, changed, new.itemsize, link)
 
