@@ -2,13 +2,12 @@
 beside XOR + zstd and other ways of sending it."""
 
 from benchmarks.shared import arguments, measure_parts, measured
-from benchmarks.transfer import cases, chain, join, link, pause, shards
+from benchmarks.transfer import cases, join, link, pause, shards
 from benchmarks.transfer.scope import FULL, QUICK
 from rose.accept.report import Report
 
 PARTS = {
     "cases": cases.measure,
-    "chain": chain.measure,
     "link": link.measure,
     "join": join.measure,
     "shards": shards.measure,

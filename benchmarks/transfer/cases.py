@@ -4,6 +4,7 @@ A time is the CPU seconds to encode and to apply, each over the cores of this ho
 ways take turns, and the least of all rounds counts, so that other work on the host disturbs all of them alike.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.transfer import made_up
-from benchmarks.transfer.chain import one_thread
+from benchmarks.transfer.chain import RATES, Chain, one_thread, recorded
 from benchmarks.transfer.compare import entropy_bits
 from benchmarks.transfer.scope import CACHE, Scope
 from benchmarks.transfer.ways import COO, DENSE, SMALL, XOR, ZSTD, Way, ours_at
@@ -97,6 +98,8 @@ def cases(scope: Scope) -> Iterator[tuple[str, _Pairs]]:
     if scope.cases_steps:
         for rate in (1e-5, 1e-6):
             yield f"AdamW at {rate:g}, SmolLM2", _fine_tuned(rate, scope)
+        for name, rate in RATES.items():
+            yield f"FrozenLake at {name}", _last_step(recorded(rate))
     rng = np.random.default_rng(0)
     rows = scope.cases_elements >> 10
     masters = rng.standard_normal((rows, 1024), dtype=np.float32) * np.float32(made_up.SCALE)
@@ -116,6 +119,13 @@ def cases(scope: Scope) -> Iterator[tuple[str, _Pairs]]:
     replaced = rng.choice(rows, max(rows * 300 // 20_000, 1), replace=False)
     other[replaced] = other[rng.permutation(rows)[: replaced.size]]
     yield "300 of 20,000 rows", [(base, other.reshape(-1))]
+
+
+def _last_step(chain: Chain) -> _Pairs:
+    """Return the tensors of the last step that changed any: groups of one reward each change nothing."""
+    pairs = [(base, new) for base, new in itertools.pairwise(chain.versions) if not np.array_equal(base, new)]
+    before, after = (list(chain.parts(np.array(row))) for row in pairs[-1])
+    return list(zip(before, after, strict=True))
 
 
 def _fine_tuned(rate: float, scope: Scope) -> _Pairs:

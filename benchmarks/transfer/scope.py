@@ -17,8 +17,6 @@ class Scope:
     cases_elements: int
     cases_rounds: int
     cases_steps: int  #: AdamW steps of SmolLM2 at each rate.
-    chain_steps: int  #: Steps of the recorded training run, and the groups of eight trajectories in each.
-    chain_groups: int
     link_elements: int
     link_rounds: int
     join_elements: int
@@ -33,8 +31,6 @@ FULL = Scope(
     cases_elements=1 << 22,
     cases_rounds=3,
     cases_steps=2,
-    chain_steps=64,
-    chain_groups=8,
     link_elements=1 << 28,
     link_rounds=5,
     join_elements=1 << 22,
@@ -48,8 +44,6 @@ QUICK = Scope(
     cases_elements=1 << 18,
     cases_rounds=1,
     cases_steps=0,
-    chain_steps=6,
-    chain_groups=4,
     link_elements=1 << 24,
     link_rounds=1,
     join_elements=1 << 20,

@@ -14,7 +14,7 @@ import zstandard
 
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.choice import Link
-from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding
+from rose.runtime.transfer.codec.header import Bits, Buffer
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -31,14 +31,6 @@ class Way:
     name: str
     encode: Callable[[Bits, Bits], bytes]
     apply: Callable[[Bits, Buffer], object]
-
-
-def _ours(name: str, encoding: Encoding | None) -> Way:
-    return Way(
-        name,
-        lambda base, new: codec.encode(base, new, encoding=encoding),
-        lambda base, sent: codec.decode(base, sent, out=base),
-    )
 
 
 def _apply_copy(base: Bits, sent: Buffer) -> None:
@@ -62,7 +54,11 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
     in_threads(one, _unpack(base.size, sent), "blocks")
 
 
-AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
+SMALL = Way(
+    "small",
+    lambda base, new: codec.encode(base, new, encoding="small"),
+    lambda base, sent: codec.decode(base, sent, base),
+)
 
 
 def ours_at(link: Link) -> Way:
@@ -92,7 +88,6 @@ COO = Way("COO", _encode_coo, _apply_coo)
 ZSTD = Way("zstd-1", lambda _, new: _zstd()[0].compress(new.data), _apply_zstd)
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
-WAYS = (AUTO, FAST, SMALL, XOR, DENSE)
 
 
 def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:
