@@ -47,6 +47,15 @@ def duration_s(
     return size_bytes / link.bytes_per_s + work_ns / 1e9 / link.cores
 
 
+def may_be_chosen(
+    encoding: Encoding, sizes: Mapping[Encoding, int], elements: int, changed: int, item_bytes: int, link: Link
+) -> bool:
+    """Return whether an encoding of unknown size may be about as quick as the encodings with these sizes."""
+    work_s = duration_s(encoding, 0, elements, changed, item_bytes, link)
+    others_s = (duration_s(e, size, elements, changed, item_bytes, link) for e, size in sizes.items())
+    return work_s <= _ABOUT_AS_QUICK * min(others_s)
+
+
 def quickest(sizes: Mapping[Encoding, int], elements: int, changed: int, item_bytes: int, link: Link) -> Encoding:
     """Return the smallest of the encodings that are about as quick as the quickest."""
     taken_s = {e: duration_s(e, size, elements, changed, item_bytes, link) for e, size in sizes.items()}

@@ -118,6 +118,8 @@ def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encod
         return "fast"
     sizes: dict[Encoding, int] = {"dense": new.nbytes}
     for encoding in choice.deltas(changed / new.size):
+        if not choice.may_be_chosen(encoding, sizes, new.size, changed, new.itemsize, link):
+            continue
         sizes[encoding] = len(blocks.encode(old, new, _header(new, encoding, mantissa_bits))[1])
     return choice.quickest(sizes, new.size, changed, new.itemsize, link)
 

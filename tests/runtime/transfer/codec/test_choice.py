@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import codec, planes
-from rose.runtime.transfer.codec.choice import Link, duration_s, quickest
+from rose.runtime.transfer.codec.choice import Link, duration_s, may_be_chosen, quickest
 from rose.runtime.transfer.codec.header import Bits, Encoding, read_header
 from tests.runtime.transfer.bit_patterns import adam_like
 
@@ -35,6 +35,8 @@ def test_none_is_much_quicker_and_a_slower_link_never_sends_more(
     quickest_s = min(duration_s(e, sizes[e], *fields, link) for e in sizes)
     assert duration_s(best, sizes[best], *fields, link) <= 1.16 * quickest_s
     assert sizes[quickest(sizes, *fields, Link(rate / slower, cores))] <= sizes[best]
+    others = {encoding: size for encoding, size in sizes.items() if encoding != best}
+    assert not others or may_be_chosen(best, others, *fields, link)
 
 
 @pytest.mark.parametrize(("rate", "cores"), [(0.0, 1), (-1.0, 1), (1e6, 0)])
