@@ -16,7 +16,7 @@ Buffer = bytes | memoryview
 Encoding = Literal["dense", "fast", "small", "planes"]
 
 _NUMBER_BYTES = 9  # A number takes at most this many bytes.
-_MAGIC = 0xD3
+_MAGIC = 0xD4  # Rises with the format of any encoding.
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small", "planes")
 _ITEM_BYTES = (1, 2, 4)
 #: Meaning of a header's second byte: encoding, bytes per element, bits of the mantissa.
