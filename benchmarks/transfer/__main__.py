@@ -2,14 +2,12 @@
 beside XOR + zstd and other ways of sending it."""
 
 from benchmarks.shared import arguments, measure_parts, measured
-from benchmarks.transfer import chain, codec, join, link, pause, shards
+from benchmarks.transfer import cases, join, link, pause, shards
 from benchmarks.transfer.scope import FULL, QUICK
 from rose.accept.report import Report
 
 PARTS = {
-    "sizes": codec.measure_sizes,
-    "chain": chain.measure,
-    "speed": codec.measure_speed,
+    "cases": cases.measure,
     "link": link.measure,
     "join": join.measure,
     "shards": shards.measure,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.transfer.child CORES speed ELEMENTS ROUNDS | serve FOLDER...`: a process kept to its cores."""
+"""`python -m benchmarks.transfer.child CORES FOLDER...`: serves stores, in a process kept to its cores."""
 
 import json
 import os
@@ -12,19 +12,14 @@ from rose.accept.report import ROOT
 
 
 def main() -> None:
-    """Print the rates of the codec, or the URLs of stores that are served until the input ends, as JSON."""
-    cores, what, *rest = sys.argv[1:]
+    """Print the URLs of stores that are served until the input ends, as JSON."""
+    cores, *folders = sys.argv[1:]
     os.sched_setaffinity(0, json.loads(cores))
-    if what == "speed":
-        from benchmarks.transfer import codec
-
-        print(json.dumps(codec.rates(*map(int, rest))))
-        return
     from rose.runtime.transfer.store.store import VersionStore
     from rose.runtime.transfer.wire.server import StoreServer
 
     with ExitStack() as stack:
-        servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in rest]
+        servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in folders]
         print(json.dumps([server.url for server in servers]), flush=True)
         sys.stdin.read()
 
@@ -33,7 +28,7 @@ def main() -> None:
 def served(*folders: Path) -> Iterator[list[str]]:
     """Yield the URLs at which another process serves these stores."""
     cores = json.dumps(sorted(os.sched_getaffinity(0)))
-    command = [sys.executable, "-m", "benchmarks.transfer.child", cores, "serve", *map(str, folders)]
+    command = [sys.executable, "-m", "benchmarks.transfer.child", cores, *map(str, folders)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from rose.config import FleetConfig
 
-SHARES = (0.01, 0.03, 0.1, 0.2)  #: Shares of the elements that a step changes.
-ORDINARY_SHARES = SHARES[:2]  #: Shares of an ordinary step of RL, for which speed is claimed.
+ORDINARY_SHARES = (0.01, 0.03)  #: Shares of the elements that an ordinary step of RL changes.
 #: The folder of models and recorded training runs.
 CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 
@@ -15,11 +14,9 @@ CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 class Scope:
     """Numbers of elements, of rounds, and of versions. Elements have two bytes."""
 
-    sizes_elements: int
-    speed_elements: int
-    speed_rounds: int
-    chain_steps: int  #: Steps of the recorded training run, and the groups of eight trajectories in each.
-    chain_groups: int
+    cases_elements: int
+    cases_rounds: int
+    cases_steps: int  #: AdamW steps of SmolLM2 at each rate.
     link_elements: int
     link_rounds: int
     join_elements: int
@@ -31,11 +28,9 @@ class Scope:
 
 
 FULL = Scope(
-    sizes_elements=1 << 24,
-    speed_elements=1 << 26,
-    speed_rounds=9,
-    chain_steps=64,
-    chain_groups=8,
+    cases_elements=1 << 22,
+    cases_rounds=3,
+    cases_steps=2,
     link_elements=1 << 28,
     link_rounds=5,
     join_elements=1 << 22,
@@ -46,11 +41,9 @@ FULL = Scope(
     pause_rounds=5,
 )
 QUICK = Scope(
-    sizes_elements=1 << 20,
-    speed_elements=1 << 22,
-    speed_rounds=3,
-    chain_steps=6,
-    chain_groups=4,
+    cases_elements=1 << 18,
+    cases_rounds=1,
+    cases_steps=0,
     link_elements=1 << 24,
     link_rounds=1,
     join_elements=1 << 20,

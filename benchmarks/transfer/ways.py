@@ -13,7 +13,8 @@ import numpy as np
 import zstandard
 
 from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding
+from rose.runtime.transfer.codec.choice import Link
+from rose.runtime.transfer.codec.header import Bits, Buffer
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -25,19 +26,11 @@ _own = threading.local()
 @dataclass(frozen=True, slots=True)
 class Way:
     """`encode(base, new)` returns the bytes to send; `apply(base, sent)` turns the base into the new array, in place.
-    Arrays are flat, of 16-bit elements."""
+    Arrays are flat."""
 
     name: str
     encode: Callable[[Bits, Bits], bytes]
     apply: Callable[[Bits, Buffer], object]
-
-
-def _ours(name: str, encoding: Encoding | None) -> Way:
-    return Way(
-        name,
-        lambda base, new: codec.encode(base, new, encoding=encoding),
-        lambda base, sent: codec.decode(base, sent, out=base),
-    )
 
 
 def _apply_copy(base: Bits, sent: Buffer) -> None:
@@ -61,10 +54,40 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
     in_threads(one, _unpack(base.size, sent), "blocks")
 
 
-AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
+SMALL = Way(
+    "small",
+    lambda base, new: codec.encode(base, new, encoding="small"),
+    lambda base, sent: codec.decode(base, sent, base),
+)
+
+
+def ours_at(link: Link) -> Way:
+    """Return the codec's way for a link."""
+    return Way(
+        "ours",
+        lambda base, new: codec.encode(base, new, link=link),
+        lambda base, sent: codec.decode(base, sent, out=base),
+    )
+
+
+def _encode_coo(base: Bits, new: Bits) -> bytes:
+    places = np.flatnonzero(base != new).astype(np.uint32)
+    return places.tobytes() + new[places].tobytes()
+
+
+def _apply_coo(base: Bits, sent: Buffer) -> None:
+    count = len(sent) // (4 + base.itemsize)
+    base[np.frombuffer(sent, np.uint32, count)] = np.frombuffer(sent, base.dtype, offset=4 * count)
+
+
+def _apply_zstd(base: Bits, sent: Buffer) -> None:
+    base[:] = np.frombuffer(_zstd()[1].decompress(sent), base.dtype)
+
+
+COO = Way("COO", _encode_coo, _apply_coo)
+ZSTD = Way("zstd-1", lambda _, new: _zstd()[0].compress(new.data), _apply_zstd)
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
-WAYS = (AUTO, FAST, SMALL, XOR, DENSE)
 
 
 def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:

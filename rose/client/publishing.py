@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rose.runtime.transfer.sources.published import Source, Weights
 
 _ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds the store there again.
+_KEY = "publisher.key"  # Signs manifests; the same for all ranks, and for a resumed run.
 _FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
 
 
@@ -55,7 +56,7 @@ class WeightOrigin:
     ) -> None:
         self._ranks = ranks or Ranks()
         self.fenced = False
-        self.url = self.token = ""
+        self.url = self.token = self.signer = ""
         self._ranks.share(lambda: make_folder(folder) if self._ranks.leads else None)
         self._ranks.check_folder(folder)
         self._ranks.share(lambda: self._open(folder, run_id, fence, checkpoint))
@@ -63,12 +64,16 @@ class WeightOrigin:
 
     def _open(self, folder: Path, run_id: str, fence: int, checkpoint: Path | None) -> None:
         try:
+            from rose.ledger.evidence import keys
             from rose.runtime.transfer.sources.checkpoint import Checkpoint
             from rose.runtime.transfer.store.store import Publisher, VersionStore
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install it beside your trainer") from None
         self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
-        self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
+        if (key := keys.load_or_make(folder / _KEY)) is None:
+            raise ClientError(f"no signing key can be written to {folder}: make room, or give another folder")
+        self.signer = key.public
+        self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence, key=key)
         self._store.check_run()
         self._publisher = Publisher(self._store)
 

@@ -300,7 +300,7 @@ class Run:
 
     def _announce(self, origin: WeightOrigin, version: int) -> None:
         if self._ranks.leads:
-            message = {"version": version, "url": origin.url, "token": origin.token}
+            message = {"version": version, "url": origin.url, "token": origin.token, "signer": origin.signer}
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:

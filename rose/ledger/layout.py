@@ -277,11 +277,7 @@ def move_file(path: Path, target: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Bring the names in `folder` to disk. Only then does a rename last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_file(folder)
 
 
 def moving_parts(root: Path) -> AbstractContextManager[None]:

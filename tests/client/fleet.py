@@ -68,9 +68,9 @@ class Fetching:
     def __call__(self, target):
         # The same version again is fetched whole, or it counts as drifted.
         have = self.held.get(target.run_id)
-        staged = Receiver(target.url, target.token, self.folder / target.run_id).fetch(
-            target.version, have if have != target.version else None
-        )
+        staged = Receiver(
+            target.url, target.token, self.folder / target.run_id, run_id=target.run_id, signer=target.signer
+        ).fetch(target.version, have if have != target.version else None)
         self.held[target.run_id] = target.version
         self.fetched.append((target.run_id, target.version, {m.run_id for m in staged.manifests}))
         self.keep(staged)

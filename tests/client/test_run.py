@@ -23,7 +23,7 @@ from tests.client.fleet import MODEL, Engine, Recorded, fleet
 class Announced:
     """Stands for the trainer's weight server: a version is published as soon as it is announced."""
 
-    url, token = "http://127.0.0.1:9", "secret"
+    url, token, signer = "http://127.0.0.1:9", "secret", "a" * 64
 
     def __init__(self):
         self.newest = None

@@ -92,6 +92,7 @@ class Target(Report):
     version: Count
     url: Address
     token: Token | None = Field(default=None, repr=False)
+    signer: Hex64 | None = None  # Signed the version's manifests; None: they need no signature.
     client_address: Name | None = None  # Address of the client that published the URL; None: unknown.
 
 
@@ -175,7 +176,8 @@ class PublishVersion(Message):
     version: Count
     url: Address
     token: Token | None = Field(default=None, repr=False)
-    weights_sha256: str | None = Field(default=None, max_length=64, pattern="^[0-9a-f]{64}$")
+    signer: Hex64 | None = None
+    weights_sha256: Hex64 | None = None
 
     @model_validator(mode="after")
     def _token_can_be_sent(self) -> Self:
@@ -228,6 +230,7 @@ Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]
 Failure = Annotated[str, BeforeValidator(_cut), Field(max_length=REASON_LENGTH_MAX)]
 Address = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Token = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
+Hex64 = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]{64}$")]  # A SHA-256, or an Ed25519 public key.
 Tags = Annotated[dict[Name, Name], Field(max_length=64)]
 Few = Annotated[list[T], Field(max_length=_NAMES_MAX)]
 ByName = Annotated[dict[Name, T], Field(max_length=_NAMES_MAX)]

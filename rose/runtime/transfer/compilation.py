@@ -2,21 +2,27 @@
 
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.bits import to_bits
+from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
 _DTYPES = (torch.bfloat16, torch.float32)
-_ELEMENTS = (1 << 12, 1 << 18)  # One size that is encoded `small`, and one that is encoded `fast`.
+_ELEMENTS = 1 << 12
 
 
 def compile_codec() -> None:
-    weights = {
-        f"{dtype} {elements}": torch.linspace(-1, 1, elements).to(dtype) for dtype in _DTYPES for elements in _ELEMENTS
-    }
+    weights = {str(dtype): torch.linspace(-1, 1, _ELEMENTS).to(dtype) for dtype in _DTYPES}
+    for name, tensor in weights.items():
+        base, new = to_bits(name, tensor), to_bits(name, tensor * 1.01)
+        for encoding in get_args(Encoding):
+            codec.decode(base, codec.encode(base, new, encoding=encoding))
     engine = {name: tensor.clone() for name, tensor in weights.items()}
     with tempfile.TemporaryDirectory() as folder:
         store = VersionStore(Path(folder) / "store")

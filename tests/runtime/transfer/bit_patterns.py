@@ -16,7 +16,7 @@ SPECIAL = {
     np.uint32: [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF],
 }
 DTYPES = st.sampled_from([np.uint8, np.uint16, np.uint32])
-ENCODINGS: list[Encoding] = ["fast", "small"]
+ENCODINGS: list[Encoding] = ["fast", "small", "planes"]
 
 
 @st.composite

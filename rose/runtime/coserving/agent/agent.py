@@ -475,7 +475,9 @@ class DeviceAgent:
             target = None
             if (wanted := answer.targets.get(self._spec.rollout.engine_id)) is not None:
                 origin_rules = OriginRules(client=wanted.client_address)
-                target = Target(wanted.run_id, wanted.version, wanted.url, wanted.token, rules=origin_rules)
+                target = Target(
+                    wanted.run_id, wanted.version, wanted.url, wanted.token, wanted.signer, rules=origin_rules
+                )
             self._weights.aim(target)
         self._act()
 

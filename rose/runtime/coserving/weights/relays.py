@@ -35,14 +35,16 @@ class Relays:
         self._token = secrets.token_urlsafe(32)
         self._lock = threading.Lock()
         #: By origin; the last used is at the end.
-        self._relays: OrderedDict[tuple[str, str | None, OriginRules], tuple[RelayServer, Path]] = OrderedDict()
+        self._relays: OrderedDict[tuple[str, str | None, str | None, OriginRules], tuple[RelayServer, Path]] = (
+            OrderedDict()
+        )
 
     def via(self, target: Target) -> Target:
         """Return the target with its way from here. Raises OSError or TransferError if no relay can be started."""
         target = replace(target, rules=replace(self._rules, client=target.rules.client))
         if is_here(target.url):
             return target
-        origin = (target.url, target.token, target.rules)
+        origin = (target.url, target.token, target.signer, target.rules)
         with self._lock:
             if origin not in self._relays:
                 self._relays[origin] = self._start(target)
@@ -63,7 +65,9 @@ class Relays:
 
     def _start(self, target: Target) -> tuple[RelayServer, Path]:
         # Each relay locks its folder: no two share one.
-        name = hashlib.sha256(f"{target.url} {target.token} {target.rules.client}".encode()).hexdigest()[:16]
+        name = hashlib.sha256(
+            f"{target.url} {target.token} {target.signer} {target.rules.client}".encode()
+        ).hexdigest()[:16]
         relay = RelayServer(
             target.url,
             self._folder / name,
@@ -71,6 +75,7 @@ class Relays:
             token=self._token,
             origin_token=target.token,
             rules=target.rules,
+            signer=target.signer,
         )
         return relay.start(), self._folder / name
 

@@ -29,13 +29,15 @@ from rose.runtime.weight_version import weights_name
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version of an RL run's weights, and its origin. `run_id` "": of no run. `source` and `route`: the way as the
-    ledger names it. `rules`: limits on fetching."""
+    """A version of an RL run's weights, and its origin. `run_id` "": of no run. `signer`: the public key that signed
+    its manifests; None: no signature is needed. `source` and `route`: the way as the ledger names it. `rules`: limits
+    on fetching."""
 
     run_id: str
     version: int
     url: str
     token: str | None = field(default=None, repr=False)
+    signer: str | None = None
     source: str = "trainer"
     route: str = "loopback"
     rules: OriginRules = STRICT
@@ -436,7 +438,15 @@ class EngineSync:
         self._tell(self._record.manifest(self.version), target)
 
     def _receiver(self, target: Target) -> Receiver:
-        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, rules=target.rules, retries=1)
+        return Receiver(
+            target.url,
+            target.token,
+            self._staging,
+            run_id=target.run_id,
+            signer=target.signer,
+            rules=target.rules,
+            retries=1,
+        )
 
     def _forget_all_but(self, wanted: Path) -> None:
         """Free an ended agent's staged files: up to a whole version, in the host's memory."""
@@ -467,7 +477,8 @@ class EngineSync:
         """Return the origin's manifest of a version of the run; None if unknown. Raises TransferError."""
         with closing(open_origin(source.url, source.token, rules=source.rules)) as origin:
             package = next((package for package in origin.packages() if package.version == version), None)
-            manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
+            data = None if package is None else origin.manifest_bytes(package)
+            manifest = None if data is None else Manifest.from_bytes(data, signer=source.signer)
             return None if manifest is None or manifest.run_id != source.run_id else manifest
 
     def _confirm(self, held: Manifest) -> str | None:

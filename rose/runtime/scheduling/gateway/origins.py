@@ -99,8 +99,8 @@ class FolderOrigins:
     async def _publish(self, run: Run, weights: Path | None, version: int, checkpoint: Path) -> None:
         fence = run.facts.fence
         place = (self._folder / run.run_id, self._host, run.run_id, fence)
-        url, token, sha256 = await self._run(_publish, *place, version, weights, checkpoint)
-        message = PublishVersion(fence=fence, version=version, url=url, token=token, weights_sha256=sha256)
+        published = await self._run(_publish, *place, version, weights, checkpoint)
+        message = PublishVersion(fence=fence, version=version, **published)
         self._controller.publish(run.run_id, message, self._host)
 
     async def _run(self, act: Callable[..., T], *arguments: object) -> T:
@@ -129,7 +129,7 @@ def _delta_version(folder: Path) -> int | None:
 
 def _publish(
     folder: Path, host: str, run_id: str, fence: int, version: int, weights: Path | None, checkpoint: Path
-) -> tuple[str, str, str]:
+) -> dict[str, str]:
     from rose.client.publishing import WeightOrigin
 
     known, origin = _origins.get(run_id, (0, None))
@@ -140,4 +140,5 @@ def _publish(
         _origins[run_id] = fence, origin
     if weights is not None:
         origin.publish(weights, version)
-    return origin.url, origin.token, origin.weights_sha256(version)
+    sha256 = origin.weights_sha256(version)
+    return {"url": origin.url, "token": origin.token, "signer": origin.signer, "weights_sha256": sha256}

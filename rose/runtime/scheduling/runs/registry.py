@@ -54,6 +54,7 @@ class Run:
                 version=facts.version,
                 url=facts.url,
                 token=facts.token,
+                signer=facts.signer,
                 client_address=facts.client_address,
             )
 
@@ -195,8 +196,10 @@ class Runs:
                 f"version is {request.version}, which run {run_id!r} has published with other weights: publish these "
                 "as a newer one"
             )
-        published = replace(facts, url=request.url, token=request.token, client_address=client_address)
-        same_place = (request.url, client_address) == (facts.url, facts.client_address)
+        published = replace(
+            facts, url=request.url, token=request.token, signer=request.signer, client_address=client_address
+        )
+        same_place = (request.url, request.signer, client_address) == (facts.url, facts.signer, facts.client_address)
         if request.version == facts.version and same_place and request.token == facts.token:
             return run
         if facts.version is not None and request.version <= facts.version:

@@ -54,6 +54,7 @@ class RunFacts:
     version: int | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
+    signer: str | None = None
     client_address: str | None = None
     weights_sha256: str | None = None
     step: int | None = None

@@ -1,6 +1,6 @@
 """Torch tensors as the integer bit patterns of the codec, and their hashes."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,22 @@ _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
     """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for a dtype without a name."""
     if tensor.dtype not in _NAMES:
-        raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {', '.join(_NAMES.values())}")
+        kinds = ", ".join(_NAMES.values())
+        raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {kinds}: leave it out")
     return _NAMES[tensor.dtype]
+
+
+def check_plain(name: str, tensor: Any) -> None:
+    """Raise TransferError unless the tensor has all of its elements, in memory of its own device."""
+    if not isinstance(tensor, torch.Tensor) or hasattr(tensor, "placements"):
+        kind = f"a {type(tensor).__name__}"  # A DTensor has its elements on several ranks.
+    elif tensor.is_meta:
+        kind = "on the meta device"
+    elif tensor.layout is not torch.strided:
+        kind = f"of layout {tensor.layout}"
+    else:
+        return
+    raise TransferError(f"tensor {name!r} is {kind}, expected a dense torch.Tensor with its elements")
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
@@ -36,7 +50,9 @@ def integers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """Return the tensor's bit patterns, same shape; they share its memory if it is contiguous on the CPU."""
+    """Return the tensor's bit patterns, same shape; they share its memory if it is contiguous on the CPU. Raises
+    TransferError for a dtype without a name, and for a tensor without elements of its own."""
+    check_plain(name, tensor)
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
     if host.is_cuda:

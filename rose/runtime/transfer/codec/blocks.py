@@ -4,20 +4,20 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from rose.runtime.transfer.codec import bitcoding, differences, rangecoding
+from rose.runtime.transfer.codec import bitcoding, differences, grouping, planes
 from rose.runtime.transfer.codec.bitcoding import Steps, Words
 from rose.runtime.transfer.codec.header import Bits, Buffer, Header
 from rose.runtime.transfer.errors import TransferError
 
-#: Number of changed elements in a block, and its code in `fast` or in the array's encoding (None: too long).
+#: Number of changed elements in a block, and its code in `fast` or in the array's encoding.
 FastBlock = tuple[int, bytes]
-SentBlock = tuple[int, bytes | None]
+SentBlock = tuple[int, bytes]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -65,24 +65,29 @@ def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
     return np.empty(0, np.uint32), np.empty(0, np.int32)
 
 
-def encode(base: Bits, gaps: Words, steps: Steps, header: Header) -> SentBlock:
+def encode(base: Bits, new: Bits, header: Header) -> SentBlock:
+    if header.encoding == "planes":
+        changed = int(np.count_nonzero(base != new))
+        return changed, planes.encode(base, new) if changed else b""
+    gaps, steps = find(base, new, header.half)
     if header.encoding == "small" and gaps.size:
-        return gaps.size, rangecoding.encode(_exponents(base, header), gaps, steps)
+        return gaps.size, grouping.encode(base, new, gaps, steps, header)
     return fast(base.size, gaps, steps)
 
 
-def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
-    """Return the code of a block's changes, and decode it into `base`. Raises TransferError."""
-    if header.encoding == "fast":
-        sent: SentBlock = block
-    else:
-        gaps, steps = gaps_and_steps(base.size, block)
-        sent = encode(base, gaps, steps, header)
-        if sent[1] is None:
-            differences.move(base, base, header.half, gaps, steps, 1)
-            return sent
-    decode(base, base, sent[0], sent[1] or b"", header)
-    return sent
+def advance(base: Bits, new: Bits, header: Header) -> tuple[SentBlock, FastBlock]:
+    """Return the code of a block's changes, also in `fast`, and decode it into `base`. Raises TransferError."""
+    in_fast = fast(base.size, *find(base, new, header.half))
+    sent = in_fast if header.encoding in ("fast", "dense") else encode(base, new, header)
+    decode(base, base, *sent, header)
+    return sent, in_fast
+
+
+def result(base: Bits, block: FastBlock, header: Header) -> Bits:
+    """Return the block to which its changes lead. Raises TransferError."""
+    new = np.empty_like(base)
+    decode(base, new, *block, replace(header, encoding="fast"))
+    return new
 
 
 def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
@@ -92,19 +97,16 @@ def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) ->
             raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")
         if new is not base:
             new[...] = base
-        return
-    if header.encoding == "small":
-        gaps, steps = rangecoding.decode(memoryview(code), _exponents(base, header), changed)
+    elif header.encoding == "small":
+        grouping.decode(memoryview(code), base, new, changed, header)
+    elif header.encoding == "planes":
+        planes.decode(memoryview(code), base, new)
     else:
         gaps, steps = bitcoding.decode(memoryview(code), base.size, changed)
-    if not differences.move(base, new, header.half, gaps, steps, 1):
-        raise TransferError(f"encoded array has {changed} changes that lead past the {new.size} elements of a block")
-
-
-def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
-    """Return the exponent of each element, or its lowest eight bits."""
-    exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
-    return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
+        if not differences.move(base, new, header.half, gaps, steps, 1):
+            raise TransferError(
+                f"encoded array has {changed} changes that lead past the {new.size} elements of a block"
+            )
 
 
 def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:

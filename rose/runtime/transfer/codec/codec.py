@@ -3,11 +3,11 @@
 Nearly every weight that an optimiser step changes in bf16 moves by one unit in the last place. So a delta has the
 positions of the changed elements, and how far each moved in ULP order: the bijection of bit patterns onto integers that
 sorts floats, with -0 just below +0 and NaNs at both ends. Distances are modulo 2**bits, so any bit pattern, NaN
-payloads included, is restored exactly. There are three encodings:
+payloads included, is restored exactly. Of these encodings `choice` takes the one that is quickest on the link:
 - `fast` (`bitcoding`): gaps, signs and distances as Rice codes, at the speed of memory over unchanged elements;
-- `small` (`rangecoding`): an arithmetic code with probabilities by the exponent of the base, slower, within a few
-percent of the entropy given the base;
-- `dense`: the array itself, where neither is smaller.
+- `small` (`grouping`): the same by the exponent of the base, within a few percent of the entropy given the base;
+- `planes` (`planes`): the bytes of all steps, compressed by zstd, where most elements change;
+- `dense`: the array itself, where none is smaller.
 
 Several threads encode and decode the blocks of an array. An encoded array is a `header`, and then the blocks if any
 element changed. Each of several blocks begins with the varints of its changed elements and its bytes; an unchanged
@@ -18,9 +18,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from rose.runtime.transfer.codec import blocks
+from rose.runtime.transfer.codec import blocks, choice
 from rose.runtime.transfer.codec.blocks import FastBlock, SentBlock
 from rose.runtime.transfer.codec.changes import Changes, check_alike
+from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.codec.header import (
     Bits,
     Buffer,
@@ -35,59 +36,92 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn, at_once
 
 _MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # By bytes per element: e4m3, bf16 and fp32. Callers pass it for other types.
-SMALL_FROM = 0.05  # Above this share of changed elements, the bytes that `small` saves are worth its time.
-SMALL_ELEMENTS = 1 << 17  # Up to this many elements the time does not matter.
 _Block = tuple[slice, int, memoryview]  # A block: its elements, the number of changes, and their code.
-_SAMPLED_PARTS = 64
-_SAMPLED_ELEMENTS = 2048
+#: Encodings are tried on samples: this share of an array, in parts so long.
+_SAMPLED_OF = 32
+_SAMPLED_PART = 128
+_SAMPLED_MIN, _SAMPLED_MAX = 1 << 16, 1 << 17
 
 
 def encode(
-    base: Bits | None, new: Bits, *, encoding: Encoding | None = None, mantissa_bits: int | None = None
+    base: Bits | None,
+    new: Bits,
+    *,
+    encoding: Encoding | None = None,
+    mantissa_bits: int | None = None,
+    link: Link = LINK,
 ) -> bytes:
     """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full without `base`. By default the
-    encoding is `small` up to `SMALL_ELEMENTS` elements or above a changed share of `SMALL_FROM`, else `fast`.
-    `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's for one. A delta longer than `new` becomes
-    `dense`, so the result has at most `new.nbytes + HEADER_BYTES` bytes."""
+    encoding is the quickest on the `link`. `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's
+    for one. A delta longer than `new` becomes `dense`, so the result has at most `new.nbytes + HEADER_BYTES` bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None or encoding == "dense":
         return _dense(new, replace(header, changed=new.size))
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
-    header = replace(header, encoding=encoding or _chosen(old, flat))
+    header = replace(header, encoding=encoding or chosen(sample(old), sample(flat), header.mantissa_bits, link))
+    if header.encoding == "dense":  # Nothing is gained by a delta: only its changes are counted.
+        return _dense(new, replace(header, changed=int(np.count_nonzero(old != flat))))
 
     def run(cut: slice) -> SentBlock:
-        return blocks.encode(old[cut], *blocks.find(old[cut], flat[cut], header.half), header)
+        return blocks.encode(old[cut], flat[cut], header)
 
     return _joined(header, list(blocks.in_threads(run, blocks.cuts(new.size))), new)
 
 
-def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None) -> tuple[bytes, Changes]:
+def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK) -> tuple[bytes, Changes]:
     """Encode `new` as `encode` does, and decode each block into `base` while it lies in the cache. Also returns the
     changes. If the result is `dense`, `base` still gets the decoded blocks. Raises TransferError as `decode` does."""
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
-    header = _header(new, _chosen(old, flat), mantissa_bits)
+    header = _header(new, "dense", mantissa_bits)
+    header = replace(header, encoding=chosen(sample(old), sample(flat), header.mantissa_bits, link))
 
     def run(cut: slice) -> tuple[SentBlock, FastBlock]:
-        fast = blocks.fast(flat[cut].size, *blocks.find(old[cut], flat[cut], header.half))
-        return blocks.advance(old[cut], fast, header), fast
+        return blocks.advance(old[cut], flat[cut], header)
 
     both = list(blocks.in_threads(run, blocks.cuts(new.size)))
     changes = Changes(new.size, new.itemsize, tuple(fast for _, fast in both))
     return _joined(header, [sent for sent, _ in both], base), changes
 
 
-def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> bytes:
-    """Encode the result of `changes` and turn `base` into it, as `advance` does; `fast` above `SMALL_ELEMENTS`."""
+def redo(base: Bits, changes: Changes, encoding: Encoding, *, mantissa_bits: int | None = None) -> bytes:
+    """Encode the result of `changes` and turn `base` into it, as `advance` does."""
     flat = base.reshape(-1)
-    header = _header(base, "small" if base.size <= SMALL_ELEMENTS else "fast", mantissa_bits)
+    header = _header(base, encoding, mantissa_bits)
 
     def run(item: tuple[slice, FastBlock]) -> SentBlock:
-        return blocks.advance(flat[item[0]], item[1], header)
+        part, block = flat[item[0]], item[1]
+        sent = block if encoding == "fast" else blocks.encode(part, blocks.result(part, block, header), header)
+        blocks.decode(part, part, *sent, header)
+        return sent
 
     return _joined(header, list(blocks.in_threads(run, changes.cut())), base)
+
+
+def sample(array: Bits) -> Bits:
+    """Return a copy of evenly spaced parts of an array."""
+    flat = array.reshape(-1)
+    wanted = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
+    if flat.size <= wanted:
+        return flat.copy()
+    count = wanted // _SAMPLED_PART
+    apart = flat.size // count
+    parts: Bits = flat[: apart * count].reshape(count, apart)[:, :_SAMPLED_PART].reshape(-1)
+    return parts
+
+
+def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encoding:
+    """Return the quickest encoding on the link for two samples of arrays."""
+    if not (changed := int(np.count_nonzero(old != new))):
+        return "fast"
+    sizes: dict[Encoding, int] = {"dense": new.nbytes}
+    for encoding in choice.deltas(changed / new.size):
+        if not choice.may_be_chosen(encoding, sizes, new.size, changed, new.itemsize, link):
+            continue
+        sizes[encoding] = len(blocks.encode(old, new, _header(new, encoding, mantissa_bits))[1])
+    return choice.quickest(sizes, new.size, changed, new.itemsize, link)
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
@@ -156,26 +190,15 @@ def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:
     return Header(encoding=encoding, item_bytes=new.itemsize, mantissa_bits=mantissa_bits, elements=new.size, changed=0)
 
 
-def _chosen(base: Bits, new: Bits) -> Encoding:
-    if new.size <= SMALL_ELEMENTS:
-        return "small"
-    # Evenly spaced samples give the approximate share of changed elements.
-    apart = new.size // _SAMPLED_PARTS
-    shape = _SAMPLED_PARTS, apart
-    parts = [array[: apart * _SAMPLED_PARTS].reshape(shape)[:, :_SAMPLED_ELEMENTS] for array in (base, new)]
-    return "small" if np.mean(parts[0] != parts[1]) > SMALL_FROM else "fast"
-
-
 def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
     header = replace(header, changed=sum(changed for changed, _ in sent))
     parts = [header.packed]
     for changed, code in sent if header.changed else []:
-        if code is None:
-            return _dense(new, header)
         if len(sent) > 1:
             parts += [packed_number(changed), packed_number(len(code))]
         parts.append(code)
-    return b"".join(parts) if sum(map(len, parts)) < new.nbytes + len(parts[0]) else _dense(new, header)
+    smaller = header.encoding != "dense" and sum(map(len, parts)) < new.nbytes + len(parts[0])
+    return b"".join(parts) if smaller else _dense(new, header)
 
 
 def _dense(new: Bits, header: Header) -> bytes:

@@ -13,6 +13,7 @@ from rose.runtime.transfer.codec.compiled import Array, Int, instruction, jit, o
 _FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both parts fit the nearest cache.
 _MOVED_AT_ONCE = 512  # Elements moved after their places were added up, so that no step waits for another place.
 _NOWHERE = np.int64(1) << 62
+GROUPS = 256  # At most so many groups of elements.
 _U = np.uint64
 
 
@@ -163,3 +164,81 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
             places[count], values[count] = i, new[i]
             count += 1
     return count
+
+
+@jit
+def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
+    """Write each change's group, and how many elements of the group lie between it and the change before."""
+    since = np.zeros(GROUPS, np.int64)
+    i = np.uintp(0)
+    for number in range(gaps.size):
+        end = i + np.uintp(gaps[number])
+        while i < end:
+            since[np.uintp(max(np.int64(base[i]) >> shift & mask, low) - low)] += 1
+            i += np.uintp(1)
+        group = np.uintp(max(np.int64(base[i]) >> shift & mask, low) - low)
+        apart[number], groups[number] = since[group], group
+        since[group] = 0
+        i += np.uintp(1)
+
+
+@jit
+def collect(
+    base: Array,
+    new: Array,
+    shift: Int,
+    mask: Int,
+    low: Int,
+    half: Int,
+    crossing: bool,
+    ends: Array,
+    apart: Array,
+    steps: Array,
+) -> bool:
+    """Copy `base` to `new`, moved by the changes of `spread` sorted by group; False if they pass the end. The changes
+    of a group end at its number in `ends`."""
+    left, at = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
+    at[1:] = ends[:-1]
+    for number in range(GROUPS):
+        if at[number] < ends[number]:
+            left[number] = apart[at[number]]
+    for i in range(base.size):
+        bits: Int = np.int64(base[np.uintp(i)])
+        group = np.uintp(max(bits >> shift & mask, low) - low)
+        if left[group]:
+            left[group] -= 1
+            new[np.uintp(i)] = bits
+        else:
+            number = at[group]
+            at[group] = number + 1
+            left[group] = np.int64(apart[number + 1]) if number + 1 < ends[group] else _NOWHERE
+            step = np.int64(steps[number])
+            if crossing:
+                new[np.uintp(i)] = bits ^ _crossed(step, half)
+            else:
+                new[np.uintp(i)] = _from_ulp_order(_ulp_order(bits, half) + step & 2 * half - 1, half)
+    return bool((at == ends).all())
+
+
+@jit
+def _crossed(step: Int, half: Int) -> Int:
+    return (step >> 1 & half - 1) | (step & 1) * half
+
+
+@jit
+def cross(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> bool:
+    """If more than a quarter of the changes cross 0, replace all steps by the differing bits, the sign lowest."""
+    i: Int = -1
+    crossings = 0
+    for number in range(gaps.size):
+        i += np.int64(gaps[number]) + 1
+        crossings += np.int64(base[np.uintp(i)] ^ new[np.uintp(i)]) >= half
+    if 4 * crossings <= gaps.size:
+        return False
+    i = -1
+    for number in range(gaps.size):
+        i += np.int64(gaps[number]) + 1
+        differ = np.int64(base[np.uintp(i)] ^ new[np.uintp(i)])
+        step = (differ & half - 1) << 1 | np.int64(differ >= half)
+        steps[number] = (step + half & 2 * half - 1) - half
+    return True

@@ -13,11 +13,11 @@ assert sys.byteorder == "little", "the codec reads and writes array memory as it
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 Buffer = bytes | memoryview
-Encoding = Literal["dense", "fast", "small"]
+Encoding = Literal["dense", "fast", "small", "planes"]
 
 _NUMBER_BYTES = 9  # A number takes at most this many bytes.
-_MAGIC = 0xD3
-_ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
+_MAGIC = 0xD4  # Rises with the format of any encoding.
+_ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small", "planes")
 _ITEM_BYTES = (1, 2, 4)
 #: Meaning of a header's second byte: encoding, bytes per element, bits of the mantissa.
 _KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]

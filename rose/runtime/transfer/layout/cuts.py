@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import torch
 
-from rose.runtime.transfer.codec.bits import dtype_name, torch_dtype
+from rose.runtime.transfer.codec.bits import check_plain, dtype_name, torch_dtype
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, Piece
@@ -45,6 +45,8 @@ def cut_whole(
 ) -> list[Cut]:
     """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in an earlier one's memory
     (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
+    for name, tensor in tensors.items():
+        check_plain(name, tensor)
     cuts = []
     same = aliases(tensors)
     for name, tensor in tensors.items():

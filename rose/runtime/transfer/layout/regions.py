@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from rose.runtime.transfer.errors import TransferError
+
+_AXES_MAX = 4  # A tensor is cut along so many axes.
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -84,6 +87,24 @@ def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
         for axis, bound in enumerate(bounds)
     ]
     return [Region(tuple(a for a, _ in box), tuple(b for _, b in box)) for box in itertools.product(*intervals)]
+
+
+def tiles(whole: Region, regions: Collection[Region]) -> bool:
+    """Return whether each element of `whole` lies in exactly one region. Corners with alternating signs determine a sum
+    of boxes, and cancel out inside of it, so that the time is linear. False for cuts along more than `_AXES_MAX`."""
+    axes = [
+        axis
+        for axis, ends in enumerate(zip(whole.start, whole.stop, strict=True))
+        if any((region.start[axis], region.stop[axis]) != ends for region in regions)
+    ]
+    if len(axes) > _AXES_MAX or not whole.elements:
+        return not whole.elements
+    left: Counter[tuple[int, ...]] = Counter()
+    for box, sign in [(whole, -1), *((region, 1) for region in regions if region.elements)]:
+        for ends in itertools.product((0, 1), repeat=len(axes)):
+            corner = tuple((box.start, box.stop)[end][axis] for end, axis in zip(ends, axes, strict=True))
+            left[corner] += sign * (-1) ** sum(ends)
+    return not any(left.values())
 
 
 def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:

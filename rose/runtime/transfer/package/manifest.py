@@ -1,6 +1,7 @@
 """Manifests of packages of weights. A package is an anchor (a whole version) or a delta between two versions. Its
 tensors are cut into pieces; pieces for the same receivers lie in chunks, named by their SHA-256. A manifest's file is a
-line with the SHA-256 of the rest, and the manifest as canonical JSON, packed: `tail -n +2 FILE | gzip -d` shows it."""
+line with the SHA-256 of the rest, and the publisher's signature if it has a key; then the manifest as canonical JSON,
+packed: `tail -n +2 FILE | gzip -d` shows it."""
 
 from __future__ import annotations
 
@@ -16,19 +17,23 @@ from typing import Annotated
 
 import msgspec
 
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.keys import Key
 from rose.runtime.transfer.codec.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region, overlapping
+from rose.runtime.transfer.layout.regions import Region, overlapping, tiles
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose hashes cannot be compressed.
 #: Bounds of an unpacked manifest: values take far more memory than their JSON. A piece of a matrix has 58 values, so
 #: there is room for 400,000 pieces: 700 tensors on 570 ranks.
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
+_BYTES_FREE, _RATIO_MAX = 4 << 20, 24
 _VALUE_SIGNS = (b",", b"[", b'"')
 _GZIP = 31  # Selects the gzip format in zlib.
-_SEAL_BYTES = 65
+_SEAL_BYTES_MAX = 64 + 1 + 128
+_SIGNED = b"rose weights manifest "  # Signatures of the same key for other documents do not count here.
 INDEX_BYTES_MAX = 8 << 20  # A hundred thousand packages.
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -54,10 +59,10 @@ class Package:
         return f"{self.version:08d}-{origin}"
 
     @classmethod
-    def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
+    def parse(cls, stem: str) -> Package | None:
         if (match := _STEM.fullmatch(stem)) is None:
             return None
-        return cls(int(match[1]), None if match[2] is None else int(match[2]), blob_bytes)
+        return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +172,29 @@ class Manifest:
         wanted = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
 
-    def to_bytes(self) -> bytes:
-        """Return the file. Its bytes depend on the version of zlib."""
+    def to_bytes(self, key: Key | None = None) -> bytes:
+        """Return the file, signed if there is a key. Its bytes depend on the version of zlib."""
         packed = zlib.compress(msgspec.json.encode(self), level=6, wbits=_GZIP)
-        return _seal(packed) + packed
+        seal = _sha256(packed)
+        return seal + (b"" if key is None else b" " + key.sign(_SIGNED + seal).encode()) + b"\n" + packed
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
-        """Parse and check; a part of one trainer rank (not `whole`) may have gaps. Raises TransferError."""
-        if len(data) > MANIFEST_BYTES_MAX or data[:_SEAL_BYTES] != _seal(data[_SEAL_BYTES:]):
+    def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
+        """Parse and check; a part of one trainer rank (not `whole`) may have gaps. `signer`: the public key that must
+        have signed it. Raises TransferError."""
+        end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
+        seal, _, signature = data[: max(end, 0)].partition(b" ")
+        packed = data[end + 1 :]
+        if len(data) > MANIFEST_BYTES_MAX or seal != _sha256(packed):
             raise TransferError(f"manifest of {len(data)} bytes fails its own SHA-256; fetch it again")
+        if signer is not None and not keys.check(signer, _SIGNED + seal, signature.decode("latin-1")):
+            raise TransferError(
+                f"manifest {seal.decode()} is {'signed by another key' if signature else 'not signed'}, expected the "
+                f"signature of {signer}: it is not by the run's publisher"
+            )
         try:
-            content = unpack(data[_SEAL_BYTES:])
+            # Each piece has a hash, which cannot be compressed: a small file that unpacks to a large one is forged.
+            content = unpack(packed, min(_BYTES_MAX, _BYTES_FREE + _RATIO_MAX * len(packed)))
             manifest = msgspec.json.decode(content, type=cls)
             if msgspec.json.encode(manifest) != content:
                 raise ValueError("not in canonical form")
@@ -202,11 +218,13 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
     _check_chunks(manifest)
     for info, group in itertools.groupby(manifest.pieces, key=lambda piece: piece.tensor):
         regions = [piece.region for piece in group]
-        if both := overlapping(regions):
+        if whole and not tiles(Region.whole(info.shape), regions):
+            covered = sum(region.elements for region in regions)
+            raise TransferError(
+                f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements, or overlap"
+            )
+        if not whole and (both := overlapping(regions)):
             raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
-        covered = sum(region.elements for region in regions)
-        if whole and covered != info.elements:
-            raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements")
     if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
         raise TransferError(f"manifest of version {manifest.version} gives a tensor two dtypes or shapes")
 
@@ -240,8 +258,8 @@ def _check_chunks(manifest: Manifest) -> None:
             raise TransferError(f"manifest: pieces fill {filled[index]} bytes of a chunk of {chunk.size_bytes}")
 
 
-def _seal(packed: bytes) -> bytes:
-    return hashlib.sha256(packed).hexdigest().encode() + b"\n"
+def _sha256(packed: bytes) -> bytes:
+    return hashlib.sha256(packed).hexdigest().encode()
 
 
 def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES_MAX) -> bytes:
@@ -260,6 +278,12 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
     if not unpacking.eof or unpacking.unused_data:
         raise ValueError(f"packed data do not end after {len(content)} bytes")
     return bytes(content)
+
+
+def check_version(version: int) -> None:
+    """Raise TransferError for a number that no version has."""
+    if type(version) is not int or not 0 <= version < 2**63:
+        raise TransferError(f"version is {version!r}, expected a whole number from 0 to 2**63 - 1")
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:

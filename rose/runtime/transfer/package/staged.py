@@ -62,15 +62,23 @@ class Staged:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @classmethod
-    def open(cls, folder: Path, regions: Mapping[str, Region] | None = None, turn: Turn = at_once) -> Staged:
-        """Open a staged folder and check every byte that a holder of `regions` needs (None: of all present chunks).
+    def open(
+        cls,
+        folder: Path,
+        regions: Mapping[str, Region] | None = None,
+        turn: Turn = at_once,
+        *,
+        signer: str | None = None,
+    ) -> Staged:
+        """Open a staged folder and check every byte that a holder of `regions` needs (None: of all present chunks), and
+        the manifests' `signer` if given.
         Each hashed portion is a turn. Raises TransferError for a missing or altered byte."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):
             if path.name != f"{index:02d}.json":
                 raise TransferError(f"staged folder {folder} lacks {index:02d}.json; fetch the version again")
-            manifests.append(Manifest.from_bytes(path.read_bytes()))
+            manifests.append(Manifest.from_bytes(path.read_bytes(), signer=signer))
         if not manifests:
             raise TransferError(f"there is no staged version in {folder}; fetch it first")
         check_chain(manifests)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from rose.ledger.evidence.keys import Key
 from rose.ledger.layout import locked, make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest, Package, index_bytes
@@ -13,8 +14,9 @@ _SUFFIX = ".json"
 
 
 class Catalog:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: Key | None = None) -> None:
         self.folder = folder
+        self._key = key
         make_folder(folder)
         self._known: dict[str, tuple[Package, frozenset[str]]] = {}  # By file name, with the SHA-256 of its chunks.
         self._last: Manifest | None = None  # Last added or read: the next version begins there.
@@ -57,7 +59,7 @@ class Catalog:
 
     def add(self, manifests: Sequence[Manifest]) -> None:
         """Add packages in order. Raises OSError without room, before any exists. `refresh` writes a missing index."""
-        self._replace({self.folder / _name(manifest.package): manifest.to_bytes() for manifest in manifests})
+        self._replace({self.folder / _name(manifest.package): manifest.to_bytes(self._key) for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]
         self.refresh()

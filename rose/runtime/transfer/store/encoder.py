@@ -18,6 +18,7 @@ from rose.runtime.transfer.apply.device import Fetched, fetch
 from rose.runtime.transfer.codec import changes, codec
 from rose.runtime.transfer.codec.bits import digest
 from rose.runtime.transfer.codec.changes import Changes
+from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
 from rose.runtime.transfer.codec.header import Bits, read_header
 from rose.runtime.transfer.errors import TransferError
@@ -100,7 +101,7 @@ class _Package:
 
 
 def encode_first(
-    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
+    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool, link: Link = LINK
 ) -> tuple[Manifest, Held]:
     """Encode the pieces against `held`, or whole without it; the chunks are put, not synced. Every piece is decoded
     into the base and compared, which uses up `held`, also on failure. From an accelerator only changed elements are
@@ -122,7 +123,9 @@ def encode_first(
             encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            encoded, step.changes[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoded, step.changes[cut.key] = codec.advance(
+                bits, new, mantissa_bits=mantissa_bits(cut.info.dtype), link=link
+            )
         return cut, _checked(cut, now, encoded, None if held is None else held.xxh3[cut.key], started_ns)
 
     package = _Package(version, None if held is None else held.version, chunks)
@@ -132,7 +135,7 @@ def encode_first(
 
 
 def encode_more(
-    cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int
+    cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
     """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced. Version v
     gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes since are
@@ -146,6 +149,7 @@ def encode_more(
 
     def encode(cut: Cut) -> tuple[Cut, Changes, list[_Blob]]:
         bits, done = now.bits[cut.key], step.changes[cut.key]
+        mantissa, sample = mantissa_bits(cut.info.dtype), codec.sample(bits)
         blobs = []
         end = len(before)
         for begin in strides:
@@ -157,11 +161,12 @@ def encode_more(
             base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
             if digest(bits) != base_xxh3:
                 raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
-            encoded = codec.redo(bits, done, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoding = codec.chosen(codec.sample(bits), sample, mantissa, link)
+            encoded = codec.redo(bits, done, encoding, mantissa_bits=mantissa)
             blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
         if anchor:
             started_ns = time.monotonic_ns()
-            encoded = codec.encode(None, bits, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoded = codec.encode(None, bits, mantissa_bits=mantissa)
             codec.decode(bits, encoded, bits)
             blobs.append(_checked(cut, now, encoded, None, started_ns))
         return cut, done, blobs

@@ -13,6 +13,7 @@ Several processes may use a folder at once, if their file system shares locks.""
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,12 +23,22 @@ from queue import SimpleQueue
 
 import torch
 
+from rose.ledger.evidence import keys
 from rose.runtime.transfer.codec.bits import digest, from_bits, to_bits
+from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_whole
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells
-from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, check_sound, merge_parts, plan
+from rose.runtime.transfer.package.manifest import (
+    Manifest,
+    Package,
+    check_chain,
+    check_sound,
+    check_version,
+    merge_parts,
+    plan,
+)
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
@@ -38,6 +49,7 @@ from rose.runtime.transfer.store.fence import Fence
 logger = logging.getLogger(__name__)
 
 ALONE = Writer()
+_RATES = 16  # Several engines fetch through one relay, and only the first waits for its link.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +70,9 @@ class VersionStore:
     """Publishes versions into `folder`, lists them, and removes unneeded ones. A version at or past a multiple of
     `anchor_every` is also published whole. Kept are the newest `anchors_kept` anchors and their successors, pinned
     packages, and packages for receivers that acknowledged a version in the last `receiver_ttl_s`. Another run than
-    `run_id`, and a publisher with a lower number than `fence`, are refused. `tp` is the largest tensor-parallel size of
-    a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix epoch."""
+    `run_id`, and a publisher with a lower number than `fence`, are refused. The `key` signs manifests. `tp` is the
+    largest tensor-parallel size of a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix
+    epoch."""
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class VersionStore:
         anchors_kept: int = 2,
         run_id: str = "",
         fence: int | None = None,
+        key: keys.Key | None = None,
         tp: int = 1,
         model: ModelShape | None = None,
         receiver_ttl_s: float = 3600.0,
@@ -84,13 +98,14 @@ class VersionStore:
         self.receiver_ttl_s = receiver_ttl_s
         self._model = model
         self._cells = {} if model is None else cells(model, tp)
-        self._catalog = Catalog(folder)
+        self._catalog = Catalog(folder, key)
         self._chunks = ChunkFolder(folder / "chunks")
         self._parts = Parts(folder / "parts")
         self.claims = Claims(folder, now, self._catalog.locked)
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
         self._held: Held | None = None
+        self._rates: deque[float] = deque(maxlen=_RATES)
         self._swept = False  # Whether a manifest or part names every file in `chunks`.
 
     def packages(self) -> list[Package]:
@@ -99,6 +114,15 @@ class VersionStore:
 
     def latest(self) -> int | None:
         return self._catalog.latest()
+
+    @property
+    def link(self) -> Link:
+        """Return the slowest way of the last fetches; versions are encoded for it."""
+        return replace(LINK, bytes_per_s=min(self._rates, default=LINK.bytes_per_s))
+
+    def measured(self, bytes_per_s: float) -> None:
+        """Note the rate of a receiver's fetch. Thread-safe."""
+        self._rates.append(bytes_per_s)
 
     def check_run(self) -> None:
         """Raise TransferError if the folder's versions belong to another run."""
@@ -137,6 +161,7 @@ class VersionStore:
         Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
         (FencedError) a newer publisher; earlier versions stay intact. The message may say that this version is visible
         all the same: the next version then adds the missing packages."""
+        check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
         self._hold_fence(version)
@@ -151,6 +176,7 @@ class VersionStore:
         its call returns the version. A rank that died publishes its part again. The newest version is not written
         again, and must hold the same weights. Parts of different `writer.attempt` are never combined. Raises
         TransferError as `publish` does, also if the parts do not make up the version."""
+        check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
                 whole = writer.ranks == 1
@@ -189,14 +215,14 @@ class VersionStore:
         try:
             with self._chunks.writing():
                 anchor = held is not None and self._anchor_due(version, held, writer)
-                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
+                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor, link=self.link)
                 self._chunks.sync()
                 published = self._complete(replace(first, run_id=self.run_id), writer)
             written()
             if held is not None:
                 with self._chunks.writing():
                     stride_max = self.anchor_every * self.anchors_kept  # No composite is based before the oldest one.
-                    more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max)
+                    more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max, link=self.link)
                     self._chunks.sync()
                     added = self._complete_more([replace(part, run_id=self.run_id) for part in more], writer)
                 # Chunks of a package that was left out, or that waits for other ranks, have no manifest.

@@ -96,8 +96,8 @@ class Origin(ABC):
     def renew(self, pin: str) -> None:  # noqa: B027 - without pins there is nothing to do
         """Keep a pin for another `ttl_s`."""
 
-    def unpin(self, pin: str) -> None:  # noqa: B027
-        """Remove a pin."""
+    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None:  # noqa: B027
+        """Remove a pin, and tell the rate at which its packages came."""
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
         """Record that a receiver holds a version, if the origin keeps acknowledgements."""
@@ -187,8 +187,9 @@ class HttpOrigin(Origin):
     def renew(self, pin: str) -> None:
         self._fetch("PUT", f"/v1/pins/{pin}")
 
-    def unpin(self, pin: str) -> None:
-        self._fetch("DELETE", f"/v1/pins/{pin}")
+    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None:
+        rate = "" if bytes_per_s is None else f"?bytes_per_s={bytes_per_s:.0f}"
+        self._fetch("DELETE", f"/v1/pins/{pin}{rate}")
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
         self._fetch("POST", "/v1/acks", {"receiver": receiver, "version": version, "weights_sha256": weights_sha256})

@@ -27,6 +27,7 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 _RENEWALS = 3  # Renewals of a pin while it lasts, with at least `_RENEWAL_S_MIN` in between.
 _RENEWAL_S_MIN = 0.1
+_MEASURED_BYTES = 1 << 18  # From so many bytes on, a fetch tells the rate of its link.
 _LOCK = "lock"
 
 Regions = Mapping[str, Region]
@@ -35,8 +36,9 @@ Regions = Mapping[str, Region]
 class Receiver:
     """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm. `url` and `rules` are as
     for `open_origin`. Versions are acknowledged under `name`, by default made of host and folder. Packages of another
-    run than `run_id` are refused ("": of no run; None: no check). `timeout_s` bounds each wait for the network; a
-    broken connection is retried up to `retries` times in a row without a byte. All chunks share `max_bytes_per_s`."""
+    run than `run_id` ("": of no run), or without the signature of the public key `signer`, are refused. `timeout_s`
+    bounds each wait for the network; a broken connection is retried up to `retries` times in a row without a byte. All
+    chunks share `max_bytes_per_s`."""
 
     def __init__(
         self,
@@ -45,7 +47,8 @@ class Receiver:
         staging: Path,
         *,
         name: str | None = None,
-        run_id: str | None = None,
+        run_id: str = "",
+        signer: str | None = None,
         rules: OriginRules = ANYWHERE,
         timeout_s: float = 30.0,
         retries: int = 5,
@@ -56,6 +59,7 @@ class Receiver:
         self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
         self._token = token
         self._run_id = run_id
+        self._signer = signer
         self._rules = rules
         self._timeout_s = timeout_s
         self._retries = retries
@@ -88,7 +92,7 @@ class Receiver:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
             if target.exists():
                 try:
-                    staged = Staged.open(target, regions)
+                    staged = Staged.open(target, regions, signer=self._signer)
                     for chunk in (chunk for manifest in staged.manifests for chunk in manifest.chunks_for(regions)):
                         staged.chunk(chunk)  # Raises TransferError if it is missing.
                     self._check_run(staged.manifests)
@@ -124,7 +128,7 @@ class Receiver:
         ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
         if ends not in ((None, version), (have, version)):
             raise TransferError(f"{origin.url} leads from and to {ends}, asked for {(have, version)}")
-        with self._pinned(route), self._pool(origin) as (pool, stopped):
+        with self._pinned(route) as rates, self._pool(origin) as (pool, stopped):
 
             def manifest(package: Package) -> bytes:
                 return persist(functools.partial(origin.manifest_bytes, package), self._retries, stopped)
@@ -134,7 +138,8 @@ class Receiver:
 
             received = list(pool.map(manifest, route.packages))
             verifying_ns = time.monotonic_ns()
-            manifests = [_manifest(data, package) for data, package in zip(received, route.packages, strict=True)]
+            both = zip(received, route.packages, strict=True)
+            manifests = [_manifest(data, package, self._signer) for data, package in both]
             self._check_run(manifests)
             check_chain(manifests)
             verify_ns = time.monotonic_ns() - verifying_ns
@@ -142,25 +147,30 @@ class Receiver:
             for path in self._partial.iterdir():
                 if path.name not in (_LOCK, *chunks):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
+            began_s, before_bytes = time.monotonic(), origin.received_bytes
             done, _ = wait([pool.submit(chunk, part) for part in chunks.values()], return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
+            if (received_bytes := origin.received_bytes - before_bytes) >= _MEASURED_BYTES:
+                rates.append(received_bytes / (time.monotonic() - began_s))
         self._complete(target, received, list(chunks))
         return Staged(folder=target, manifests=tuple(manifests), verify_ns=verify_ns)
 
     def _check_run(self, manifests: Sequence[Manifest]) -> None:
         for manifest in manifests:
-            if self._run_id is not None and manifest.run_id != self._run_id:
+            if manifest.run_id != self._run_id:
                 raise TransferError(
                     f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, expected one "
                     f"{of_run(self._run_id)}: give the URL of that run's own store"
                 )
 
     @contextmanager
-    def _pinned(self, route: Route) -> Iterator[None]:
-        """Renew the pin while the block runs, and remove it afterwards without waiting."""
+    def _pinned(self, route: Route) -> Iterator[list[float]]:
+        """Renew the pin while the block runs, and remove it afterwards without waiting, with the rate that the block
+        added in bytes a second."""
+        rates: list[float] = []
         if (pin := route.pin) is None:
-            yield
+            yield rates
             return
         done = threading.Event()
 
@@ -170,11 +180,11 @@ class Receiver:
                     with suppress(TransferError):  # Without the pin the transfer may still succeed.
                         origin.renew(pin)
                 with suppress(TransferError):  # The pin also expires.
-                    origin.unpin(pin)
+                    origin.unpin(pin, max(rates, default=None))
 
         threading.Thread(target=keep, name="rose-pin", daemon=True).start()
         try:
-            yield
+            yield rates
         finally:
             done.set()
 
@@ -204,8 +214,8 @@ class Receiver:
             raise TransferError(f"cannot stage {target}: {error.strerror}; make room, or stage elsewhere")
 
 
-def _manifest(data: bytes, package: Package) -> Manifest:
-    manifest = Manifest.from_bytes(data)
+def _manifest(data: bytes, package: Package, signer: str | None) -> Manifest:
+    manifest = Manifest.from_bytes(data, signer=signer)
     if manifest.package != package:
         raise TransferError(f"asked for package {package.stem}, got {manifest.package.stem}")
     # No encoding is longer than the tensors themselves: this bounds the disk space that a forged manifest can fill.

@@ -31,9 +31,10 @@ _PULLS, _CALLS = 8, 8  # Downloads, and other requests to the origin, at once.
 
 class RelayServer(Server):
     """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`. Clients must send `token`;
-    the relay sends `origin_token` to the origin. `rules` are as for `open_origin`. A broken connection is retried up to
-    `retries` times without a byte. Raises TransferError for a wrong URL, and as `Server` for an address or a token;
-    `start` raises TransferError if another relay uses the folder."""
+    the relay sends `origin_token` to the origin. `rules` are as for `open_origin`. Manifests that `signer` has not
+    signed are refused. A broken connection is retried up to `retries` times without a byte. Raises TransferError for a
+    wrong URL, and as `Server` for an address or a token; `start` raises TransferError if another relay uses the
+    folder."""
 
     def __init__(
         self,
@@ -46,11 +47,12 @@ class RelayServer(Server):
         *,
         origin_token: str | None = None,
         rules: OriginRules = ANYWHERE,
+        signer: str | None = None,
         retries: int = 5,
         timeout_s: float = 30.0,
     ) -> None:
         self.origin = open_origin(origin_url, origin_token, rules=rules, timeout_s=timeout_s)
-        relay = _Relay(self.origin, functools.partial(ChunkCache, folder, budget_bytes), retries)
+        relay = _Relay(self.origin, functools.partial(ChunkCache, folder, budget_bytes), retries, signer)
         app = make_app(self.origin, relay, token, relay.calls)
         app.cleanup_ctx.append(relay.running)
         super().__init__(app, host, port, token)
@@ -95,10 +97,11 @@ class _Kept:
 class _Relay:
     _cache: ChunkCache
 
-    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], retries: int) -> None:
+    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], retries: int, signer: str | None) -> None:
         self._origin = origin
         self._make_cache = cache
         self._retries = retries
+        self._signer = signer
         self.calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
         self._pulls = ThreadPoolExecutor(_PULLS, thread_name_prefix="rose-relay-pull")
         self._stopped = threading.Event()
@@ -150,7 +153,7 @@ class _Relay:
 
     async def _pull_manifest(self, package: Package, tag: str) -> str:
         data = await self._ask(self._origin.manifest_bytes, package)
-        manifest = await self._ask(Manifest.from_bytes, data)
+        manifest = await self._ask(functools.partial(Manifest.from_bytes, data, signer=self._signer))
         if manifest.package != package:
             raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {manifest.package.stem}")
         if (sha256 := hashlib.sha256(data).hexdigest()) not in self._cache:

@@ -5,7 +5,7 @@ GET /v1/packages/STEM.json     a manifest
 GET /v1/chunks/SHA256          a chunk; Range is honoured
 POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: a chain of packages, kept for ttl_s
 PUT /v1/pins/PIN               keep it for another ttl_s
-DELETE /v1/pins/PIN            release it
+DELETE /v1/pins/PIN            release it; ?bytes_per_s=N: the rate at which the chain came
 POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
 
 404: never or no longer there. 409: acknowledgement refused, since the version has other weights here. 422: a permanent
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hmac
+import re
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_RATE = re.compile(r"[1-9][0-9]{0,12}")
 _IDLE_S = 30.0  # A connection without a request under way, or with an incomplete head, is closed after this.
 
 
@@ -59,7 +61,7 @@ class Calls(Protocol):
     def packages(self) -> list[Package]: ...
     def route(self, version: int, have: int | None) -> Route: ...
     def renew(self, pin: str) -> None: ...
-    def unpin(self, pin: str) -> None: ...
+    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None: ...
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None: ...
 
 
@@ -97,7 +99,10 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
         return web.Response()
 
     async def unpin(request: web.Request) -> web.Response:
-        await ask(calls.unpin, request.match_info["pin"])
+        rate = request.query.get("bytes_per_s")
+        if rate is not None and not _RATE.fullmatch(rate):
+            raise web.HTTPBadRequest(text=f"bytes_per_s is {rate[:20]!r}, expected a whole number above 0")
+        await ask(calls.unpin, request.match_info["pin"], None if rate is None else float(rate))
         return web.Response()
 
     async def acknowledge(request: web.Request) -> web.Response:
@@ -225,11 +230,16 @@ class _StoreCalls:
     def __init__(self, store: VersionStore, pin_ttl_s: float) -> None:
         self._store = store
         self._pin_ttl_s = pin_ttl_s
-        self.packages, self.unpin = store.packages, store.claims.unpin
+        self.packages = store.packages
         self._known: tuple[int, str] | None = None  # Last acknowledged version and hash: many receivers send it.
 
     def renew(self, pin: str) -> None:
         self._store.claims.renew(pin, self._pin_ttl_s)
+
+    def unpin(self, pin: str, bytes_per_s: float | None = None) -> None:
+        self._store.claims.unpin(pin)
+        if bytes_per_s is not None:
+            self._store.measured(bytes_per_s)
 
     def route(self, version: int, have: int | None) -> Route:
         for _ in range(5):  # A chain may be removed before it is pinned.

@@ -40,7 +40,7 @@ def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_
     for name in ("one", "two"):
         assert Receiver(way.url, way.token, tmp_path / name, run_id="a").fetch(0, None).manifests[-1].version == 0
     with pytest.raises(TransferError, match="401"):
-        Receiver(way.url, None, tmp_path / "three").fetch(0, None)
+        Receiver(way.url, None, tmp_path / "three", run_id="a").fetch(0, None)
 
 
 @pytest.mark.parametrize("url", ["not a url", "http://host:port", "http://[::1"])

@@ -2,11 +2,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from rose.runtime.transfer.codec import blocks
-from rose.runtime.transfer.codec.header import Header
 
 
 def test_once_one_block_has_failed_nothing_is_done_to_the_others_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,14 +30,3 @@ def test_once_one_block_has_failed_nothing_is_done_to_the_others_any_more(monkey
         after = list(ended)
         time.sleep(0.05)
     assert ended == after
-
-
-def test_a_code_longer_than_the_array_is_not_sent_and_the_block_is_brought_there_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rose.runtime.transfer.codec.rangecoding.encode", lambda *_: None)
-    base, new = np.arange(100, dtype=np.uint16), np.arange(100, dtype=np.uint16)[::-1].copy()
-    header = Header(encoding="small", item_bytes=2, mantissa_bits=7, elements=100, changed=0)
-    fast = blocks.fast(100, *blocks.find(base, new, header.half))
-    assert blocks.advance(base, fast, header) == (100, None)
-    np.testing.assert_array_equal(base, new)

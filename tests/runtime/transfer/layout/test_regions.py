@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region, grid, overlapping
+from rose.runtime.transfer.layout.regions import Region, grid, overlapping, tiles
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
@@ -42,6 +42,17 @@ def test_a_region_is_the_set_of_its_elements(data: st.DataObject) -> None:
         slab = np.zeros(shape, bool)
         slab[(slice(None),) * axis + (slice(1, 4),)] = True
         np.testing.assert_array_equal(mask(shape, a.between(axis, 1, 4)), mask(shape, a) & slab)
+
+
+@given(st.data())
+def test_boxes_tile_if_each_element_lies_in_one(data: st.DataObject) -> None:
+    shape = data.draw(SHAPES)
+    whole, cutters = Region.whole(shape), data.draw(st.lists(boxes(shape), max_size=3))
+    regions = data.draw(st.permutations(grid(whole, cutters)))
+    assert tiles(whole, regions)
+    others = [*regions[data.draw(st.integers(0, 1)) :], *data.draw(st.lists(boxes(shape), max_size=3))]
+    counts = sum((mask(shape, region).astype(int) for region in others), np.zeros(shape, int))
+    assert tiles(whole, others) == bool((counts == 1).all())
 
 
 @given(st.data())

@@ -1,6 +1,7 @@
 """A forged manifest or index takes little memory, and that of a large model is read."""
 
 import hashlib
+import itertools
 import os
 import re
 import zlib
@@ -56,6 +57,16 @@ def index_of(value: bytes) -> bytes:
     return b'{"packages":[' + value + (b"," + value) * (INDEX_BYTES_MAX // (len(value) + 1) - 20) + b"]}"
 
 
+def grid_of(axes: int) -> Manifest:
+    starts = list(itertools.product((0, 1), repeat=axes))
+    pieces = tuple(
+        piece("b", start, tuple(at + 1 for at in start), shape=(2,) * axes, offset=40 * number, length=40, changed=1)
+        for number, start in enumerate(starts)
+    )
+    chunks = (Chunk("a" * 64, 40 * len(starts)),)
+    return Manifest(version=3, base_version=2, encode_ns=1, chunks=chunks, pieces=pieces)
+
+
 MANY = 12 << 20
 PIECE = msgspec.json.encode(manifest().pieces[0])
 #: What is read, and the most MiB that it may take.
@@ -68,6 +79,9 @@ BOMBS: dict[str, tuple[Callable[[bytes], object], Callable[[], bytes], int]] = {
         120,
     ),
     "hash": (Manifest.from_bytes, lambda: forged(with_pieces(PIECE.replace(b"1" * 32, b"ab " * (MANY // 3)), 1)), 120),
+    # 160 MB of pieces are packed in 600 kB, and each of a grid's boxes lies beside 4095 others.
+    "many alike": (Manifest.from_bytes, lambda: forged(with_pieces(PIECE, 155 << 20)), 120),
+    "a grid": (Manifest.from_bytes, lambda: grid_of(12).to_bytes(), 120),
     "a line without an end": (Manifest.from_bytes, lambda: b"[[]," * (1 << 20), 50),
     "an index of lists": (read_index, lambda: index_of(b"[]"), 100),
     "an index of versions": (read_index, lambda: index_of(b'{"version":1}'), 100),

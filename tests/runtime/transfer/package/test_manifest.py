@@ -213,7 +213,7 @@ WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], out of its shape"),
     "backwards": (lambda: with_piece(1, start=(0, 8), stop=(4, 4)), "expected 0 <= start <= stop"),
     "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of its 32 elements"),
-    "overlap in a tensor": (lambda: with_piece(1, start=(0, 3)), "that overlap"),
+    "overlap in a tensor": (lambda: with_piece(1, start=(0, 3)), "or overlap"),
     "a piece twice": (lambda: with_piece(1, start=(0, 0), stop=(4, 4)), "does not come after"),
     "out of order": (lambda: with_piece(2, name="d"), "does not come after"),
     "two dtypes": (lambda: with_piece(1, dtype="float16"), "hold 16 of its 32 elements"),

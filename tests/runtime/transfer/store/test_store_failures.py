@@ -4,12 +4,19 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.layout.cuts import cut_whole
+from rose.runtime.transfer.store.store import ALONE, VersionStore
 from tests.long_form import usual
 from tests.runtime.transfer.training import chunks_in, chunks_of, file_size_limit, join, same, weights
 
@@ -19,6 +26,45 @@ TOUCHES = ("open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")
 
 def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "lock" not in path.name}
+
+
+@pytest.mark.parametrize("version", [-3, True, 1.0, "1", None, 2**63])
+def test_a_version_is_a_whole_number(memory: Path, version: Any) -> None:
+    store = VersionStore(memory)
+    for publish in (
+        lambda: store.publish(version, weights(0)),
+        lambda: store.publish_part(version, ALONE, cut_whole(weights(0))),
+    ):
+        with pytest.raises(TransferError, match=f"version is {version!r}, expected a whole number"):
+            publish()
+    assert store.packages() == []
+
+
+ODD: dict[str, Any] = {
+    "on the meta device": torch.empty(2, device="meta"),
+    "of layout torch.sparse_coo": torch.eye(2).to_sparse(),
+    "a ndarray": np.zeros(2),
+    "torch.int64, expected one of bfloat16": torch.zeros(2, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_tensor_without_elements_to_send_is_refused_by_its_name(memory: Path, kind: str) -> None:
+    with pytest.raises(TransferError, match=f"tensor 'odd' is {kind}"):
+        VersionStore(memory).publish(0, {**weights(0), "odd": ODD[kind]})
+    with pytest.raises(TransferError, match="tensor 'odd' is on the meta device"):
+        to_bits("odd", torch.empty(2, device="meta"))
+    assert VersionStore(memory).latest() is None
+
+
+def test_a_sharded_tensor_is_refused_by_its_name(memory: Path) -> None:
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        sharded = distribute_tensor(torch.zeros(4), init_device_mesh("cpu", (2,)), [Shard(0)])
+        with pytest.raises(TransferError, match="tensor 'odd' is a DTensor"):
+            VersionStore(memory).publish(0, {"odd": sharded})
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_store_damaged_on_disk_is_not_built_upon(memory: Path) -> None:

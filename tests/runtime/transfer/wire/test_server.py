@@ -10,10 +10,14 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
+from rose.runtime.transfer.codec.choice import LINK
 from rose.runtime.transfer.package.manifest import Package, index_bytes
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import Route
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.relay import RelayServer
 from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.transfer.served import until
 from tests.runtime.transfer.training import Clock
 
 
@@ -43,6 +47,21 @@ def ask(url: str, method: str = "GET", body: Any = None, token: str | None = Non
 
 def chunk_of(store: VersionStore) -> str:
     return store.manifest(store.packages()[0]).chunks[0].sha256
+
+
+def test_versions_are_encoded_for_the_slowest_link_that_a_receiver_measured(tmp_path: Path) -> None:
+    store = VersionStore(tmp_path / "store")
+    store.publish(0, {"w": torch.randn(1 << 18)})
+    assert store.link == LINK
+    with StoreServer(store) as server, RelayServer(server.url, tmp_path / "cache", 1 << 30) as relay:
+        for url, bytes_per_s in ((server.url, 4e6), (relay.url, 8e6)):
+            Receiver(url, None, tmp_path / f"{bytes_per_s}", max_bytes_per_s=bytes_per_s).fetch(0, None)
+        until(lambda: not list((store.folder / "pins").iterdir()))
+        assert 0 < store.link.bytes_per_s < 7e6
+        for wrong in ("0", "-1", "nan", "1e9", "9" * 14, ""):
+            assert ask(f"{server.url}/v1/pins/{'a' * 32}?bytes_per_s={wrong}", "DELETE")[0] == 400
+        assert ask(f"{server.url}/v1/pins/{'a' * 32}?bytes_per_s=1000", "DELETE")[0] == 200
+        assert store.link.bytes_per_s == 1000
 
 
 def test_serves_what_the_store_holds_and_sees_new_versions(store: VersionStore) -> None:

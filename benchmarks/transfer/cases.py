@@ -1,0 +1,157 @@
+"""Changes of many kinds, none of which the codec was tuned to: bytes of each way, and time from array to array.
+
+A time is the CPU seconds to encode and to apply, each over the cores of this host, and the bytes over the link. The
+ways take turns, and the least of all rounds counts, so that other work on the host disturbs all of them alike.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.transfer import made_up
+from benchmarks.transfer.chain import RATES, Chain, one_thread, recorded
+from benchmarks.transfer.compare import entropy_bits
+from benchmarks.transfer.scope import CACHE, Scope
+from benchmarks.transfer.ways import COO, DENSE, SMALL, XOR, ZSTD, Way, ours_at
+from rose.accept.report import ROOT, Report
+from rose.runtime.engines import cpu, models
+from rose.runtime.transfer.codec.bits import to_bits
+from rose.runtime.transfer.codec.choice import Link
+from rose.runtime.transfer.codec.header import Bits, read_header
+from rose.terminal import echo
+
+OTHERS = (XOR, ZSTD, DENSE, COO)
+GBITS_PER_S = (0.1, 1, 10)
+CORES = len(os.sched_getaffinity(0))
+_POSSIBLE = 0.45  #: Up to this share of XOR's bytes, the entropy leaves room for a code of half of them.
+_TOKENS = 128
+_Pairs = list[tuple[Bits, Bits]]
+
+
+def measure(report: Report, _: Path, scope: Scope) -> None:
+    links = {f"{rate:g} Gbit/s": Link(rate * 1e9 / 8, CORES) for rate in GBITS_PER_S}
+    slowest = next(iter(links))
+    slower = dict.fromkeys(links, 0.0)
+    detail = {}
+    for name, pairs in cases(scope):
+        ours = {link: ours_at(way) for link, way in links.items()}
+        taken = _taken({**{way.name: way for way in (*OTHERS, SMALL)}, **ours}, pairs, scope.cases_rounds)
+        xor_bytes = taken[XOR.name]["bytes"]
+        changed = sum(int(np.count_nonzero(base != new)) for base, new in pairs)
+        bound = sum(entropy_bits(base, new) for base, new in pairs) / 8 if pairs[0][0].itemsize == 2 else None
+        possible = bound is not None and bound <= _POSSIBLE * xor_bytes
+        size = taken[slowest]["bytes"] / xor_bytes
+        report.claim(f"{name}: bytes at {slowest} against XOR + zstd-1", size, "x", 0.5 if possible else 1, "lower")
+        against_best: dict[str, float] = {}
+        for link, way in links.items():
+            best = min(_seconds(taken[other.name], way) for other in OTHERS)
+            against_best[link] = round(_seconds(taken[link], way) / best, 3)
+            slower[link] = max(slower[link], against_best[link])
+        detail[name] = {
+            "changed_share": round(changed / sum(new.size for _, new in pairs), 5),
+            "entropy_against_xor": None if bound is None else round(bound / xor_bytes, 3),
+            "time_against_best": against_best,
+            "dense_bytes": sum(new.nbytes for _, new in pairs),
+            "chosen": {
+                link: sorted({read_header(way.encode(*p))[0].encoding for p in pairs}) for link, way in ours.items()
+            },
+            "ways": taken,
+        }
+    for link, most in slower.items():
+        report.claim(f"time at {link} against the best of the others, worst case", most, "x", 1, "lower")
+    report.detail["cases"] = {"cores": CORES, "time": "CPU seconds", **detail}
+
+
+def _seconds(taken: dict[str, float], link: Link) -> float:
+    return (taken["encode_s"] + taken["apply_s"]) / link.cores + taken["bytes"] / link.bytes_per_s
+
+
+def _taken(ways: dict[str, Way], pairs: _Pairs, rounds: int) -> dict[str, dict[str, float]]:
+    taken: dict[str, dict[str, float]] = {}
+    for number in range(rounds + 1):  # The first round loads the codec, and touches memory.
+        for name, way in ways.items():
+            began_s = time.process_time()
+            sent = [way.encode(base, new) for base, new in pairs]
+            encode_s = time.process_time() - began_s
+            held = [base.copy() for base, _ in pairs]
+            began_s = time.process_time()
+            for array, data in zip(held, sent, strict=True):
+                way.apply(array, data)
+            apply_s = time.process_time() - began_s
+            assert all(np.array_equal(array, new) for array, (_, new) in zip(held, pairs, strict=True)), name
+            before = taken.get(name, {}) if number > 1 else {}
+            taken[name] = {
+                "bytes": sum(map(len, sent)),
+                "encode_s": round(min(encode_s, before.get("encode_s", encode_s)), 6),
+                "apply_s": round(min(apply_s, before.get("apply_s", apply_s)), 6),
+            }
+    return taken
+
+
+def cases(scope: Scope) -> Iterator[tuple[str, _Pairs]]:
+    """Yield the name of each case, and the arrays of a step before and after it."""
+    if scope.cases_steps:
+        for rate in (1e-5, 1e-6):
+            yield f"AdamW at {rate:g}, SmolLM2", _fine_tuned(rate, scope)
+        for name, rate in RATES.items():
+            yield f"FrozenLake at {name}", _last_step(recorded(rate))
+    rng = np.random.default_rng(0)
+    rows = scope.cases_elements >> 10
+    masters = rng.standard_normal((rows, 1024), dtype=np.float32) * np.float32(made_up.SCALE)
+    base = made_up.bf16(masters).reshape(-1)
+    for scale in (3e-7, 1e-5, 3e-4):
+        left, right = (rng.standard_normal(shape, dtype=np.float32) for shape in ((rows, 16), (16, 1024)))
+        merged = made_up.bf16(masters + np.float32(scale) * (left @ right)).reshape(-1)
+        yield f"LoRA merge, {np.mean(merged != base):.0%} changed", [(base, merged)]
+    yield "all by one ulp", [(base, base + np.uint16(1))]
+    flips = np.where(rng.random(base.size) < 0.01, 0x8000, 0).astype(np.uint16)
+    yield "1% of signs", [(base, base ^ flips)]
+    yield "all signs", [(base, base ^ np.uint16(0x8000))]
+    after = masters + rng.standard_normal(masters.shape, dtype=np.float32) * np.float32(1e-6)
+    yield "fp32, all changed", [(masters.view(np.uint32).reshape(-1), after.view(np.uint32).reshape(-1))]
+    yield "random", [(base, rng.integers(0, 1 << 16, base.size, dtype=np.uint16))]
+    other = base.copy().reshape(rows, 1024)
+    replaced = rng.choice(rows, max(rows * 300 // 20_000, 1), replace=False)
+    other[replaced] = other[rng.permutation(rows)[: replaced.size]]
+    yield "300 of 20,000 rows", [(base, other.reshape(-1))]
+
+
+def _last_step(chain: Chain) -> _Pairs:
+    """Return the tensors of the last step that changed any: groups of one reward each change nothing."""
+    pairs = [(base, new) for base, new in itertools.pairwise(chain.versions) if not np.array_equal(base, new)]
+    before, after = (list(chain.parts(np.array(row))) for row in pairs[-1])
+    return list(zip(before, after, strict=True))
+
+
+def _fine_tuned(rate: float, scope: Scope) -> _Pairs:
+    """Return tensors of SmolLM2 before and after its last AdamW step on this project's documentation."""
+    cpu.define_torchvision()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = models.smollm2(CACHE, lambda text: echo(text, err=True))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    text = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
+    ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")["input_ids"][0]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
+    chosen, size = {}, 0
+    for name, parameter in reversed(list(model.named_parameters())):
+        if size < scope.cases_elements:
+            chosen[name], size = parameter, size + parameter.numel()
+    before: dict[str, Bits] = {}
+    for step in range(scope.cases_steps):
+        before = {name: _published(name, parameter) for name, parameter in chosen.items()}
+        batch = ids[_TOKENS * step : _TOKENS * (step + 1)][None]
+        with one_thread():
+            model(input_ids=batch, labels=batch).loss.backward()
+            optimiser.step()
+        optimiser.zero_grad()
+    return [(before[name], _published(name, parameter)) for name, parameter in chosen.items()]
+
+
+def _published(name: str, parameter: torch.Tensor) -> Bits:
+    return to_bits(name, parameter.detach().to(torch.bfloat16)).reshape(-1).copy()
