@@ -175,7 +175,7 @@ def test_each_dependency_is_named_once_with_a_lower_bound() -> None:
     assert [one.name for one in requirements() if not {">=", "=="} & {part.operator for part in one.specifier}] == []
 
 
-BASE_MAX = 12
+BASE_MAX = 10
 
 
 def test_the_base_install_leaves_a_trainer_s_and_a_serving_image_as_they_are() -> None:

@@ -232,7 +232,7 @@ def test_fleet_says_why_nothing_is_lent_also_without_a_lease(tmp_path: Path, ope
     named = {"device_id": made[-1].device_id, "reason": "serving_busy", "count": 1}
     held = Hold(at_us=made[-1].at_us, duration_ns=9_000_000_000, explanation=why, **named)
     kit.write(tmp_path / "ledger", [*made, held], run_id="f", writer="f")
-    shown = table(open_page(tmp_path / "ledger", "fleet"), "reason", "why")
+    shown = table(open_page(tmp_path / "ledger", "fleet"), "leased", "why")
     assert list(shown[~shown["leased"]]["why"]) == [why]
 
 

@@ -32,9 +32,11 @@ TASKS = {"verifiers", "mcp"}  # Environments of other packages, which have their
 ENGINE = {"sglang", "zmq", "setproctitle", "cuda"}
 #: What parts may import at any time: requirements, and other packages.
 PARTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
-    **dict.fromkeys(("rose.config", "rose.tokens", "rose.runtime.service.console"), ((BASE,), set())),
-    # For a callback of its trainer, and for deltas of other trainers, which say what to install.
-    "rose.client": (TRAINER, {"transformers", "zstandard"}),
+    **dict.fromkeys(("rose.config", "rose.tokens"), ((BASE,), set())),
+    # On a host with a Ray of its own it looks at that.
+    "rose.runtime.service.console": ((BASE,), {"psutil", "ray"}),
+    # For a callback of its trainer.
+    "rose.client": (TRAINER, {"transformers"}),
     **dict.fromkeys(("rose.runtime.coserving.attach", "rose.runtime.coserving.plugin"), (TRAINER, ENGINE)),
     **{
         part: (

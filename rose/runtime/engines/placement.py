@@ -1,14 +1,18 @@
 """Cores, scheduling class and OOM rank of a running engine's threads."""
 
+from __future__ import annotations
+
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
-_SCHEDULER_TITLE = "sglang::scheduler"  # Title of SGLang's computing processes; others serve HTTP and text.
+_SCHEDULER_TITLE = b"sglang::scheduler"  # Title of SGLang's computing processes; others serve HTTP and text.
 WATCHER = "rose-watcher"  # Name of a scheduler's thread that watches for serving's credit.
 _SERVER_THREADS = (
     WATCHER,
@@ -29,8 +33,8 @@ _OOM_SCORE_FIRST = 1000
 
 def is_scheduler(process: psutil.Process) -> bool:
     try:
-        return any(part.startswith(_SCHEDULER_TITLE) for part in process.cmdline()[:1])
-    except psutil.Error:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(_SCHEDULER_TITLE)
+    except OSError:
         return False
 
 

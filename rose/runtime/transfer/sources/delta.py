@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
+import zstandard
 from safetensors import SafetensorError, safe_open
 
 from rose.runtime.transfer.codec.bits import dtype_name, from_bits, to_bits
@@ -125,10 +126,6 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 def _decompressed(blob: Bytes, bytes_max: int) -> Bytes:
     """Return what is compressed in `blob`, and of more than `bytes_max` one byte more. Nothing, if it is damaged."""
-    try:
-        import zstandard
-    except ModuleNotFoundError:
-        raise TransferError("a delta folder needs the package zstandard: install it beside your trainer") from None
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().stream_reader(blob.data).read(bytes_max + 1), np.uint8)
     except zstandard.ZstdError:

@@ -1,17 +1,11 @@
 """Folders of slime's deltas, applied to the version published last."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.numpy import save_file as save_arrays
 
 from rose.client.publishing import WeightOrigin
 from rose.runtime.transfer.codec.bits import integers
@@ -118,27 +112,3 @@ def test_another_base_is_noticed_by_its_checksum(tmp_path: Path) -> None:
     other = {name: tensor + 1 for name, tensor in before.items()}
     with pytest.raises(TransferError, match="checksum"):
         published(read(folder, None, lambda: (0, other)))
-
-
-def test_a_trainer_without_the_package_is_told_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = weights()
-    folder = save_delta(tmp_path / "d", before, stepped(before), 1)
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(TransferError, match="package zstandard: install it"):
-        published(read(folder, None, lambda: (0, before)))
-
-
-@given(
-    encoding=st.sampled_from(["xor", "overwrite"]),
-    change=st.one_of(st.binary(max_size=80), st.integers(0, 1 << 20).map(bytes)),
-    compressed=st.booleans(),
-)
-def test_a_change_that_does_not_fit_is_refused_and_takes_no_more_memory_than_the_tensor(
-    tmp_path_factory: pytest.TempPathFactory, encoding: str, change: bytes, compressed: bool
-) -> None:
-    before = {Q: weights()[Q]}
-    folder = save_delta(tmp_path_factory.mktemp("d") / "d", before, {Q: before[Q] + 1}, 1, encoding)
-    blob = zstandard.ZstdCompressor().compress(change) if compressed else change or b"x"
-    save_arrays({Q: np.frombuffer(blob, np.uint8)}, folder / FILE, metadata={Q: "0"})
-    with pytest.raises(TransferError, match="q_proj"):
-        published(read(folder, None, lambda: (0, before)))
