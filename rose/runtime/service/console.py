@@ -17,7 +17,7 @@ from rich.table import Table
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import memory, places
+from rose.runtime.service import local_ray, memory, places
 from rose.runtime.service.fabric import listens
 from rose.terminal import styled
 
@@ -94,8 +94,6 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
         names = ", ".join(folder.name for folder, _ in known)
         raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
     if not known or not known[0][1].url:
-        from rose.runtime.service import local_ray
-
         if config is not None and local_ray.find(folders[0]) is not None:
             raise DeploymentError(
                 f"fleet {config.name!r} is being started, and has no controller yet: `rose up` shows how far it is"
@@ -113,8 +111,6 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
 
 def _doing(folder: Path) -> str | None:
     """Return what a fleet without a controller does, or what it lacks; None if that is not known."""
-    from rose.runtime.service import local_ray
-
     remembered, lacking = memory.read(folder), local_ray.ended(folder)
     if remembered is not None and remembered.ending and not lacking:
         return f"fleet {folder.name!r} is being put down: `rose up` waits for its end, and starts it again"

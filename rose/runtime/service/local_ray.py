@@ -1,5 +1,7 @@
 """A Ray of one host's own, which outlives its starter. Its token, which lets programs run, is in a private file."""
 
+from __future__ import annotations
+
 import json
 import os
 import secrets
@@ -8,13 +10,15 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-
-import psutil
+from typing import TYPE_CHECKING
 
 from rose import private_files
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
 from rose.runtime.service import places
+
+if TYPE_CHECKING:
+    import psutil
 
 _START_TIMEOUT_S = 120.0
 _RECORD, _TOKEN = "ray.json", "ray.token"
@@ -98,6 +102,8 @@ def ended(folder: Path) -> list[str]:
 
 def stop(folder: Path) -> None:
     """End the Ray of `folder`, and remove its sockets and logs."""
+    import psutil
+
     processes = _processes(folder)
     for process in list(processes):
         with suppress(psutil.Error):
@@ -128,6 +134,8 @@ def _temporary(folder: Path) -> Path:
 
 def _processes(folder: Path) -> list[psutil.Process]:
     """Return this user's processes whose command line has the folder or the address: Ray's servers."""
+    import psutil
+
     named, ours = [str(_temporary(folder))], []
     with suppress(OSError, ValueError, KeyError):
         named.append(f"--address={json.loads((folder / _RECORD).read_text())['address']}")
@@ -140,6 +148,8 @@ def _processes(folder: Path) -> list[psutil.Process]:
 
 
 def _name(process: psutil.Process) -> str:
+    import psutil
+
     with suppress(psutil.Error):
         return Path(process.cmdline()[0]).name
     return ""
