@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import streamlit as st
@@ -11,6 +10,7 @@ from dashboard import data, link
 from dashboard import format as words
 from dashboard.data import Run
 from dashboard.link import Link
+from rose.ledger.ledger import Ledger
 from rose.pricing.spend.calendar import FORMS
 from rose.terminal import visible
 
@@ -58,7 +58,7 @@ def redraw() -> None:
         st.rerun()
 
 
-def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
+def show(ledger: Ledger, runs: list[Run], uses: Collection[str]) -> list[str]:
     """Draw the choices that the page `uses`; return the ignored names, for Markdown."""
     st.session_state.pop(_CHANGED, None)
     choices = _choices(ledger, runs, uses)
@@ -110,7 +110,7 @@ def _box(name: str, choice: _Choice, value: str | None) -> str | None:
     )
 
 
-def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, _Choice]:
+def _choices(ledger: Ledger, runs: list[Run], uses: Collection[str]) -> dict[str, _Choice]:
     count = data.run_count(ledger)
     listed: dict[str | None, str] = {run.run_id: f"{run.name}, {words.minute(run.started_at)}" for run in runs}
     every = "every run" if "period" in uses else "the newest"
@@ -134,7 +134,7 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
     }
 
 
-def _periods(ledger: Path) -> dict[str | None, str]:
+def _periods(ledger: Ledger) -> dict[str | None, str]:
     days = data.span(ledger)
     months = [] if days is None else [month.label for month in data.months(days)]
     return {link.NEWEST: "newest month", **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}

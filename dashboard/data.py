@@ -25,7 +25,7 @@ from dashboard.link import ALL, FULLY_LOADED, NEWEST, Link
 from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import catalog, verified, verify
-from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
@@ -132,7 +132,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    ledger: Path
+    ledger: Ledger
     period: Period
     book: PriceBook
     provenance: str
@@ -168,24 +168,32 @@ class Spent:
         return days.join(summed, "day", "left").fill_null(0).sort("day")
 
 
-def root() -> Path:
-    """Return the folder in ROSE_LEDGER, else the one that `ledger_to_show` finds. Raises LedgerError."""
+def opened() -> Ledger:
+    """Return the ledger in ROSE_LEDGER, else the one that `ledger_to_show` finds. Raises LedgerError."""
     path = os.environ.get("ROSE_LEDGER")
-    return dashboard.ledger_to_show(Path(path) if path else None)
+    return _opened(str(dashboard.ledger_to_show(Path(path) if path else None)))
 
 
-def runs(ledger: Path, run_id: str = "") -> list[Run]:
+@st.cache_resource(show_spinner=False)
+def _opened(root: str) -> Ledger:
+    """Open a ledger for all sessions. A page begins with the last verification and checks only later files."""
+    ledger = Ledger(root)
+    ledger.seen = verified.load(ledger)
+    return ledger
+
+
+def runs(ledger: Ledger, run_id: str = "") -> list[Run]:
     """Return the newest runs, newest first, and the run `run_id`, however old. Raises ReadError or LedgerError."""
     return [Run(**row) for row in rows(ledger, "dashboard/runs", run_id=run_id).drop("runs").to_dicts()]
 
 
-def run_count(ledger: Path) -> int:
+def run_count(ledger: Ledger) -> int:
     """Return the number of all runs, listed or not. Raises ReadError or LedgerError."""
     counted = rows(ledger, "dashboard/runs", run_id="")
     return int(counted["runs"][0]) if counted.height else 0
 
 
-def span(ledger: Path) -> Period | None:
+def span(ledger: Ledger) -> Period | None:
     """Return the whole UTC days with devices; None without devices. Raises ReadError or LedgerError."""
     ((from_ns, to_ns),) = rows(ledger, "dashboard/span").iter_rows()
     if from_ns is None or to_ns is None:
@@ -194,16 +202,16 @@ def span(ledger: Path) -> Period | None:
     return Period(days[0] * NS_PER_DAY, days[1] * NS_PER_DAY)
 
 
-def teams(ledger: Path, listed: list[Run]) -> list[str]:
+def teams(ledger: Ledger, listed: list[Run]) -> list[str]:
     named_teams = {value for run in listed for name in _TEAM_TAGS if (value := run.tags.get(name))}
     with suppress(UserError):
         named_teams |= {tag.tags["team"] for tag in price_book(ledger).device_tag if "team" in tag.tags}
     return [*sorted(named_teams), UNALLOCATED]
 
 
-def rows(ledger: Path, query: str, **variables: object) -> pl.DataFrame:
+def rows(ledger: Ledger, query: str, **variables: object) -> pl.DataFrame:
     """Return the rows of `sql/<query>.sql`. Raises ReadError or LedgerError."""
-    return _read(str(ledger), query, tuple(sorted(variables.items())), _current(ledger))
+    return _read(str(ledger.folder), query, tuple(sorted(variables.items())), _current(ledger))
 
 
 @st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
@@ -224,7 +232,7 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
             raise ReadError(why(error)) from error
 
 
-def named_rows(ledger: Path, query: str, columns: str = "", **variables: object) -> pl.DataFrame:
+def named_rows(ledger: Ledger, query: str, columns: str = "", **variables: object) -> pl.DataFrame:
     """Return at most `ROWS_MAX` rows of a named query, `_ns` columns in ms or s. Raises UserError."""
 
     def read() -> pl.DataFrame:
@@ -255,26 +263,26 @@ def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-def mark(ledger: Path) -> str:
+def mark(ledger: Ledger) -> str:
     """Name the newest segment of every writer: the text changes exactly when the ledger gains events."""
-    heads = sorted((ledger / "heads").glob("[!.]*.json"))
+    heads = sorted((ledger.folder / "heads").glob("[!.]*.json"))
     return "\n".join(f"{head.name} {head.read_text(encoding='utf-8')}" for head in heads)
 
 
-def _current(ledger: Path) -> str:
+def _current(ledger: Ledger) -> str:
     """Return `mark`, after dropping everything cached of an older state: a server shows one ledger."""
     with _newest_lock:
         now = mark(ledger)
-        if _newest.get(ledger, now) != now:
+        if _newest.get(ledger.folder, now) != now:
             _read.clear()
             _keep.clear()
-        _newest[ledger] = now
+        _newest[ledger.folder] = now
     return now
 
 
-def kept(make: Callable[[], T], ledger: Path, *key: object) -> T:
+def kept(make: Callable[[], T], ledger: Ledger, *key: object) -> T:
     """Return `make()`, cached until the ledger gains an event; `key` names all it depends on. Raises UserError."""
-    value, error = _keep((str(ledger), _current(ledger), *map(repr, key)), make)
+    value, error = _keep((str(ledger.folder), _current(ledger), *map(repr, key)), make)
     if error is not None:
         raise ReadError(error)
     made: T = value
@@ -296,29 +304,25 @@ def why(error: Exception) -> str:
     return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
 
-def problems(ledger: Path) -> list[str]:
+def problems(ledger: Ledger) -> list[str]:
     """Verify new and changed files, at most every CHECKED_S; return the problems. Raises LedgerError."""
-    return _problems(str(ledger), mark(ledger))
+    return _problems(ledger, mark(ledger))
 
 
-@st.cache_data(ttl=CHECKED_S, max_entries=16, show_spinner=False)
-def _problems(ledger: str, mark: str) -> list[str]:
-    return verify.verify(ledger, seen=seen(ledger)).doubts
+@st.cache_data(
+    ttl=CHECKED_S, max_entries=16, show_spinner=False, hash_funcs={Ledger: lambda ledger: str(ledger.folder)}
+)
+def _problems(ledger: Ledger, mark: str) -> list[str]:
+    return verify.verify(ledger).doubts
 
 
-@st.cache_resource(show_spinner=False)
-def seen(ledger: str) -> Seen:
-    """Return the verified state, shared by all sessions: that of the last verification, updated in place."""
-    return verified.load(ledger)
-
-
-def price_book(ledger: Path, run: Run | None = None, period: Period | None = None) -> PriceBook:
+def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
     """Return the price book by the rule of every command, never cached: prices may change. Raises UserError."""
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
 
     def own_books() -> choice.Own:
-        with catalog.connect(ledger) as connection:
+        with ledger.connect() as connection:
             return choice.own_books(connection, run_id, from_ns, to_ns)
 
     def own() -> choice.Own:
@@ -334,18 +338,18 @@ def book_key(book: PriceBook) -> tuple[str, str]:
     return book.sha256, book.chosen
 
 
-def of_run(ledger: Path, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
+def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
     """Apply `make`, a function of a module, to a run at its price book's prices. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
-        with priced(ledger, run.run_id, book, seen=seen(str(ledger))) as priced_run:
+        with priced(ledger, run.run_id, book) as priced_run:
             return make(priced_run), priced_run.stamp
 
     return kept(build, ledger, make.__module__, make.__qualname__, run.run_id, *book_key(book))
 
 
-def period(ledger: Path, chosen: Link) -> Period | None:
+def period(ledger: Ledger, chosen: Link) -> Period | None:
     """Return the period of the bar; None without devices. Raises PricingError, LedgerError."""
     days = span(ledger)
     if days is None or chosen.period == ALL:
@@ -362,7 +366,7 @@ def months(days: Period) -> list[Period]:
     return sorted({*listed, month_at(utc_us() * 1000)}, reverse=True)
 
 
-def provenances(ledger: Path, within: Period) -> list[str]:
+def provenances(ledger: Ledger, within: Period) -> list[str]:
     """Return the provenances of runs and closes: live, replay, simulated. Raises ReadError."""
     return kept(lambda: bills.provenances(ledger, within), ledger, "provenances", within)
 
@@ -370,7 +374,7 @@ def provenances(ledger: Path, within: Period) -> list[str]:
 def bill(scope: Scope) -> Bill:
     """Return the bill: closed hours as closed and corrected, open hours at the book's prices. Raises UserError."""
     make = partial(bills.bill, scope.ledger, scope.period, scope.book, provenance=scope.provenance)
-    return kept(lambda: make(seen=seen(str(scope.ledger))), scope.ledger, "bill", *scope.key)
+    return kept(make, scope.ledger, "bill", *scope.key)
 
 
 def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
@@ -453,7 +457,7 @@ def _watched(scope: Scope, ask: Callable[..., list[T]]) -> list[T]:
     return kept(answer, scope.ledger, ask.__qualname__, *scope.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
 
 
-def not_closed(ledger: Path, provenance: str) -> list[Period]:
+def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
     """Return the past months with charges that are not wholly closed, oldest first. Raises UserError."""
     days = span(ledger)
     try:
@@ -473,19 +477,19 @@ def saved(scope: Scope) -> Saved | None:
 
     def sum_up() -> Saved | None:
         try:
-            return savings.saved(scope.ledger, scope.period, provenance=scope.provenance, seen=seen(str(scope.ledger)))
+            return savings.saved(scope.ledger, scope.period, provenance=scope.provenance)
         except NothingChargedError:
             return None
 
     return kept(sum_up, scope.ledger, "saved", *scope.key)
 
 
-def closes(ledger: Path) -> dict[str, list[Posting]]:
+def closes(ledger: Ledger) -> dict[str, list[Posting]]:
     return kept(lambda: records.postings(ledger), ledger, "closes")
 
 
-def frozen(ledger: Path) -> tuple[tuple[str, int, int], ...]:
+def frozen(ledger: Ledger) -> tuple[tuple[str, int, int], ...]:
     """Return the state of the closes' files as a cache key: a touched file is read and checked again."""
-    home = ledger / store.FOLDER
+    home = ledger.folder / store.FOLDER
     files = sorted(path for path in home.rglob("*") if path.is_file()) if home.exists() else []
     return tuple((str(path.relative_to(home)), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in files)

@@ -17,6 +17,7 @@ from dashboard.data import Run, Scope
 from rose.errors import UserError
 from rose.ledger import verified
 from rose.ledger.access import logged
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import EXAMPLE_PRICES, Stamp
@@ -47,11 +48,11 @@ class Trust:
 
 
 def page(
-    title: str, asks: str, show: Callable[[Path, Run], None], *, live_s: float = LIVE_S, of_fleet: bool = True
+    title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, of_fleet: bool = True
 ) -> None:
     """Draw a page on one run, by default the newest fleet run; with `of_fleet` false the newest run of any kind."""
 
-    def show_run(ledger: Path, runs: list[Run]) -> None:
+    def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
         first = next((run for run in runs if run.is_of_fleet or not of_fleet), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
@@ -74,24 +75,24 @@ def page(
     _draw(title, asks, show_run, uses=("run",))
 
 
-def ledger_page(title: str, asks: str, show: Callable[[Path, list[Run]], None], *, uses: Collection[str]) -> None:
+def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
     """Draw a page on all runs; `uses` names the choices of the bar that it depends on."""
 
-    def show_runs(ledger: Path, runs: list[Run]) -> None:
+    def show_runs(ledger: Ledger, runs: list[Run]) -> None:
         every = QUIET_S if any(run.going_on for run in runs) else None
         _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), every)
 
     _draw(title, asks, show_runs, uses=uses)
 
 
-def _draw(title: str, asks: str, show: Callable[[Path, list[Run]], None], *, uses: Collection[str]) -> None:
+def _draw(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
     """Draw the heading and the bar, then `show`, and the trust chip last because it verifies."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
     st.markdown(asks)
     with errors_shown():
-        ledger = data.root()
+        ledger = data.opened()
         with errors_shown():
             runs = data.runs(ledger, bar.requested_run())
             if runs and (ignored := bar.show(ledger, runs, uses)):
@@ -112,7 +113,7 @@ def errors_shown() -> Iterator[None]:
         st.error(escape.prose(data.why(error)))
 
 
-def look(ledger: Path) -> Trust:
+def look(ledger: Ledger) -> Trust:
     problems: tuple[str, ...] | None = None
     why = ""
     try:
@@ -124,11 +125,11 @@ def look(ledger: Path) -> Trust:
     return Trust(until=until, problems=problems, why=why)
 
 
-def _chip(trust: Trust, ledger: Path) -> None:
+def _chip(trust: Trust, ledger: Ledger) -> None:
     colour: Literal["green", "orange", "red"] = (
         "red" if trust.problems else "orange" if trust.problems is None else "green"
     )
-    st.badge(trust.text, color=colour, help=escape.markdown(f"Ledger {ledger.name}: {verified.text(ledger)}."))
+    st.badge(trust.text, color=colour, help=escape.markdown(f"Ledger {ledger.folder.name}: {verified.text(ledger)}."))
     if trust.problems:
         listed = "\n".join(f"- {escape.markdown(problem)}" for problem in trust.problems[:_PROBLEMS_SHOWN])
         more = len(trust.problems) - _PROBLEMS_SHOWN
@@ -150,7 +151,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
     fragment()
 
 
-def _wait_for_a_run(ledger: Path) -> None:
+def _wait_for_a_run(ledger: Ledger) -> None:
     if data.runs(ledger):
         st.rerun()
     st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
@@ -186,7 +187,7 @@ def stamp(stamped: Stamp) -> None:
     st.caption(words.plain(words.stamp(stamped)))
 
 
-def scope(ledger: Path) -> Scope | None:
+def scope(ledger: Ledger) -> Scope | None:
     """Return the choices of the bar with a price book; None, and a message, if nothing is charged. Raises UserError."""
     if (found := charged(ledger)) is None:
         return None
@@ -194,7 +195,7 @@ def scope(ledger: Path) -> Scope | None:
     return Scope(ledger=ledger, period=period, book=data.price_book(ledger, period=period), provenance=provenance)
 
 
-def charged(ledger: Path) -> tuple[Period, str] | None:
+def charged(ledger: Ledger) -> tuple[Period, str] | None:
     """Return the period and provenance of the bar; None, and a message, if nothing is charged. Raises UserError."""
     chosen = bar.chosen()
     period = data.period(ledger, chosen)
@@ -276,7 +277,7 @@ def pricing_table(made: Table, source: str) -> None:
         static(pl.DataFrame(shown), below)
 
 
-def query(ledger: Path, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
+def query(ledger: Ledger, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
     """Show the rows of a named query and how to read them, or `nothing`; return whether there are rows."""
     rows = pl.DataFrame()
     with errors_shown():
@@ -344,7 +345,7 @@ def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None
 
 def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
     """Offer a file that is made, and recorded in the ledger's access log, when somebody takes it."""
-    ledger, who = data.root(), login.person()
+    ledger, who = data.opened(), login.person()
 
     def content() -> bytes | str:
         with logged(ledger, "export", f"dashboard: {name}", who=who):

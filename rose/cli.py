@@ -176,10 +176,11 @@ def _has_prices(fleet: FleetConfig) -> bool:
     """Return whether the fleet has a price book, else warn. Raises PriceBookError if it lacks a price of today."""
     from rose.clock import utc_us
     from rose.ledger import layout
+    from rose.ledger.ledger import Ledger
     from rose.pricing.price_books import choice
 
-    root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
-    if (book := choice.choose_for_new_run(root, fleet.price_book)) is None:
+    ledger = Ledger(fleet.ledger) if (fleet.ledger / layout.MARKER).exists() else None
+    if (book := choice.choose_for_new_run(ledger, fleet.price_book)) is None:
         echo(f"Nothing will be priced: no price book. {choice.BEFOREHAND}", err=True, colour=typer.colors.YELLOW)
         return False
     for device in fleet.device:
@@ -189,9 +190,10 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
     """Return a run's harvest share by period, without start-up and shutdown; None without a serving device."""
+    from rose.ledger.ledger import Ledger
     from rose.ledger.reading import named
 
-    result = named.run(ledger, named.load("harvest_share_of_run"), {"run_id": run_id})
+    result = named.run(Ledger(ledger), named.load("harvest_share_of_run"), {"run_id": run_id})
     if not result.rows:
         return None
     period, share = result.columns.index("period"), result.columns.index("harvested_share")

@@ -83,7 +83,7 @@ class Clock(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ledger(Event):
+class LedgerAction(Event):
     """The ledger about itself: compactions, dropped events, jobs and their results."""
 
     kind: ClassVar[str] = "ledger"
@@ -496,7 +496,7 @@ KINDS: dict[str, type[Event]] = {
         Power,
         ScaleDown,
         Clock,
-        Ledger,
+        LedgerAction,
         Access,
     )
 }

@@ -17,6 +17,7 @@ from dashboard.login import Login
 from rose import cli, config
 from rose.config.example import demo
 from rose.events import Device, DeviceSlice, Lease, Run
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
@@ -108,9 +109,9 @@ def workplace(tmp_path_factory) -> Path:
         record(folder / "ledger", run_id, at_us)
     june_2_us = 1_780_390_800_000_000
     book = pricebook.load(folder / "prices.toml")
-    store.adopt(folder / "ledger", book, by="ann")
-    closing.close(folder / "ledger", period.of_month("2026-05"), book, now_us=june_2_us)
-    budget.set_budget(folder / "ledger", "research", "12000", period.of_month("2026-05"))
+    store.adopt(Ledger(folder / "ledger"), book, by="ann")
+    closing.close(Ledger(folder / "ledger"), period.of_month("2026-05"), book, now_us=june_2_us)
+    budget.set_budget(Ledger(folder / "ledger"), "research", "12000", period.of_month("2026-05"))
     return folder
 
 

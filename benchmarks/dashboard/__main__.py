@@ -13,6 +13,7 @@ from benchmarks.traffic import Fleet, close_epochs
 from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
+from rose.ledger.ledger import Ledger
 from tests.dashboard import browser
 from tests.dashboard.browser import Screen
 
@@ -44,8 +45,8 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
     with phase(f"making a ledger of {name}"):
         events = fleet.fill(ledger)
         close_epochs(ledger)
-        compact(ledger, grace_s=0)
-        roll_up(ledger)
+        compact(Ledger(ledger), grace_s=0)
+        roll_up(Ledger(ledger))
     with browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, _), browser.chromium(Screen()) as driver:
         with phase(f"{name}: the first reader of a ledger that nobody has priced"):
             nobody = _open(driver, f"{url}/")

@@ -26,6 +26,7 @@ from rose.clock import utc_us
 from rose.events import BUCKETS
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.charges import price
 from rose.pricing.price_books import pricebook
@@ -229,7 +230,7 @@ def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Boo
                 name: [[str(value) for value in row] for row in values(query)]
                 for name, query in (_WRONG_NOW | _WRONG_THEN).items()
             },
-            problems=[str(problem) for problem in verify(ledger, seen=seen).problems],
+            problems=[str(problem) for problem in verify(Ledger(ledger)).problems],
             tables={name: _rows(connection, query) for name, query in _TABLES.items()},
             bill=_bill(ledger, lambda query: _rows(connection, query)) if priced else {},
         )
@@ -244,7 +245,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, A
 def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
     """Return the charges of runs and teams, and the unrounded cost of devices and syncs by the price book."""
     book = pricebook.load(PRICE_BOOK)
-    frame = price(ledger, book).frame
+    frame = price(Ledger(ledger), book).frame
     now_ns = utc_us() * 1_000
     exact = Fraction(0)
     for tenure in rows(_TENURES):

@@ -12,6 +12,7 @@ from benchmarks import traffic
 from benchmarks.ledger import hostile_made
 from rose.accept.report import Report
 from rose.ledger.hosts.service import LedgerService, Limits
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -45,7 +46,7 @@ def measure(report: Report, folder: Path) -> None:
     statements = [text.replace("{root}", str(root)).replace("{outside}", str(root.parent)) for text in texts]
     before = _files(folder)
     local = _try(
-        lambda text: query(root, text, timeout_s=timeout_s, memory_limit_gb=MEMORY_GB),
+        lambda text: query(Ledger(root), text, timeout_s=timeout_s, memory_limit_gb=MEMORY_GB),
         statements[::_QUICK_STRIDE] if report.quick else statements,
     )
     changed = before ^ _files(folder)
@@ -60,9 +61,9 @@ def measure(report: Report, folder: Path) -> None:
         )
     # The controller's access log grows, and the catalog with it; verification compares what the catalog defines.
     changed |= {(name, content) for name, content in before ^ _files(folder) if not name.startswith(_LOGGED)}
-    unlogged = far.tried - int(query(root, "SELECT count(*) FROM access WHERE action = 'query'").rows[0][0])
-    assert query(root, "SELECT count(*) FROM turn").rows == [(1000,)], "the ledger still answers"
-    assert not (problems := verify(root).problems), problems
+    unlogged = far.tried - int(query(Ledger(root), "SELECT count(*) FROM access WHERE action = 'query'").rows[0][0])
+    assert query(Ledger(root), "SELECT count(*) FROM turn").rows == [(1000,)], "the ledger still answers"
+    assert not (problems := verify(Ledger(root)).problems), problems
 
     tried, passed = local.tried + far.tried, [*local.passed, *far.passed]
     report.claim(f"hostile statements let through, of {tried}", len(passed), "statements", 0, "lower")

@@ -21,6 +21,7 @@ from rose.accept.report import Report
 from rose.events import Lease
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.terminal import echo
@@ -76,7 +77,7 @@ def measure(report: Report, folder: Path) -> None:
     report.claim(f"acknowledged events lost in {trials} kill -9", len(acknowledged - set(names)), "events", 0, "lower")
     report.claim("  events that came twice", names.total() - len(names), "events", 0, "lower")
     report.claim("  gaps in seq", len(seqs) and seqs[-1][0] + 1 - len(seqs), "events", 0, "lower")
-    report.claim("  problems that verify finds", len(verify(root).problems), "problems", 0, "lower")
+    report.claim("  problems that verify finds", len(verify(Ledger(root)).problems), "problems", 0, "lower")
     report.detail["kills"] = {"trials": trials, "acknowledged": len(acknowledged), "events": len(seqs)}
 
 
@@ -172,7 +173,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], d
             "SELECT count(*), count(DISTINCT seq), max(seq) + 1 FROM stored_event WHERE writer = 'w'"
         )
         count, distinct, end = seqs.fetchone() or (0, 0, 0)
-    problems = verify(root).problems
+    problems = verify(Ledger(root)).problems
     for problem in problems:
         echo(f"trial {life}: {problem}", err=True)
     counts = {"acknowledged": len(names), "events": count, "refusals": refused, "compactions": merging}

@@ -14,6 +14,7 @@ from rose.accept.report import Report
 from rose.ledger import catalog, layout
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.growth.compaction import compact
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report as Verification
 from rose.ledger.verify import verify, verify_changed
 
@@ -32,8 +33,8 @@ def measure(report: Report, folder: Path) -> None:
     root = folder / "ledger"
     events = fleet.fill(root)
     traffic.close_epochs(root)
-    compact(root, grace_s=0)
-    compact(root, grace_s=0)
+    compact(Ledger(root), grace_s=0)
+    compact(Ledger(root), grace_s=0)
     layout.sync_folder(root / "compacted")
     kept = sum(path.stat().st_size for path in (root / "compacted").rglob("*.parquet"))
     report.claim("bytes an event after compaction", kept / events, "B", 45, "lower")
@@ -71,15 +72,15 @@ def measure_receipt(report: Report, folder: Path) -> None:
             taken_s.append(timed(partial(output, *_RECEIPT, "--ledger", root, "--out", out))[1])
     report.claim("rose ledger receipt", statistics.median(taken_s), "s", 1, "lower")
     report.detail["receipt"] = {
-        "events": receipts.take(root).events,
+        "events": receipts.take(Ledger(root)).events,
         "segments_between": SEGMENTS_BETWEEN,
         "rounds_s": [round(seconds, 3) for seconds in taken_s],
     }
 
 
-def _sound(check: Callable[[Path], Verification], root: Path) -> float:
+def _sound(check: Callable[[Ledger], Verification], root: Path) -> float:
     """Return the seconds of a verification that must find no problem."""
-    found, seconds = timed(lambda: check(root))
+    found, seconds = timed(lambda: check(Ledger(root)))
     assert found.ok, found.problems
     return seconds
 

@@ -15,6 +15,7 @@ from benchmarks.shared import arguments, measured, output
 from benchmarks.traffic import Fleet
 from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 
 CORES = 2
@@ -41,10 +42,10 @@ def measure(report: Report, folder: Path) -> None:
         report.detail["ledger"] = {"events": events, "devices": fleet.devices, "seconds": fleet.seconds}
     with phase("merging its segments"):
         traffic.close_epochs(root)
-        compact(root, grace_s=0)
-        compact(root, grace_s=0)
+        compact(Ledger(root), grace_s=0)
+        compact(Ledger(root), grace_s=0)
     with phase("verifying it"):
-        assert verify(root).ok
+        assert verify(Ledger(root)).ok
     _from_nothing(report, root, folder, events)
     rounds = 2 if report.quick else ROUNDS
     with phase(f"pricing after {more:,} more events, {rounds} times"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared import timed
+from rose.ledger.ledger import Ledger
 from rose.pricing.price_books import pricebook
 
 
@@ -33,7 +34,7 @@ def charges(root: Path, out: str) -> dict[str, Any]:
     from rose.pricing.closing import store
 
     book = pricebook.load("example")
-    priced, seconds = timed(lambda: of_rose.price(root, book))
+    priced, seconds = timed(lambda: of_rose.price(Ledger(root), book))
     analyst.of_charges(priced.frame).write_parquet(out)
     return {
         "seconds": seconds,
@@ -56,17 +57,16 @@ def naive(root: Path, out: str) -> dict[str, Any]:
 def increments(root: Path, devices: str, seconds: str, events: str, rounds: str) -> dict[str, Any]:
     """Price a ledger repeatedly in one process while it grows; return the seconds of each time."""
     from benchmarks.traffic import Fleet
-    from rose.ledger.examine import Seen
     from rose.pricing import charges as of_rose
 
-    fleet, book, seen = Fleet(int(devices), int(seconds)), pricebook.load("example"), Seen()
+    fleet, book, ledger = Fleet(int(devices), int(seconds)), pricebook.load("example"), Ledger(root)
     (root / "pricing.duckdb").touch()  # Pricing keeps its results for a small ledger only if the file exists.
-    _, first = timed(lambda: of_rose.price(root, book, seen=seen))
+    _, first = timed(lambda: of_rose.price(ledger, book))
     each, appended = [], []
     for number in range(int(rounds)):
         appended.append(fleet.more(root, int(events), number))
-        each.append(timed(lambda: of_rose.price(root, book, seen=seen))[1])
-    _, unchanged = timed(lambda: of_rose.price(root, book, seen=seen))
+        each.append(timed(lambda: of_rose.price(ledger, book))[1])
+    _, unchanged = timed(lambda: of_rose.price(ledger, book))
     return {"first_s": first, "after_more_s": each, "events_appended": appended, "unchanged_s": unchanged}
 
 

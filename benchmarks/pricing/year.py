@@ -11,6 +11,7 @@ import polars as pl
 from benchmarks.shared import output, timed
 from rose import events
 from rose.accept.report import Report, phase
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges
 from rose.pricing.charges.pricing import COLUMNS
@@ -80,8 +81,8 @@ def make(root: Path, devices: int) -> int:
             posted_us=period.to_ns // 1000,
             by="benchmark",
         )
-        with store.lock(root):
-            store.post(root, posting, contents)
+        with store.lock(Ledger(root)):
+            store.post(Ledger(root), posting, contents)
         rows += priced.frame.height
     return rows
 

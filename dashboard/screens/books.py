@@ -12,6 +12,7 @@ from dashboard import bar, data, escape, frame, link
 from dashboard import format as words
 from dashboard.data import Run, Scope
 from rose.clock import utc
+from rose.ledger.ledger import Ledger
 from rose.pricing import alerts
 from rose.pricing.closing import tables as closing_tables
 from rose.pricing.closing.bill import Bill, of_close
@@ -28,7 +29,7 @@ _EXCEL = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _PARQUET = "application/vnd.apache.parquet"
 
 
-def show(ledger: Path, runs: list[Run]) -> None:
+def show(ledger: Ledger, runs: list[Run]) -> None:
     with frame.errors_shown():
         _closes(ledger)
     with frame.errors_shown():
@@ -41,7 +42,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     _alerts(ledger)
 
 
-def _closes(ledger: Path) -> None:
+def _closes(ledger: Ledger) -> None:
     st.header("What is closed?")
     posted = data.closes(ledger)
     if not posted:
@@ -144,7 +145,7 @@ def _month(scope: Scope) -> None:
         st.info(f"No budget is set for {label}: `rose books budget TEAM USD --month {label}` sets one.")
 
 
-def _alerts(ledger: Path) -> None:
+def _alerts(ledger: Ledger) -> None:
     st.header("Which alerts are active?")
     entries = alerts.entries(ledger)
     if not entries:

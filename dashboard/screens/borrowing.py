@@ -1,11 +1,10 @@
 """Savings of borrowing, and what they depend on."""
 
-from pathlib import Path
-
 import streamlit as st
 
 from dashboard import data, escape, frame
 from dashboard.data import Run
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.report import CASH
 from rose.pricing.stats.verdict import exceeds
@@ -14,7 +13,7 @@ from rose.pricing.table import Section
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
 
 
-def show(ledger: Path, run: Run) -> None:
+def show(ledger: Ledger, run: Run) -> None:
     with st.spinner("Comparing with other ways to the same tokens …"):
         sections, stamp = data.of_run(ledger, run, report.sections)
     frame.stamp(stamp)

@@ -1,7 +1,6 @@
 """Charges by payer and purpose, down to a lease and the events behind its charges."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,6 +9,7 @@ import streamlit as st
 from dashboard import bar, charts, data, escape, frame, link
 from dashboard import format as words
 from dashboard.data import Run, Scope
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, nanoseconds
@@ -23,7 +23,7 @@ _OPENS = {"team": ("team", "run"), "run": ("run", "lease"), "lease": ("lease", N
 _AMOUNT = "amount_nano"
 
 
-def show(ledger: Path, runs: list[Run]) -> None:
+def show(ledger: Ledger, runs: list[Run]) -> None:
     chosen = bar.chosen()
     run = next((run for run in runs if run.run_id == chosen.run), None)
     scope = frame.scope(ledger) if run is None or chosen.period != link.NEWEST else _of_run(ledger, run)
@@ -52,7 +52,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     _take(spent, billed)
 
 
-def _of_run(ledger: Path, run: Run) -> Scope | None:
+def _of_run(ledger: Ledger, run: Run) -> Scope | None:
     book = data.price_book(ledger, run)
     if len(run.provenances) > 1:
         return None
@@ -137,7 +137,7 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
         st.caption(f"The {_BARS_MAX} most expensive of {len(names):,} are drawn; the table lists all.")
 
 
-def _lease(ledger: Path, spent: pl.DataFrame, billed: Bill, lease_id: str) -> None:
+def _lease(ledger: Ledger, spent: pl.DataFrame, billed: Bill, lease_id: str) -> None:
     st.header("Lease " + escape.markdown(lease_id))
     own = spent.filter(lease_id=lease_id).sort(_AMOUNT, descending=True)
     if own.is_empty():

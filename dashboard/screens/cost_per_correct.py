@@ -1,13 +1,13 @@
 """Learning of the policy, cost of a correct answer, and ways to lower it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import polars as pl
 import streamlit as st
 
 from dashboard import charts, data, escape, frame
 from dashboard.data import Run
+from rose.ledger.ledger import Ledger
 from rose.pricing.answers import learned, report
 from rose.pricing.answers.learned import Learned, Stretch
 
@@ -20,7 +20,7 @@ _MEANING = {
 }
 
 
-def show(ledger: Path, run: Run) -> None:
+def show(ledger: Ledger, run: Run) -> None:
     rows = data.rows(ledger, "answers/accepted", run_id=run.run_id, part="step", blocks=_STRETCHES_MAX)
     course = learned.stretches(rows.to_dicts())
     if not course:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import timedelta
 from fractions import Fraction
-from pathlib import Path
 
 import polars as pl
 import streamlit as st
@@ -11,6 +10,7 @@ import streamlit as st
 from dashboard import bar, charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing.period import naive
 
 #: Serving is judged by its requests in this time before the last event.
@@ -35,7 +35,7 @@ _PHASES = (
 )
 
 
-def show(ledger: Path, run: Run) -> None:
+def show(ledger: Ledger, run: Run) -> None:
     fleet = run.fleet_run_id
     last_ns = run.whole.to_ns
     devices = data.rows(ledger, "dashboard/devices", run_id=fleet, from_ns=last_ns - _ns(_SILENT))
@@ -57,7 +57,7 @@ def _ns(time: timedelta) -> int:
     return time // timedelta(microseconds=1) * 1000
 
 
-def _verdict(ledger: Path, run: Run) -> None:
+def _verdict(ledger: Ledger, run: Run) -> None:
     """Say whether serving kept its promises before the last event: of the past, where the run is over or silent."""
     newest = {"from_ns": run.whole.to_ns - _ns(_JUDGED), "to_ns": run.whole.to_ns, "blocks": 1}
     seen = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
@@ -95,7 +95,7 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
     st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
 
 
-def _timeline(ledger: Path, run: Run, window: Window) -> pl.DataFrame:
+def _timeline(ledger: Ledger, run: Run, window: Window) -> pl.DataFrame:
     within = {"run_id": run.fleet_run_id, "from_ns": window.from_ns, "to_ns": window.to_ns}
     leases = data.rows(ledger, "dashboard/leases", **within)
     states = data.rows(ledger, "dashboard/device_states", blocks=_BINS, **within)
@@ -139,7 +139,7 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
         st.page_link("screens/cost.py", label="The lease's charges and events")
 
 
-def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
+def _holds(ledger: Ledger, fleet: str, run: Run, times: dict[str, str]) -> None:
     st.header("Why was more not lent?")
     with frame.errors_shown():
         rows = data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times)
@@ -152,7 +152,7 @@ def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
         frame.table(said.select(name for name in said.columns if name.split(" (")[0] in shown), source, name="holds")
 
 
-def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:
+def _devices(ledger: Ledger, run: Run, devices: pl.DataFrame) -> None:
     st.header("Device by device")
     shown = devices.with_columns(state=pl.col("state").fill_null("silent")).rename({"state": "last_state"})
     frame.table(shown, f"`device` and `device_slice`, {run.provenances[0]}; times in UTC.", name="devices")
@@ -161,7 +161,7 @@ def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:
         frame.query(ledger, "device_time_by_bucket_and_day", nothing, _TIME, run_id=run.fleet_run_id)
 
 
-def _weights(ledger: Path, fleet: str, times: dict[str, str]) -> None:
+def _weights(ledger: Ledger, fleet: str, times: dict[str, str]) -> None:
     st.header("Do the engines live, and do weights arrive?")
     frame.query(ledger, "engine_lives", "No engine was recorded.", _ENGINES, run_id=fleet)
     st.subheader("Weight syncs that failed")

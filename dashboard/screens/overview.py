@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Literal
 
 import polars as pl
@@ -14,6 +13,7 @@ from dashboard import bar, charts, data, escape, frame, link
 from dashboard import format as words
 from dashboard.data import Run, Scope, Spent
 from rose.errors import UserError
+from rose.ledger.ledger import Ledger
 from rose.pricing import alerts
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
@@ -68,7 +68,7 @@ class _Shown:
         return self.money(sum(int(getattr(row, name).value or 0) for row in self.budgets))
 
 
-def show(ledger: Path, runs: list[Run]) -> None:
+def show(ledger: Ledger, runs: list[Run]) -> None:
     charged = frame.charged(ledger)
     if charged is None:
         return
@@ -202,7 +202,7 @@ def _kept(seen: Promise) -> Fraction:
     return 1 - Fraction(seen.late, seen.requests)
 
 
-def _trust_card(place: Place, ledger: Path) -> None:
+def _trust_card(place: Place, ledger: Ledger) -> None:
     trust = frame.look(ledger)
     count = None if trust.problems is None else len(trust.problems)
     value = None if count is None else f"{count:,} problem{'' if count == 1 else 's'}"

@@ -1,13 +1,13 @@
 """All runs, and the cost report of the chosen run."""
 
 import json
-from pathlib import Path
 
 import streamlit as st
 
 from dashboard import bar, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run
+from rose.ledger.ledger import Ledger
 from rose.pricing.document import to_csv
 from rose.pricing.run import report
 from rose.pricing.run.report import Report
@@ -18,7 +18,7 @@ _COLUMNS = (
 )
 
 
-def show(ledger: Path, runs: list[Run]) -> None:
+def show(ledger: Ledger, runs: list[Run]) -> None:
     listed = _list(ledger)
     run = next((run for run in runs if run.run_id == bar.chosen().run), None)
     if run is None:
@@ -34,7 +34,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
         book = data.price_book(ledger, run)
 
         def build() -> Report:
-            return report.build(ledger, run.run_id, book, seen=data.seen(str(ledger)))
+            return report.build(ledger, run.run_id, book)
 
         made = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
     frame.stamp(made.stamp)
@@ -42,7 +42,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     frame.elements(made.elements(), "`rose report`")
 
 
-def _list(ledger: Path) -> bool:
+def _list(ledger: Ledger) -> bool:
     table = data.named_rows(ledger, "run_overview", _COLUMNS)
     if table.is_empty():
         st.info("No run has begun yet.")

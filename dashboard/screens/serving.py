@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 from fractions import Fraction
-from pathlib import Path
 
 import polars as pl
 import streamlit as st
@@ -10,6 +9,7 @@ import streamlit as st
 from dashboard import charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import risk
 from rose.pricing.closing.period import naive
 
@@ -20,7 +20,7 @@ _REACTIONS = "device_id action reason preemptions latency_p50_ns latency_p99_ns 
 _TAKEN = "event_time device_id action lease_id reason times duration_ns tokens_lost"
 
 
-def show(ledger: Path, run: Run) -> None:
+def show(ledger: Ledger, run: Run) -> None:
     fleet = run.fleet_run_id
     with frame.errors_shown():
         _harm(ledger, fleet, run.provenances[0])
@@ -47,7 +47,7 @@ def show(ledger: Path, run: Run) -> None:
             frame.query(ledger, "who_preempted_whom", only, _TAKEN, run_id=fleet, without="yield", **times)
 
 
-def _harm(ledger: Path, fleet: str, provenance: str) -> None:
+def _harm(ledger: Ledger, fleet: str, provenance: str) -> None:
     """Show the harm of lending, measured by leases withheld at random; it needs no prices."""
     st.header("What does lending do to serving?")
     measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)

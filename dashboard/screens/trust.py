@@ -1,18 +1,17 @@
 """Trust in the ledger: the outcome of verification, its jobs and its writers."""
 
-from pathlib import Path
-
 import polars as pl
 import streamlit as st
 
 from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.ledger import verified
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.pricing.closing.period import naive
 
 
-def show(ledger: Path, runs: list[Run]) -> None:
+def show(ledger: Ledger, runs: list[Run]) -> None:
     _verified(ledger)
     with frame.errors_shown():
         _jobs(ledger)
@@ -25,7 +24,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     frame.query(ledger, "ledger_growth", "Nothing was written yet.")
 
 
-def _verified(ledger: Path) -> None:
+def _verified(ledger: Ledger) -> None:
     st.header("Does it verify?")
     trust, last = frame.look(ledger), verified.state(ledger)
     if trust.problems is None:
@@ -34,7 +33,7 @@ def _verified(ledger: Path) -> None:
         frame.table(pl.DataFrame({"problem": trust.problems}), "`rose ledger verify`", name="problems")
     else:
         st.success(f"Every file, hash chain, signature and view that is new or changed was checked: {trust.text}.")
-    st.markdown(escape.markdown(f"Ledger {ledger}: {verified.text(ledger)}."))
+    st.markdown(escape.markdown(f"Ledger {ledger.folder}: {verified.text(ledger)}."))
     if last is not None:
         st.caption(
             escape.markdown(
@@ -44,7 +43,7 @@ def _verified(ledger: Path) -> None:
         )
 
 
-def _jobs(ledger: Path) -> None:
+def _jobs(ledger: Ledger) -> None:
     st.header("Do its jobs run?")
     last = data.kept(lambda: jobs.history(ledger), ledger, "jobs")
     if not last:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from rose.events import Access
@@ -38,13 +38,13 @@ class Reading:
 
 @contextmanager
 def logged(
-    root: Path | str,
+    ledger: Ledger,
     action: Literal["query", "export", "verify", "report", "receipt"],
     asked: str,
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """Record the block's read of the ledger at `root` by `who` (None: this user), if VARIABLE asks for it."""
+    """Record the block's read of the ledger by `who` (None: this user), if VARIABLE asks for it."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:
@@ -55,7 +55,7 @@ def logged(
     finally:
         if os.environ.get(VARIABLE) in (("queries",) if action == "query" else ("exports", "queries")):
             took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-            _write(root, {"action": action, "outcome": outcome, **took, **statement(asked)}, who)
+            _write(ledger, {"action": action, "outcome": outcome, **took, **statement(asked)}, who)
 
 
 def statement(text: str | None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def statement(text: str | None) -> dict[str, Any]:
     return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
+def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
     # These load Arrow, which a query does while its worker starts.
     from rose.events import Access
     from rose.ledger import verified
@@ -75,12 +75,11 @@ def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
     from rose.terminal import echo
 
     with suppress(LedgerError):
-        root = layout.check(root)
         try:
             # Another command may hold the writer. No writer's name begins with a dot.
             with (
-                layout.locked(root / "locks" / ".access.lock"),
-                LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
+                layout.locked(ledger.folder / "locks" / ".access.lock"),
+                LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer,
             ):
                 writer.record(Access(who=who or verified.user_at_host(), **fields))
         except (LedgerError, OSError) as error:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from rose.events import Event, Ledger
+from rose.events import Event, LedgerAction
 from rose.ledger import rows
 from rose.ledger.rows import Row
 
@@ -48,7 +48,7 @@ class Overflow:
                 for kind, count in counts.items()
             }
             detail = json.dumps({"count": sum(counts.values()), "kinds": kinds})
-            yield Ledger.kind, rows.encode(Ledger(action="dropped", run_id=run_id, detail_json=detail))
+            yield LedgerAction.kind, rows.encode(LedgerAction(action="dropped", run_id=run_id, detail_json=detail))
         self.__init__()  # type: ignore[misc]
 
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from rose.clock import iso, utc_us
 from rose.ledger import layout
 from rose.ledger.examine import Manifest, Seen, Segment
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 FOLDER = "verified"
 _FORMAT, _FILES_FORMAT = 1, 6
@@ -66,48 +67,46 @@ class State(BaseModel):
         return {"until": iso(self.until_us), "sound": self.sound, "problems": self.problems, "every_byte_until": full}
 
 
-def state(root: Path | str) -> State | None:
-    """Return the outcome of the last verification of the ledger at `root`; None if none can be read."""
+def state(ledger: Ledger) -> State | None:
+    """Return the outcome of the last verification of the ledger; None if none can be read."""
     try:
-        content = json.loads((Path(root) / FOLDER / "state.json").read_bytes())
+        content = json.loads((Path(ledger.folder) / FOLDER / "state.json").read_bytes())
         return State.model_validate(content) if content.pop("format") == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def text(root: Path | str) -> str:
-    return "never verified; run `rose ledger verify`" if (last := state(root)) is None else last.text
+def text(ledger: Ledger) -> str:
+    return "never verified; run `rose ledger verify`" if (last := state(ledger)) is None else last.text
 
 
-def leave(root: Path, result: State) -> None:
-    _write(root, "state.json", {"format": _FORMAT, **result.model_dump()})
+def leave(ledger: Ledger, result: State) -> None:
+    _write(ledger, "state.json", {"format": _FORMAT, **result.model_dump()})
 
 
-def save(root: Path | str, seen: Seen) -> None:
+def save(ledger: Ledger) -> None:
     """Keep the findings of a verification for the next one, unless the folder is read-only."""
-    root = layout.check(root)
-    with seen.lock:
+    with ledger.seen.lock:
         known = [
-            [kind, str(Path(path).relative_to(root)), list(stamp), _plain(facts)]
-            for (kind, path), (stamp, facts) in seen.entries.items()
+            [kind, str(Path(path).relative_to(ledger.folder)), list(stamp), _plain(facts)]
+            for (kind, path), (stamp, facts) in ledger.seen.entries.items()
         ]
-        full_until_us = seen.full_until_us
+        full_until_us = ledger.seen.full_until_us
     content = {"format": _FILES_FORMAT, "saved_us": utc_us(), "full_until_us": full_until_us, "known": known}
-    _write(root, "files.json", content)
+    _write(ledger, "files.json", content)
 
 
-def load(root: Path | str) -> Seen:
-    """Return the last verification's findings, empty if unreadable. Raises LedgerError if `root` is no ledger."""
-    root = layout.check(root)
+def load(ledger: Ledger) -> Seen:
+    """Return the last verification's findings, empty if unreadable."""
     seen = Seen()
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
-        content = json.loads((root / FOLDER / "files.json").read_bytes())
+        content = json.loads((ledger.folder / FOLDER / "files.json").read_bytes())
         if content["format"] == _FILES_FORMAT:
             seen.full_until_us = int(content["full_until_us"])
             for kind, path, stamp, plain in content["known"]:
                 adapter = _FACTS.get(kind.partition(" ")[0])
                 facts = plain if adapter is None else adapter.validate_python(plain)
-                seen.entries[kind, str(root / path)] = tuple(stamp), facts
+                seen.entries[kind, str(ledger.folder / path)] = tuple(stamp), facts
     return seen
 
 
@@ -115,10 +114,10 @@ def _plain(facts: Any) -> Any:
     return dataclasses.asdict(facts) if dataclasses.is_dataclass(facts) and not isinstance(facts, type) else facts
 
 
-def _write(root: Path, name: str, content: dict[str, Any]) -> None:
+def _write(ledger: Ledger, name: str, content: dict[str, Any]) -> None:
     with suppress(OSError):
-        (root / FOLDER).mkdir(exist_ok=True)
-        layout.write_file(root / FOLDER / name, json.dumps(content).encode(), sync=False)
+        (ledger.folder / FOLDER).mkdir(exist_ok=True)
+        layout.write_file(ledger.folder / FOLDER / name, json.dumps(content).encode(), sync=False)
 
 
 def user_at_host() -> str:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -22,10 +21,10 @@ from rose.ledger.checks.expected import (
     roll_up_faults,
 )
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.examine import Seen
 from rose.ledger.growth import rolled
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
 #: Files and folders that readers of a ledger go by.
@@ -35,7 +34,7 @@ CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed peri
 
 @dataclass(slots=True)
 class Report:
-    root: Path
+    ledger: Ledger
     writers: list[WriterReport]
     roll_ups: list[str] = field(default_factory=list)
     folder: list[str] = field(default_factory=list)
@@ -60,45 +59,45 @@ class Report:
         return not self.doubts
 
 
-def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-    """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
+def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
+    """Check the ledger, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
     missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views of another version. Additions
-    meanwhile are not checked. Reads every byte, or with `seen` the files that are new or changed since by size and
-    times. The report has the links at the seqs `marks` of writers. Raises LedgerError if `root` is no ledger."""
-    root = layout.check(root)
+    meanwhile are not checked. Reads every byte the first time, then files that are new or changed by size and times.
+    The report has the links at the seqs `marks` of writers."""
     began_us = utc_us()
-    seen = seen or Seen()
-    with seen.lock:
-        before = verified.state(root)
-        full = not seen.entries
+    with ledger.seen.lock:
+        before = verified.state(ledger)
+        full = not ledger.seen.entries
         last_full_us = None if before is None else before.full_until_us
         if full:
-            seen.full_until_us = began_us
-        elif seen.full_until_us < (last_full_us or 0):
+            ledger.seen.full_until_us = began_us
+        elif ledger.seen.full_until_us < (last_full_us or 0):
             # A file that decayed on the disk looks unchanged, so the full verification's findings count.
-            seen.forget_where_other(verified.load(root))
-            seen.full_until_us = last_full_us or 0
-        records = Records(root, seen)
-        expected = Expected(root, records, before)
+            ledger.seen.forget_where_other(verified.load(ledger))
+            ledger.seen.full_until_us = last_full_us or 0
+        records = Records(ledger.folder, ledger.seen)
+        expected = Expected(ledger.folder, records, before)
         pool = ThreadPoolExecutor(_THREADS, "verify")
         try:
-            walk = functools.partial(_verify_writer, root, expected, records, seen, marks or {})
+            walk = functools.partial(_verify_writer, ledger, expected, records, marks or {})
             writers = list(pool.map(walk, expected.writers))
         finally:
             pool.shutdown(cancel_futures=True)
             # Otherwise some 300 MB stay allocated, which pricing may need next.
             pa.default_memory_pool().release_unused()
-        edited, moved = views.faults(root, seen)
+        edited, moved = views.faults(ledger.folder, ledger.seen)
         reports = [writer_report for writer_report, _ in writers]
-        misused, first_used = _signers(root, registry.sound_lines(root) or expected.lines, reports, seen)
+        misused, first_used = _signers(ledger, registry.sound_lines(ledger.folder) or expected.lines, reports)
         lost = (f"{path}: it is missing, and the archive did not bring its events back" for path in records.lost())
-        folder = [*_folder(root, expected, seen), *lost, *edited, *misused]
-        notes, links = [*moved, *first_used], list(_links(root, _READ))
-        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, links, expected.registry)
+        folder = [*_folder(ledger, expected), *lost, *edited, *misused]
+        notes, links = [*moved, *first_used], list(_links(ledger, _READ))
+        report = Report(
+            ledger, reports, roll_up_faults(ledger.folder, ledger.seen), folder, notes, links, expected.registry
+        )
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
-        seen.forget_unvisited()
+        ledger.seen.forget_unvisited()
     if full:
-        verified.save(root, seen)
+        verified.save(ledger)
     outcome = verified.State(
         until_us=began_us,
         full_until_us=began_us if full else last_full_us,
@@ -109,37 +108,37 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         # A segment that was there once is required until it is back.
         heads={**({} if before is None else before.heads), **heads},
     )
-    verified.leave(root, outcome)
+    verified.leave(ledger, outcome)
     return report
 
 
-def verify_changed(root: Path | str) -> Report:
+def verify_changed(ledger: Ledger) -> Report:
     """`verify`, which reads only files that are new or changed by size, inode and times. Raises LedgerError."""
-    seen = verified.load(root)
-    report = verify(root, seen=seen)
-    verified.save(root, seen)
+    ledger.seen = verified.load(ledger)
+    report = verify(ledger)
+    verified.save(ledger)
     return report
 
 
-def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
-    problems = [*_foreign_names(root)]
+def _folder(ledger: Ledger, expected: Expected) -> list[str]:
+    problems = [*_foreign_names(ledger)]
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
-        problems += examine.detail_faults(root, writer, seen)
+        problems += examine.detail_faults(ledger.folder, writer, ledger.seen)
     if expected.problem is not None:
         problems.append(expected.problem)
     if expected.lines:
-        ledger_id = layout.ledger_id(root)
+        ledger_id = layout.ledger_id(ledger.folder)
 
         def signatures(content: bytes) -> list[str]:
             return list(registry.signature_faults(ledger_id, registry.parse(content)))
 
         with suppress(OSError, LedgerError):
-            problems += seen.facts(root / registry.FILE, f"registry {ledger_id}", signatures)
+            problems += ledger.seen.facts(ledger.folder / registry.FILE, f"registry {ledger_id}", signatures)
     return problems
 
 
 def _signers(
-    root: Path, known: Sequence[registry.Line], writers: Sequence[WriterReport], seen: Seen
+    ledger: Ledger, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
     """Return problems and notes on keys that no known key endorsed for the writer that they sign for. Whoever has the
     folder may do its upkeep. A foreign roll-up is compared with the events, since daily views read its sums. Nothing
@@ -155,7 +154,7 @@ def _signers(
             if signer.key in endorsed_for:
                 continue
             if report.writer == ROLL_UP_WRITER:
-                sums, unknown = _sums(root, seen)
+                sums, unknown = _sums(ledger)
                 problems += (f"{problem}, and {signer.key} signed them; it was forged" for problem in sums)
                 notes += (f"the daily sums that {signer.key} signed were not compared: {why}" for why in unknown)
             of_another = signer.key in standing.keys and report.writer == CLOSING_WRITER
@@ -180,64 +179,64 @@ def _signers(
     return problems, notes
 
 
-def _sums(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
+def _sums(ledger: Ledger) -> tuple[list[str], list[str]]:
     """Return the faults of the newest daily sums, and why they cannot be compared with their events, if so."""
     try:
-        if (coverage := rolled.newest(root)) is None:
+        if (coverage := rolled.newest(ledger.folder)) is None:
             return [], []
-        path = root / coverage.folder / "coverage.json"
-        problems, missing, _ = seen.once(path, f"sums {coverage.sha256}", lambda: sum_faults(root))
+        path = ledger.folder / coverage.folder / "coverage.json"
+        problems, missing, _ = ledger.seen.once(path, f"sums {coverage.sha256}", lambda: sum_faults(ledger.folder))
     except LedgerError:
         return [], []  # `roll_up_faults` names a damaged roll-up.
     return problems, [] if missing is None else [missing]
 
 
 def _verify_writer(
-    root: Path, expected: Expected, records: Records, seen: Seen, marks: Mapping[str, Sequence[int]], writer: str
+    ledger: Ledger, expected: Expected, records: Records, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
     """Return the report and the newest segment's path. Parts that moved meanwhile are read again."""
     while True:
-        before = layout.chain(root, writer)
-        chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))
+        before = layout.chain(ledger.folder, writer)
+        chain = Chain(ledger.folder, writer, records, ledger.seen, expected, marks.get(writer, ()))
         report = chain.walk(before)
         chain.check_expected()
-        if not report.problems or set(before) <= set(layout.chain(root, writer)):
+        if not report.problems or set(before) <= set(layout.chain(ledger.folder, writer)):
             return report, chain.newest
 
 
-def _foreign_names(root: Path) -> Iterator[str]:
-    yield from _foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)
-    for writer in layout.names(root / "live"):
-        yield from _foreign(root, f"live/{writer}", layout.is_number, folders=True)
+def _foreign_names(ledger: Ledger) -> Iterator[str]:
+    yield from _foreign(ledger, "live", layout.WRITER_NAME.fullmatch, folders=True)
+    for writer in layout.names(ledger.folder / "live"):
+        yield from _foreign(ledger, f"live/{writer}", layout.is_number, folders=True)
     for state, is_own in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
-        yield from _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
-        for writer in layout.names(root / state):
-            yield from _foreign(root, f"{state}/{writer}", is_own)
-    yield from _foreign(root, "heads", _is_head)
+        yield from _foreign(ledger, state, layout.WRITER_NAME.fullmatch, folders=True)
+        for writer in layout.names(ledger.folder / state):
+            yield from _foreign(ledger, f"{state}/{writer}", is_own)
+    yield from _foreign(ledger, "heads", _is_head)
     ids = rolled.ID_FOLDER.rpartition("/")[2]
-    yield from _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
-    yield from _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
-    for generation in layout.names(root / rolled.FOLDER):
+    yield from _foreign(ledger, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
+    yield from _foreign(ledger, rolled.ID_FOLDER, rolled.is_id_file)
+    for generation in layout.names(ledger.folder / rolled.FOLDER):
         if layout.is_number(generation):
-            yield from _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
+            yield from _foreign(ledger, f"{rolled.FOLDER}/{generation}", _is_rolled)
 
 
-def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> Iterator[str]:
-    for name in sorted(layout.names(root / folder)):
-        path = root / folder / name
+def _foreign(ledger: Ledger, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> Iterator[str]:
+    for name in sorted(layout.names(ledger.folder / folder)):
+        path = ledger.folder / folder / name
         own = is_own(name) and path.is_dir() == folders
         # A file that is gone by now was a leftover, or was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
             yield f"{folder}/{name}: a foreign name: no file of a ledger has it"
 
 
-def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
+def _links(ledger: Ledger, paths: Iterable[str]) -> Iterator[str]:
     """Yield what readers of the ledger reach by a link: the files behind it are not the ledger's own."""
     for path in paths:
-        if (root / path).is_symlink():
-            yield f"{path}: a link to {(root / path).readlink()}"
+        if (ledger.folder / path).is_symlink():
+            yield f"{path}: a link to {(ledger.folder / path).readlink()}"
         else:
-            yield from _links(root, [f"{path}/{name}" for name in sorted(layout.names(root / path))])
+            yield from _links(ledger, [f"{path}/{name}" for name in sorted(layout.names(ledger.folder / path))])
 
 
 def _is_compacted(name: str) -> bool:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, get_args
 
-from rose.events import Event, Ledger, Provenance
+from rose.events import Event, LedgerAction, Provenance
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.overflow import Overflow
@@ -103,7 +103,7 @@ class LedgerWriter:
             segments.check_key(tail)
             catalog.refresh(root)
             # Arrow imports pandas at its first table: 200 ms that no caller of `record` should feel.
-            rows.table(writer, 0, run_id, provenance, [(Ledger.kind, rows.encode(Ledger(action="opened")))])
+            rows.table(writer, 0, run_id, provenance, [(LedgerAction.kind, rows.encode(LedgerAction(action="opened")))])
             return cls(root, writer, run_id, provenance, flush_interval_s, queue_max, lock, tail)
         except OSError as error:
             os.close(lock)

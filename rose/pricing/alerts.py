@@ -21,9 +21,10 @@ from pydantic import Field, ValidationError, model_validator
 from rose.clock import iso, utc_us
 from rose.config import PathText, Section, explain
 from rose.errors import UserError, did_you_mean
-from rose.ledger import catalog, layout, verified
+from rose.ledger import layout, verified
 from rose.ledger.address import is_loopback
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.money import format_money
 from rose.pricing.stats.verdict import Promise
@@ -189,30 +190,32 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
     return plugins
 
 
-def evaluate(root: Path, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
+def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
     """Return the outcome of each rule; sends nothing. Raises LedgerError for no ledger."""
-    root, now_us = layout.check(root), utc_us() if now_us is None else now_us
-    return tuple(_look(root, config, rule, now_us) for rule in config.rule)
+    ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
+    return tuple(_look(ledger, config, rule, now_us) for rule in config.rule)
 
 
-def check(root: Path, config: AlertsConfig, now_us: int | None = None) -> Round:
+def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
     """Evaluate rules and send new alerts, and failed messages again. Raises AlertsError, LedgerError."""
-    root, now_us = layout.check(root), utc_us() if now_us is None else now_us
+    ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     plugins = destinations(config)
-    with layout.locked(root / "locks" / ".alerts.lock"):
-        known, outcomes = {(entry.to, entry.key): entry for entry in entries(root)}, evaluate(root, config, now_us)
+    with layout.locked(ledger.folder / "locks" / ".alerts.lock"):
+        known, outcomes = {(entry.to, entry.key): entry for entry in entries(ledger)}, evaluate(ledger, config, now_us)
         sender = _Sender(plugins, config.provenance)
         after = [entry for outcome in outcomes for entry in _settle(outcome, known, sender, now_us)]
         try:
-            layout.write_file(root / FILE, json.dumps([asdict(entry) for entry in after], indent=1).encode())
+            layout.write_file(ledger.folder / FILE, json.dumps([asdict(entry) for entry in after], indent=1).encode())
         except OSError as error:
-            raise LedgerError(f"cannot write {root / FILE}: {error.strerror}; the next round sends again") from None
+            raise LedgerError(
+                f"cannot write {ledger.folder / FILE}: {error.strerror}; the next round sends again"
+            ) from None
     return Round(outcomes=outcomes, sent=sender.sent, entries=tuple(after))
 
 
-def entries(root: Path) -> list[Entry]:
+def entries(ledger: Ledger) -> list[Entry]:
     """Return the alerts of the last round. Raises LedgerError for a damaged file."""
-    path = layout.check(root) / FILE
+    path = ledger.folder / FILE
     try:
         return [Entry(**entry) for entry in json.loads(path.read_bytes())]
     except FileNotFoundError:
@@ -292,11 +295,11 @@ def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _S
             )
 
 
-def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) -> Outcome:
+def _budgets(ledger: Ledger, config: AlertsConfig, rule: BudgetRule, now_us: int) -> Outcome:
     month = budget.current_month(now_us)
     rows = []
-    if budget.budgets(root, month):
-        rows = budget.show(root, month, config.price_book, provenance=config.provenance, now_us=now_us)
+    if budget.budgets(ledger, month):
+        rows = budget.show(ledger, month, config.price_book, provenance=config.provenance, now_us=now_us)
     alerts = []
     for row in rows:
         key = f"{rule.name}/{row.month}/{row.team}"
@@ -315,9 +318,9 @@ def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) ->
     return Outcome(rule=rule, alerts=tuple(alerts))
 
 
-def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -> Outcome:
+def _serving(ledger: Ledger, config: AlertsConfig, rule: ServingRule, now_us: int) -> Outcome:
     from_us = now_us - rule.hours * 3_600_000_000
-    with catalog.connect(root) as connection:
+    with ledger.connect() as connection:
         query.set_variables(connection, provenance=config.provenance, from_ns=from_us * 1000, to_ns=now_us * 1000)
         (row,) = query.rows(connection, "alerts/serving")
     requests, kept, since = row["requests"], row["kept"], f"{iso(from_us)[:19]}Z"
@@ -333,8 +336,8 @@ def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -
     return Outcome(rule=rule, alerts=() if seen.kept else (alert,))
 
 
-def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
-    last = verified.state(root)
+def _ledger(ledger: Ledger, rule: LedgerRule, now_us: int) -> Outcome:
+    last = verified.state(ledger)
     alerts = []
     if last is not None and last.problems:
         title, text = f"the ledger has {last.problems} problems", "Do not trust its figures. Run `rose ledger verify`."
@@ -346,14 +349,14 @@ def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
     return Outcome(rule=rule, alerts=tuple(alerts))
 
 
-def _look(root: Path, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
+def _look(ledger: Ledger, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
     try:
         match rule:
             case BudgetRule():
-                return _budgets(root, config, rule, now_us)
+                return _budgets(ledger, config, rule, now_us)
             case ServingRule():
-                return _serving(root, config, rule, now_us)
+                return _serving(ledger, config, rule, now_us)
             case LedgerRule():
-                return _ledger(root, rule, now_us)
+                return _ledger(ledger, rule, now_us)
     except UserError as error:
         return Outcome(rule=rule, unknown=str(error))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
@@ -33,18 +34,18 @@ def planned(settings: Settings) -> list[Job]:
     return jobs
 
 
-def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
+def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
     """Write reports of ended runs without one, and of the newest running one. Raises LedgerError, PricingError."""
-    from rose.ledger import catalog, verified, verify
+    from rose.ledger import verified, verify
     from rose.pricing import query
     from rose.pricing.price_books import choice
     from rose.pricing.run import report as reporting
 
-    named = None if price_book is None else choice.choose(root, price_book)
-    with catalog.connect(root) as connection:
+    named = None if price_book is None else choice.choose(ledger, price_book)
+    with ledger.connect() as connection:
         runs = query.rows(connection, "jobs/runs")
     reported = _reported(folder)
-    seen = verified.load(root)  # Verifying every byte for each run would take hours on a large ledger.
+    ledger.seen = verified.load(ledger)  # Verifying every byte for each run would take hours on a large ledger.
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused = [], {}
     for run in runs:
@@ -52,21 +53,21 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
         if not ended and run["run_id"] != newest:
             continue
         try:
-            book = choice.choose(root, named, run_id=run["run_id"])
-            written.append(_write(folder, reporting.build(root, run["run_id"], book, seen=seen)))
+            book = choice.choose(ledger, named, run_id=run["run_id"])
+            written.append(_write(folder, reporting.build(ledger, run["run_id"], book)))
         except PricingError as error:
-            if not verify.verify(root, seen=seen).ok:
+            if not verify.verify(ledger).ok:
                 raise
             refused[run["run_id"]] = str(error)
-    verified.save(root, seen)
+    verified.save(ledger)
     return {"written": written, "refused": refused, "folder": str(folder)}
 
 
-def alerts(root: Path, *, file: Path) -> Mapping[str, object]:
+def alerts(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
     """Send new alerts by a file of rules. Raises AlertsError if a message did not arrive, LedgerError."""
     from rose.pricing.alerts import AlertsError, check, load
 
-    done = check(root, load(file))
+    done = check(ledger, load(file))
     if done.failed:
         raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
     return done.to_json()

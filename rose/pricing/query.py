@@ -1,12 +1,12 @@
 """Running the named queries of sql/ on a ledger's catalog."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import duckdb
 
 import sql
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned
 
 _TYPES = {  # DuckDB type of each variable: an empty list needs one.
@@ -32,10 +32,10 @@ _VIEWS = (
 )
 
 
-def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
+def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
     """Copy a run's rows of every view into temporary tables: one state for all later queries. A fleet's run includes
     its RL runs' events, and an RL run its fleets' in its own time there."""
-    pinned.pin(connection, root)
+    pinned.pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
 

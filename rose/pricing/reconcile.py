@@ -12,6 +12,7 @@ import polars as pl
 
 import sql
 from rose.ledger import database
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED
@@ -30,14 +31,13 @@ _FAULTS_MAX, _DAYS_MAX = 5, 1000
 
 
 def reconcile(
-    root: Path,
+    ledger: Ledger,
     path: Path,
     period: Period,
     price_book: str | PriceBook | None = None,
     *,
     tolerance: Fraction = Fraction(5, 1000),
     provenance: str | None = None,
-    allow_unverified: bool = False,
 ) -> dict[str, Any]:
     """Return both sides in all, by line, and days beyond the tolerance. Raises PricingError, also as `bill`."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
@@ -54,7 +54,7 @@ def reconcile(
         except duckdb.Error as error:
             text = str(error).splitlines()[0].replace(f"{folder}/invoice", path.name)
             raise PricingError(f"{path} is no FOCUS file in CSV or Parquet: {text}") from None
-        billed = bill(root, period, price_book, provenance=provenance, allow_unverified=allow_unverified)
+        billed = bill(ledger, period, price_book, provenance=provenance)
         beside = pl.col("bucket").is_in(("transfer", "energy"))
         keys = ("hardware_id", "device_id", "device_class", "bucket")
         charged = billed.by(*keys, amounts=("ns", "cost_nano"), every="1d").with_columns(
@@ -62,7 +62,7 @@ def reconcile(
             ns=pl.when(beside).then(0).otherwise("ns"),
         )
         connection.register("charged", charged.rename({"hour": "day"}))
-        connection.register("mapping", _mapping(root, period, price_book, billed.stamp.provenance))
+        connection.register("mapping", _mapping(ledger, period, price_book, billed.stamp.provenance))
         for name, ns in (("from_day", period.from_ns), ("to_day", period.to_ns)):
             connection.execute(f"SET VARIABLE {name} = $value::TIMESTAMP", {"value": naive(ns)})
         connection.execute(sql.read("reconcile/compare.sql"))
@@ -123,9 +123,9 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
         raise PricingError(f"{path} cannot be reconciled (row 1 is the first below the header):\n{lines}")
 
 
-def _mapping(root: Path, period: Period, named: str | PriceBook | None, provenance: str) -> pl.DataFrame:
+def _mapping(ledger: Ledger, period: Period, named: str | PriceBook | None, provenance: str) -> pl.DataFrame:
     try:
-        book = choice.choose(root, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        book = choice.choose(ledger, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
     except choice.NoPriceBookError:
         book = None
     rows = [

@@ -5,6 +5,7 @@ import polars as pl
 from hypothesis import HealthCheck, Phase, given, settings
 
 from benchmarks.pricing import naive
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -13,7 +14,7 @@ from tests.pricing.recorded import Made
 
 
 def agree(root: Path, book: PriceBook) -> None:
-    ours, theirs = charges.price(root, book), naive.price(root, book.text)
+    ours, theirs = charges.price(Ledger(root), book), naive.price(root, book.text)
     assert naive.differences(naive.of_charges(ours.frame), naive.of_naive(theirs)) == []
     assert ours.total_nano == theirs["cost_nano"].sum()
 

@@ -18,6 +18,7 @@ from benchmarks.gateway import sides
 from benchmarks.ledger import scale
 from benchmarks.traffic import MIX, Fleet, close_epochs
 from rose.accept.report import ROOT, Report
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
@@ -114,8 +115,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fleet]:
 
 def test_the_made_up_fleet_adds_up_and_can_be_priced(made: tuple[Path, Fleet]) -> None:
     root, fleet = made
-    assert verify(root).problems == []
-    priced = charges.price(root, pricebook.load("example"))
+    assert verify(Ledger(root)).problems == []
+    priced = charges.price(Ledger(root), pricebook.load("example"))
     provisioned_ns = fleet.devices * fleet.seconds * 10**9
     assert priced.frame.filter(kind="capacity")["ns"].sum() == pytest.approx(provisioned_ns, rel=1e-3)
     assert 0 < priced.frame.filter(bucket="unaccounted")["ns"].sum() < 0.01 * provisioned_ns

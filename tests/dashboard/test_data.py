@@ -17,6 +17,7 @@ from rose import events
 from rose.events import BUCKETS
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
@@ -27,18 +28,18 @@ DRAWN = {"device_states": "idle", "latency": "requests", "preemptions": "preempt
 
 @pytest.fixture
 def run(ended: Path) -> data.Run:
-    (run,) = data.runs(ended)
+    (run,) = data.runs(Ledger(ended))
     return run
 
 
 def drawn(ledger: Path, query: str, window: Window) -> pl.DataFrame:
     whole = {"from_ns": window.from_ns, "to_ns": window.to_ns, "blocks": 200}
-    return data.rows(ledger, f"dashboard/{query}", run_id="run", **whole)
+    return data.rows(Ledger(ledger), f"dashboard/{query}", run_id="run", **whole)
 
 
 def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, run: data.Run) -> None:
     states, latency = (drawn(ended, query, run.whole) for query in ("device_states", "latency"))
-    frame = charges.price(ended, pricebook.load("example")).frame
+    frame = charges.price(Ledger(ended), pricebook.load("example")).frame
     charged = dict(frame.filter(kind="capacity").group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     for bucket in BUCKETS:
         assert states[bucket].sum() == charged.get(bucket, 0)
@@ -58,13 +59,13 @@ def test_bins_lose_nothing_are_few_and_two_windows_are_the_whole(ended: Path, ru
 
 def test_an_open_lease_is_drawn_to_its_expiry_or_the_newest_event(tmp_path: Path, kit: Any) -> None:
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.lease_with_time(0, 10)])
-    (lease,) = data.rows(root, "dashboard/leases", run_id="run", from_ns=kit.T0_NS, to_ns=2**62).to_dicts()
+    (lease,) = data.rows(Ledger(root), "dashboard/leases", run_id="run", from_ns=kit.T0_NS, to_ns=2**62).to_dicts()
     assert (lease["closed_by"], lease["leases"]) == ("open", 1)
     assert lease["seconds"] == pytest.approx(0)
 
 
 def test_harvest_is_what_rollouts_took_of_the_time_that_serving_left(ended: Path) -> None:
-    frame = charges.price(ended, pricebook.load("example")).frame
+    frame = charges.price(Ledger(ended), pricebook.load("example")).frame
     own = frame.filter(pl.col("pool") == "serving", pl.col("kind") == "capacity")
     ns = dict(own.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     share = data.harvest(frame)
@@ -83,30 +84,33 @@ def test_work_beside_serving_counts_in_the_period_where_its_slice_begins(tmp_pat
     made = [replace(one, **beside) for one in kit.slices(0)[:9] if one.device_id == "s0"]
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *made])
     window = {"from_ns": kit.T0_NS + kit.S, "to_ns": kit.T0_NS + 60 * kit.S, "provenance": "simulated"}
-    assert data.rows(root, "dashboard/delayed", **window)["ns"].to_list() == [2 * 3 * kit.S // 20]
-    assert data.rows(root, "dashboard/delayed", **{**window, "provenance": "live"})["ns"].to_list() == [0]
+    assert data.rows(Ledger(root), "dashboard/delayed", **window)["ns"].to_list() == [2 * 3 * kit.S // 20]
+    assert data.rows(Ledger(root), "dashboard/delayed", **{**window, "provenance": "live"})["ns"].to_list() == [0]
 
 
 def test_columns_of_a_named_query_are_in_milliseconds_or_seconds(ended: Path) -> None:
-    lives = data.named_rows(ended, "preemption_latency", "action latency_max_ns", run_id="run")
+    lives = data.named_rows(Ledger(ended), "preemption_latency", "action latency_max_ns", run_id="run")
     assert lives.columns == ["action", "latency_max (ms)"]
     assert lives.filter(action="yield")["latency_max (ms)"].to_list() == [4.0]
-    assert data.named_rows(ended, "device_time_by_bucket_and_day", "device_id ns").columns == ["device_id", "ns"]
+    assert data.named_rows(Ledger(ended), "device_time_by_bucket_and_day", "device_id ns").columns == [
+        "device_id",
+        "ns",
+    ]
     for _ in range(2):
         with pytest.raises(data.ReadError, match="nobody"):
-            data.named_rows(ended, "preemption_latency", run_id="nobody")
+            data.named_rows(Ledger(ended), "preemption_latency", run_id="nobody")
 
 
 def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "run", "live") as ledger:
         ledger.record(events.Run(action="started", name="first"))
-        assert data.closes(root) is data.closes(root)
-        before = data.mark(root)
-        assert data.mark(root) == before
+        assert data.closes(Ledger(root)) is data.closes(Ledger(root))
+        before = data.mark(Ledger(root))
+        assert data.mark(Ledger(root)) == before
         ledger.record(events.Run(action="ended", name="first"))
-        assert data.mark(root) != before
-        assert [run.status for run in data.runs(root)] == ["ended"]
+        assert data.mark(Ledger(root)) != before
+        assert [run.status for run in data.runs(Ledger(root))] == ["ended"]
 
 
 class Made:
@@ -120,8 +124,8 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
         for head in range(4):
             ledger.record(events.Run(action="started", name=f"{head}"))
             # A key that no later state asks for again, as the window of a run that goes on.
-            made = data.kept(Made, root, "made", head)
-            assert made is data.kept(Made, root, "made", head)
+            made = data.kept(Made, Ledger(root), "made", head)
+            assert made is data.kept(Made, Ledger(root), "made", head)
             kept.append((head, weakref.ref(made)))
             del made
     gc.collect()
@@ -132,18 +136,18 @@ def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = record(tmp_path / "ledger", events.Run(action="started", name="first"))
-    (run,) = data.runs(root)
-    book = data.price_book(root, run)
+    (run,) = data.runs(Ledger(root))
+    book = data.price_book(Ledger(root), run)
     assert (book.name, book.chosen) == ("example", "from ROSE_PRICE_BOOK")
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     with pytest.raises(data.ReadError, match="there is no price book"):
-        data.price_book(root, run)
+        data.price_book(Ledger(root), run)
 
 
 def test_what_is_called_none_is_not_nothing(tmp_path: Path) -> None:
     root = layout.create(tmp_path / "ledger")
-    assert data.kept(lambda: "of every team", root, "spent", None) == "of every team"
-    assert data.kept(lambda: "of the team None", root, "spent", "None") == "of the team None"
+    assert data.kept(lambda: "of every team", Ledger(root), "spent", None) == "of every team"
+    assert data.kept(lambda: "of the team None", Ledger(root), "spent", "None") == "of the team None"
 
 
 def test_importing_the_package_loads_no_streamlit() -> None:

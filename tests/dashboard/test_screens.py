@@ -13,6 +13,7 @@ import pytest
 
 from dashboard import format as words
 from rose.events import Hold
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
@@ -45,18 +46,20 @@ LINKS = {"runs": {"run": "run"}, "cost": {"by": "lease", "lease": "L1"}}
 
 @pytest.fixture(scope="module")
 def frame(ended: Path) -> pl.DataFrame:
-    return charges.price(ended, BOOK).frame
+    return charges.price(Ledger(ended), BOOK).frame
 
 
 @pytest.fixture(scope="module")
 def closed(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ended run's month, closed and corrected once, with two budgets of which one does not last."""
     root = shutil.copytree(ended, tmp_path_factory.mktemp("closed") / "ledger")
-    assert close.close(root, JUNE, OURS, by="finance").close_id == CLOSE
+    assert close.close(Ledger(root), JUNE, OURS, by="finance").close_id == CLOSE
     dearer = OURS.text.replace("usd_per_gb = 0.02", "usd_per_gb = 0.03").replace(OURS.version, "dearer")
-    restate.restate(root, CLOSE, "the carrier raised its price", pricebook.parse(dearer, "dearer.toml"), by="audit")
-    budget.set_budget(root, "research", "0.40", JUNE)
-    budget.set_budget(root, "chat", "0.10", JUNE)
+    restate.restate(
+        Ledger(root), CLOSE, "the carrier raised its price", pricebook.parse(dearer, "dearer.toml"), by="audit"
+    )
+    budget.set_budget(Ledger(root), "research", "0.40", JUNE)
+    budget.set_budget(Ledger(root), "chat", "0.10", JUNE)
     return root
 
 
@@ -111,7 +114,7 @@ def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, drawn: OpenPag
 def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, drawn: OpenPage) -> None:
     app = drawn(ended, "overview")
     saved = saved_in_run(ended, "run", BOOK).row(CASH)["value"]
-    harvest = named.run(ended, named.load("harvest_share_by_day"), {})
+    harvest = named.run(Ledger(ended), named.load("harvest_share_by_day"), {})
     (share,) = [row[harvest.columns.index("harvested_share")] for row in harvest.rows]
     assert values(app) == {
         "Rollout cost": format_usd(rollout_nano(frame)),
@@ -148,12 +151,12 @@ def test_the_bar_chooses_and_the_address_has_only_what_the_ledger_has(
 
 
 def test_a_period_is_compared_with_the_one_before(tampered: Path, frame: pl.DataFrame, drawn: OpenPage) -> None:
-    before = charges.price(tampered, BOOK, run_id="earlier").frame
+    before = charges.price(Ledger(tampered), BOOK, run_id="earlier").frame
     more = Fraction(rollout_nano(frame), rollout_nano(before)) - 1
     app = drawn(tampered, "overview")
     (card,) = [metric for metric in app.metric if metric.label == "Rollout cost"]
     assert card.delta == f"{float(more):+.1%} on 2026-05"
-    change = changes.build(tampered, JUNE, period.of_month("2026-05"), price_book=BOOK)
+    change = changes.build(Ledger(tampered), JUNE, period.of_month("2026-05"), price_book=BOOK)
     text = page_text(app).replace("\\", "")
     assert f"({float(more):.1%} more than in 2026-05)" in text
     assert f"2026-06, compared with 2026-05: {changes.sentence(change)}" in text
@@ -197,7 +200,7 @@ def test_where_borrowing_did_not_pay_that_comes_first(
 
 def test_borrowing_and_cost_per_correct_have_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
     borrowing, cost_per_correct = drawn(ended, "borrowing"), drawn(ended, "cost_per_correct")
-    with priced(ended) as run:
+    with priced(Ledger(ended)) as run:
         sections, answers = borrowing_report.sections(run), answers_report.sections(run)
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(borrowing, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
@@ -211,7 +214,7 @@ def test_serving_and_fleet_need_no_prices(
     ended: Path, drawn: OpenPage, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving, fleet = drawn(ended, "serving"), drawn(ended, "fleet")
-    assert risk.says(risk.without_prices(ended, "run")) in page_text(serving)
+    assert risk.says(risk.without_prices(Ledger(ended), "run")) in page_text(serving)
     assert values(serving)["Missed a latency budget"] == "3.3%"
     assert values(serving)["First token, worst p99"] == "2.6 s"
     assert table(serving, "lent", "requests")["requests"].sum() == 240
@@ -239,26 +242,29 @@ def test_fleet_says_why_nothing_is_lent_also_without_a_lease(tmp_path: Path, ope
 def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
-    shows(app, report.build(ended).section)
+    shows(app, report.build(Ledger(ended)).section)
     assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 
 def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: OpenPage) -> None:
     app = open_page(closed, "books")
     assert not app.error
-    posted = store.of_close(closed, CLOSE)
+    posted = store.of_close(Ledger(closed), CLOSE)
     first, second = (posting.cost_nano for posting in posted)
     (row,) = table(app, "close", "corrections").to_dict("records")
     assert (row["close"], row["closed"], row["total"]) == (CLOSE, format_usd(first), format_usd(first + second))
     assert "the carrier raised its price (audit)" in list(table(app, "why, and by whom")["why, and by whom"])
-    found = budget.show(closed, JUNE, OURS)
+    found = budget.show(Ledger(closed), JUNE, OURS)
     budgets = table(app, "team", "chance of going over")
     assert list(budgets["team"]) == [row.team for row in found] == ["chat", "research"]
     assert list(budgets["left"]) == [row.left.value / 1e9 for row in found]
     files = {button.proto.label for button in app.get("download_button")}
     assert {"Workbook", "FOCUS, Parquet", "FOCUS, CSV", "Cost by team, HTML"} <= files
     expected = next(made for made in tables(app) if [*made] == ["team", "spent", "forecast", "95% interval"])
-    assert list(expected["team"]) == ["the fleet", *(row.team for row in budget.expected(closed, JUNE, OURS)[1:])]
+    assert list(expected["team"]) == [
+        "the fleet",
+        *(row.team for row in budget.expected(Ledger(closed), JUNE, OURS)[1:]),
+    ]
     assert list(expected["forecast"]) == list(expected["spent"])  # The month is over.
     app = choose(app, "As it was known", posted[0].posted_ns)
     (row,) = table(app, "close", "corrections").to_dict("records")
@@ -277,7 +283,7 @@ def test_a_team_has_its_bill(ended: Path, frame: pl.DataFrame, open_page: OpenPa
 
 def test_the_overview_is_held_against_budgets(closed: Path, drawn: OpenPage) -> None:
     app = drawn(closed, "overview")
-    found = budget.show(closed, JUNE, OURS)
+    found = budget.show(Ledger(closed), JUNE, OURS)
     assert values(app)["Spent of the budget"] == format_usd(sum(int(row.spent.value or 0) for row in found))
     (line,) = [text for text in page_text(app).splitlines() if "Over budget" in text]
     assert "chat" in line

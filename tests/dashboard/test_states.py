@@ -13,6 +13,7 @@ from rose import events
 from rose.ledger import layout, segments, verify
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import close, period
 from rose.pricing.price_books import pricebook
@@ -119,12 +120,12 @@ def test_archived_events_no_longer_say_what_serving_alone_would_leave(
     root = kit.write(tmp_path / "ledger", [one for one in made if isinstance(one, events.DeviceSlice)], writer="agent")
     kit.write(root, [one for one in made if not isinstance(one, events.DeviceSlice)])
     ours = pricebook.load("example").text.replace('name = "example"', 'name = "ours"')
-    close.close(root, period.of_month("2026-06"), pricebook.parse(ours, "ours.toml"), by="finance")
+    close.close(Ledger(root), period.of_month("2026-06"), pricebook.parse(ours, "ours.toml"), by="finance")
     later = kit.started("later", after_s=time.time() - kit.us(0) / 1e6)
     kit.write(root, [later], run_id="later")
-    compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
-    assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
+    compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
+    assert archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
     app = open_page(root, "overview", period="2026-06")
     assert values(app)["Harvest share"] != "unknown"
     assert "unknown, since events of this period were archived" in page_text(app)
@@ -179,11 +180,11 @@ def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path
     root = shutil.copytree(ended, tmp_path / "ledger")
     shutil.rmtree(root / "verified", ignore_errors=True)
     assert frame.Trust(until=None, problems=None).text == "never verified"
-    verify.verify(root)
-    looked = frame.look(root)
+    verify.verify(Ledger(root))
+    looked = frame.look(Ledger(root))
     assert looked.problems == ()
     assert looked.text.endswith("0 problems")
-    nothing = frame.look(tmp_path / "none")
+    nothing = frame.look(Ledger(tmp_path / "none"))
     assert nothing.problems is None
     assert "is not a ledger" in nothing.why
 
@@ -215,7 +216,7 @@ def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open
     with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
         made = ((name, 10**15 + number) for number, name in enumerate(names))
         ledger.record_all([events.Run(action="started", name=name, run_id=name, at_us=at_us) for name, at_us in made])
-    assert (len(data.runs(root)), data.run_count(root)) == (bar.RUNS_MAX, count)
+    assert (len(data.runs(Ledger(root))), data.run_count(Ledger(root))) == (bar.RUNS_MAX, count)
     app = open_page(root, "fleet", run="run-1")
     assert "left out" not in page_text(app)
     assert "(run-1)" in page_text(app)

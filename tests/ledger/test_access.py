@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.ledger import access
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 
@@ -24,7 +25,7 @@ def rose(root, *arguments):
 
 
 def logged(root):
-    return query(root, "SELECT action, outcome, result_rows, statement FROM access ORDER BY seq").rows
+    return query(Ledger(root), "SELECT action, outcome, result_rows, statement FROM access ORDER BY seq").rows
 
 
 def test_the_variable_says_what_is_logged(root, tmp_path, monkeypatch):
@@ -39,18 +40,18 @@ def test_the_variable_says_what_is_logged(root, tmp_path, monkeypatch):
         ("receipt", "ok", None, str(tmp_path / "queries.json")),
         ("query", "refused", None, "DROP VIEW lease"),
     ]
-    assert "@" in query(root, "SELECT DISTINCT who FROM access").rows[0][0]
-    assert verify(root).ok
+    assert "@" in query(Ledger(root), "SELECT DISTINCT who FROM access").rows[0][0]
+    assert verify(Ledger(root)).ok
 
 
 def test_who_was_known_by_a_login_is_named_and_those_at_the_same_time_are_all_logged(root):
     def one(number):
-        with access.logged(root, "query", f"SELECT {number}", who="ann@example.com"):
+        with access.logged(Ledger(root), "query", f"SELECT {number}", who="ann@example.com"):
             pass
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(one, range(3)))
-    assert sorted(query(root, "SELECT who, statement FROM access").rows) == [
+    assert sorted(query(Ledger(root), "SELECT who, statement FROM access").rows) == [
         ("ann@example.com", f"SELECT {number}") for number in range(3)
     ]
 

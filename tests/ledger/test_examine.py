@@ -6,11 +6,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.content import chain_sha256
 from rose.ledger.examine import CHANGED, Seen
 from rose.ledger.growth import compaction
+from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import record
 from tests.ledger.evidence.ledgers import parquet
 
@@ -65,10 +66,10 @@ def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path):
 def test_what_a_writer_recorded_is_read_in_order_also_after_compaction(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     root = layout.create(tmp_path / "ledger")
-    told = (Ledger(action="moved" if n % 2 else "other", detail_json=json.dumps({"n": n})) for n in range(6))
-    record(root, *told, Ledger(action="moved"), writer="archive")
+    told = (LedgerAction(action="moved" if n % 2 else "other", detail_json=json.dumps({"n": n})) for n in range(6))
+    record(root, *told, LedgerAction(action="moved"), writer="archive")
     for _ in range(2):
         assert [detail["n"] for detail in examine.recorded(root, "archive", "moved")] == [1, 3, 5]
-        compaction.compact(root, grace_s=0)
+        compaction.compact(Ledger(root), grace_s=0)
     next(root.glob("compacted/archive/*.parquet")).write_bytes(b"")
     assert len(examine.recorded(root, "archive", "moved")) < 3

@@ -12,6 +12,7 @@ import pytest
 
 from rose.ledger import catalog, layout, segments, verify
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.conftest import run_on_small_disk
@@ -170,7 +171,7 @@ def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(tmp_
     assert disk.refusals == 0
     seen = _seen(root)
     assert len(seen) == len(set(seen))
-    assert verify.verify(root).problems == []
+    assert verify.verify(Ledger(root)).problems == []
     assert not list(root.glob(".*"))
 
 

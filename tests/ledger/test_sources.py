@@ -11,6 +11,7 @@ import pytest
 
 from rose.ledger import catalog, layout, rows, sources
 from rose.ledger.growth import compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, close_epochs, copied, record
@@ -30,8 +31,8 @@ def _client(path, folder):
 def made(tmp_path_factory, lease):
     root = record(tmp_path_factory.mktemp("made") / "ledger", lease())
     close_epochs(root)
-    compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
+    compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
     assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
     return root
 
@@ -48,7 +49,7 @@ def make(made, tmp_path):
 
 def _reads_well(root, elsewhere):
     assert _client(root / layout.CATALOG, elsewhere) == "l"
-    assert query(root, "SELECT lease_id FROM lease").rows == [("l",)]
+    assert query(Ledger(root), "SELECT lease_id FROM lease").rows == [("l",)]
     assert "year" not in [column for column, *_ in ask(root, "DESCRIBE event")]
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         definition = client.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'stored_event'").fetchall()[0][0]
@@ -69,7 +70,7 @@ def test_many_merged_files_are_read_as_few_are(make, monkeypatch, lease):
         patch.setattr(rows, "schema", lambda: fewer)
         record(root, lease(), writer="fewer")
         close_epochs(root)
-    assert compaction.compact(root).files_written
+    assert compaction.compact(Ledger(root)).files_written
     (merged,) = root.glob("compacted/fewer/*.parquet")
     assert "power_mw" not in pq.read_schema(merged).names
     answers = []
@@ -80,7 +81,7 @@ def test_many_merged_files_are_read_as_few_are(make, monkeypatch, lease):
             views = [connection.execute(f"DESCRIBE {view}").fetchall() for view in names]
             stored = connection.execute("FROM event ORDER BY writer, seq").fetchall()
             answers.append((views, stored, connection.execute("FROM daily_event ORDER BY ALL").fetchall()))
-        assert verify(root).problems == []
+        assert verify(Ledger(root)).problems == []
     assert answers[0] == answers[1]
     assert answers[0][1]
 
@@ -98,18 +99,18 @@ def test_many_merged_files_are_not_opened_to_make_a_catalog(make, monkeypatch, l
 
 def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(make, tmp_path):
     root = make("old")
-    assert verify(root).notes == []
+    assert verify(Ledger(root)).notes == []
     for name in usual([ALL_NAMES], long=NAMES):
         old, root = root, tmp_path / name / "moved"
         root.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(old, root)
-        report = verify(root)
+        report = verify(Ledger(root))
         assert report.problems == []
         assert len(report.notes) == 1
         assert f"it reads the files at {old}, from where the ledger was moved" in report.notes[0]
-        assert query(root, "SELECT lease_id FROM lease").rows == [("l",)]
+        assert query(Ledger(root), "SELECT lease_id FROM lease").rows == [("l",)]
         _reads_well(root, tmp_path)
-        assert verify(root).notes == []
+        assert verify(Ledger(root)).notes == []
 
 
 def test_an_edit_of_a_moved_catalog_is_no_move(make, tmp_path):
@@ -117,6 +118,6 @@ def test_an_edit_of_a_moved_catalog_is_no_move(make, tmp_path):
     shutil.move(make("old"), root)
     with duckdb.connect(root / layout.CATALOG) as client:
         client.execute("CREATE MACRO main.sum(x) AS 2 * x")
-    report = verify(root)
+    report = verify(Ledger(root))
     assert any("macro main.sum is foreign" in problem for problem in report.problems)
     assert report.notes == []

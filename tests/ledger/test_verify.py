@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from rose.ledger import layout, segments
 from rose.ledger.checks.chain import Chain
-from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.conftest import copied, flip
@@ -34,20 +34,20 @@ def root(made, tmp_path):
 def sound(tmp_path_factory):
     root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
     ledgers.write(root, "a", epochs=3)
-    compaction.compact(root, grace_s=0)
-    compaction.compact(root, grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
     assert [part.state for part in layout.parts(root, "a")] == ["compacted", "live"]
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     return root
 
 
 def test_a_sound_ledger_is_counted(root):
-    report = verify(root)
+    report = verify(Ledger(root))
     assert report.ok
     found = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq) for w in report.writers]
     assert found == [("a", 8, 12, 0, 11), ("b", 2, 2, 0, 1)]
     with pytest.raises(LedgerError, match="is not a ledger"):
-        verify(root.parent)
+        verify(Ledger(root.parent))
 
 
 @settings(max_examples=usual(12, long=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -58,7 +58,7 @@ def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound, data):
     at = data.draw(st.integers(0, path.stat().st_size - 1))
     content = flip(path, at, 1 << data.draw(st.integers(0, 7)))
     try:
-        problems = verify(sound).problems
+        problems = verify(Ledger(sound)).problems
     finally:
         path.write_bytes(content)
     assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
@@ -117,7 +117,7 @@ def _foreign_chain(root):
 )
 def test_a_fault_is_found_and_its_place_named(root, fault, where, what):
     fault(root)
-    problems = verify(root).problems
+    problems = verify(Ledger(root)).problems
     assert any(problem.startswith(where) and what in problem for problem in problems), problems
 
 
@@ -128,10 +128,10 @@ def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root, monkeypatc
         real(chain, part)
         if part.folder == "live/a/000000":
             # It stays for a while beside what it was merged to, for those who read it.
-            compaction.compact(root, grace_s=3600)
+            compaction.compact(Ledger(root), grace_s=3600)
 
     monkeypatch.setattr(Chain, "_live", merged_at_once)
-    report = verify(root)
+    report = verify(Ledger(root))
     assert report.problems == []
     assert [writer.events for writer in report.writers] == [12, 2]
     assert (layout.Part("a", 0, 0, "live"), True) in layout.all_parts(root, "a")
@@ -140,17 +140,17 @@ def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root, monkeypatc
 @settings(max_examples=usual(6, long=100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound, data):
-    seen = Seen()
-    assert verify(sound, seen=seen).ok
+    ledger = Ledger(sound)
+    assert verify(ledger).ok
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
     path = data.draw(st.sampled_from(files))
     content = flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
     try:
-        problems = verify(sound, seen=seen).problems
+        problems = verify(ledger).problems
     finally:
         path.write_bytes(content)
     assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
-    assert verify(sound, seen=seen).problems == []
+    assert verify(ledger).problems == []
 
 
 @pytest.mark.parametrize("state", ["gone", "empty", "one behind"])
@@ -162,10 +162,10 @@ def test_a_head_that_does_not_name_the_newest_segment_is_a_fault_until_its_write
         head.write_bytes(b"")
     else:
         head.write_text(head.read_text().replace(_names(root, 1)[-1].name, _names(root, 1)[-2].name))
-    (problem,) = verify(root).problems
+    (problem,) = verify(Ledger(root)).problems
     assert "heads/a.json does not name it as the newest segment" in problem
     segments.recover(root, "a")
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
 
 
 @pytest.mark.parametrize("stands", [False, True])
@@ -176,7 +176,7 @@ def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root, 
     segments.announce(root, "a", str(newest.relative_to(root)))
     if not stands:
         newest.unlink()
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
 
 
 def test_too_few_open_files_are_no_damage(root):
@@ -202,6 +202,6 @@ def test_what_is_behind_a_link_is_named_as_not_checked(root, tmp_path, linked):
     path = min((root / "live/a/000000").iterdir()) if linked == "segment" else root / linked
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    report = verify(root)
+    report = verify(Ledger(root))
     assert (report.problems, report.ok) == ([], False)
     assert report.unchecked == [f"{path.relative_to(root)}: a link to {tmp_path / 'elsewhere'}"]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import catalog, layout, rows
 from rose.ledger.checks import registry
 from rose.ledger.growth import compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.evidence import ledgers
@@ -22,10 +23,10 @@ from tests.ledger.evidence import ledgers
 def sound(tmp_path_factory):
     root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
     ledgers.write(root, "a", epochs=3)
-    compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
+    compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
     catalog.connect(root).close()
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     return root
 
 
@@ -49,7 +50,7 @@ def root(sound, tmp_path):
 def test_a_folder_in_the_place_of_a_file_is_named(root, name):
     (root / name).unlink()
     (root / name).mkdir()
-    problems = verify(root).problems
+    problems = verify(Ledger(root)).problems
     assert any(name in problem for problem in problems), problems
 
 
@@ -69,7 +70,7 @@ def test_a_header_that_cannot_be_is_named(root):
             file.add_key_value_metadata({b"rose": json.dumps({**places, **unsigned, **changed}).encode()})
         path = root / f"live/a/000002/000009-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
         path.write_bytes(buffer.getvalue())
-        problems = verify(root).problems
+        problems = verify(Ledger(root)).problems
         assert any(problem.startswith(str(path.relative_to(root))) and says in problem for problem in problems), changed
         path.unlink()
 
@@ -81,8 +82,8 @@ def test_a_header_that_cannot_be_is_named(root):
 def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root, writer, action):
     with LedgerWriter.open(root, writer, layout.UPKEEP_RUN_ID) as log:
         for detail in ("{}", "[]", "5", '{"manifest_sha256": 5, "coverage_sha256": []}'):
-            log.record(Ledger(action=action, detail_json=detail), durable=False)
-    named = [problem for problem in verify(root).problems if f"the event {action!r} does not say" in problem]
+            log.record(LedgerAction(action=action, detail_json=detail), durable=False)
+    named = [problem for problem in verify(Ledger(root)).problems if f"the event {action!r} does not say" in problem]
     assert len(named) == 4
     assert all(problem.startswith(f"live/{writer}: seq ") for problem in named)
 
@@ -100,7 +101,7 @@ def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(root, chang
     manifest_sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     detail = {"writer": "a", "last_seq": 1, "sha256": "", "manifest_sha256": manifest_sha256}
     with LedgerWriter.open(root, "compaction", layout.UPKEEP_RUN_ID) as log:
-        log.record(Ledger(action="compacted", detail_json=json.dumps(detail)), durable=True)
-    problems = verify(root).problems
+        log.record(LedgerAction(action="compacted", detail_json=json.dumps(detail)), durable=True)
+    problems = verify(Ledger(root)).problems
     named = [problem for problem in problems if problem.startswith("compacted/a/000000-000001.json: ")]
     assert any("it is not a manifest" in problem for problem in named), problems

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import Charges
 from rose.pricing.charges.state import cut
@@ -67,7 +68,7 @@ def root_of(made: Made) -> Path:
 
 @functools.cache
 def priced(made: Made) -> Charges:
-    return charges.price(root_of(made), BOOK)
+    return charges.price(Ledger(root_of(made)), BOOK)
 
 
 def runs_reported(made: Made) -> dict[str, str]:
@@ -81,9 +82,9 @@ def reported(made: Made, run_id: str) -> Section | None:
     """The tables of the report of a run, or None where it has no device time."""
     if not priced(made).frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))["ns"].sum():
         with pytest.raises(PricingError, match=run_id):
-            report.build(root_of(made), run_id, BOOK)
+            report.build(Ledger(root_of(made)), run_id, BOOK)
         return None
-    return report.build(root_of(made), run_id, BOOK).section
+    return report.build(Ledger(root_of(made)), run_id, BOOK).section
 
 
 def content(frame: pl.DataFrame) -> bytes:

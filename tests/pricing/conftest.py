@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from rose import events
 from rose.cli import app
+from rose.ledger.ledger import Ledger
 from rose.pricing import console
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.report import savings_table
@@ -44,7 +45,7 @@ def shown(parts: Iterable[Element], width: int = console.WIDTH) -> str:
 
 
 def saved_in_run(root: Path, run_id: str, book: str | PriceBook | None = None) -> Table:
-    with priced(root, run_id, book) as run:
+    with priced(Ledger(root), run_id, book) as run:
         return savings_table(run.make, compare(run), run.borrow)
 
 
@@ -59,7 +60,7 @@ def rests_on(answer: Section, term: str) -> str:
 def section(
     root: Path, answer: Callable[..., Section], run_id: str | None = None, book: Any = None, **options: Any
 ) -> Section:
-    with priced(root, run_id, book) as run:
+    with priced(Ledger(root), run_id, book) as run:
         return answer(run, **options)
 
 
@@ -143,13 +144,13 @@ sample, sample_kept = a_copy_of("sample_written"), kept_copy_of("sample_written"
 
 @pytest.fixture(scope="session")
 def priced_sample(sample_kept: Path) -> Iterator[PricedRun]:
-    with priced(sample_kept, "run") as run:
+    with priced(Ledger(sample_kept), "run") as run:
         yield run
 
 
 @pytest.fixture(scope="session")
 def sample_report(sample_kept: Path) -> Report:
-    return report.build(sample_kept, "run")
+    return report.build(Ledger(sample_kept), "run")
 
 
 def sample_events() -> list[events.Event]:
@@ -300,7 +301,7 @@ def half_closed_made(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory)
     root = Path(shutil.copytree(weeks_made, folder / "ledger"))
     (folder / "book.toml").write_text(BOOK_TOML)
     close(root, Period(T0_NS, T0_NS + 7 * DAY_NS), now_us=(T0_NS + 21 * DAY_NS) // 1000)
-    assert restate(root, WEEK_CLOSE_ID, "contract 18", DEARER, now_us=(T0_NS + 22 * DAY_NS) // 1000)
+    assert restate(Ledger(root), WEEK_CLOSE_ID, "contract 18", DEARER, now_us=(T0_NS + 22 * DAY_NS) // 1000)
     return folder
 
 

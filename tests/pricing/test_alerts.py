@@ -14,6 +14,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing import alerts, jobs
 from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.closing import period
@@ -93,22 +94,22 @@ def test_a_budget_is_sent_once_and_when_it_rises_and_ends(fleet: Path, config: A
 
     def sent(usd: str, checked: AlertsConfig = asked) -> int:
         """Messages of a round with a budget of chat, which spent $2.77."""
-        budget.set_budget(fleet, "chat", usd, month)
-        return alerts.check(fleet, checked, NEXT_DAY_US).sent
+        budget.set_budget(Ledger(fleet), "chat", usd, month)
+        return alerts.check(Ledger(fleet), checked, NEXT_DAY_US).sent
 
-    budget.set_budget(fleet, "research", "50", month)
+    budget.set_budget(Ledger(fleet), "research", "50", month)
     assert sent("3") == 1
     assert hook.titles == ["ROSE: chat has spent 80% of its budget for 2026-06"]
     assert "of $3.00 in 2026-06 (amortized" in hook.bodies[0]
     # What is not known ends no alert.
-    done = alerts.check(fleet, asked.model_copy(update={"price_book": "nowhere.toml"}), NEXT_DAY_US)
+    done = alerts.check(Ledger(fleet), asked.model_copy(update={"price_book": "nowhere.toml"}), NEXT_DAY_US)
     assert "nowhere.toml" in str(done.outcomes[0].unknown)
     assert (done.sent, len(done.entries)) == (0, 1)
     assert sent("3") == 0
     assert sent("2") == 1
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]
     assert sent("90") == 0
-    assert alerts.entries(fleet) == []
+    assert alerts.entries(Ledger(fleet)) == []
 
 
 def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(tmp_path: Path, config: Any, hook: Hook) -> None:
@@ -119,18 +120,18 @@ def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(tmp_path: Path, co
         period.of_month("2026-06"),
         (T0_NS + 29 * DAY_NS) // 1000,
     )
-    budget.set_budget(weeks, "chat", "2450", month)
-    alerts.check(weeks, asked, now_us)
+    budget.set_budget(Ledger(weeks), "chat", "2450", month)
+    alerts.check(Ledger(weeks), asked, now_us)
     assert hook.titles == ["ROSE: chat is forecast to exceed its budget for 2026-06"]
     assert "The forecast for the month is $2,47" in hook.bodies[0]
-    budget.set_budget(weeks, "chat", "1000", month)
-    alerts.check(weeks, asked, now_us)
+    budget.set_budget(Ledger(weeks), "chat", "1000", month)
+    alerts.check(Ledger(weeks), asked, now_us)
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]
 
 
 def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(fleet: Path, config: Any, hook: Hook) -> None:
     asked, hook.code = config({"kind": "ledger"}), 503
-    done = alerts.check(fleet, asked, NOW_US)
+    done = alerts.check(Ledger(fleet), asked, NOW_US)
     (failed,) = done.failed
     assert (done.sent, failed.level) == (0, None)
     assert "503" in str(failed.error)
@@ -139,15 +140,15 @@ def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(fleet: Path, c
         f'urls_file = "{asked.urls_file}"\n[[rule]]\nname = "ledger"\nkind = "ledger"\nto = ["hook"]\n'
     )
     with pytest.raises(AlertsError, match=r"the ledger was verified never -> hook: .*503"):
-        jobs.alerts(fleet, file=fleet.parent / "alerts.toml")
+        jobs.alerts(Ledger(fleet), file=fleet.parent / "alerts.toml")
     hook.code = 200
-    assert alerts.check(fleet, asked, NOW_US).sent == 1
-    assert alerts.check(fleet, asked, NOW_US).sent == 0
+    assert alerts.check(Ledger(fleet), asked, NOW_US).sent == 1
+    assert alerts.check(Ledger(fleet), asked, NOW_US).sent == 0
     assert hook.titles == ["ROSE: the ledger was verified never"] * 3
 
 
 def test_too_few_requests_are_not_known(fleet_kept: Path, config: Any) -> None:
-    (outcome,) = alerts.evaluate(fleet_kept, config({"kind": "serving", "target": 0.99}), NOW_US)
+    (outcome,) = alerts.evaluate(Ledger(fleet_kept), config({"kind": "serving", "target": 0.99}), NOW_US)
     assert outcome.unknown == "since 2026-06-17T00:00:00Z, no requests"
 
 
@@ -161,7 +162,7 @@ def test_requests_count_in_their_hours_and_provenance(tmp_path: Path, config: An
         (0.6, 2, []),
     ):
         rules = config({"kind": "serving", "target": target, "hours": hours})
-        (outcome,) = alerts.evaluate(root, rules, us(3 * 3600))
+        (outcome,) = alerts.evaluate(Ledger(root), rules, us(3 * 3600))
         assert [alert.title for alert in outcome.alerts] == titles
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from rose import events
 from rose.ledger import examine
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Settings, history, run_job
 from rose.ledger.verify import verify
 from rose.pricing import jobs
@@ -28,10 +29,10 @@ def test_only_what_is_set_up_is_planned(tmp_path: Path) -> None:
 
 def test_the_job_is_recorded_with_what_it_did(sample: Path, tmp_path: Path) -> None:
     (job,) = [job for job in planned(Settings(reports=tmp_path, price_book="example")) if job.name == "report"]
-    assert run_job(sample, job).status == "ok"
-    assert json.loads(history(sample)["report"].result_json or "")["written"] == ["run_2026-06-01.json"]
+    assert run_job(Ledger(sample), job).status == "ok"
+    assert json.loads(history(Ledger(sample))["report"].result_json or "")["written"] == ["run_2026-06-01.json"]
     (bad,) = [job for job in planned(Settings(reports=tmp_path, price_book="nowhere.toml")) if job.name == "report"]
-    assert "cannot read price book nowhere.toml" in (run_job(sample, bad).error or "")
+    assert "cannot read price book nowhere.toml" in (run_job(Ledger(sample), bad).error or "")
 
 
 def ended(write_ledger: WriteLedger, sample_made: list[events.Event], run_id: str, **fields: Any) -> Path:
@@ -48,35 +49,35 @@ def test_a_report_of_each_run_that_ended_and_of_the_newest_that_runs(
     later = [events.Run(action="started", name="older", at_us=T0_NS // 1000 - 1)]
     write_ledger(later, run_id="older", writer="w-older")
     folder = tmp_path / "reports"
-    done = jobs.report(root, folder=folder, price_book="example")
+    done = jobs.report(Ledger(root), folder=folder, price_book="example")
     assert (sorted(done["written"]), done["refused"]) == (["a_2026-06-01.json", "b_2026-06-01.json"], {})  # type: ignore[call-overload]
     assert json.loads((folder / "a_2026-06-01.json").read_text()) == json.loads(
-        json.dumps(report.build(root, "a", "example").to_json())
+        json.dumps(report.build(Ledger(root), "a", "example").to_json())
     )
     # The ended one is done; the running one goes on; a run that ended since is new.
-    assert jobs.report(root, folder=folder, price_book="example")["written"] == ["b_2026-06-01.json"]
+    assert jobs.report(Ledger(root), folder=folder, price_book="example")["written"] == ["b_2026-06-01.json"]
     write_ledger([events.Run(action="ended", name="b", at_us=T0_NS // 1000 + 3_600_000_000)], run_id="b", writer="end")
-    assert jobs.report(root, folder=folder, price_book="example")["written"] == ["b_2026-06-01.json"]
-    assert jobs.report(root, folder=folder, price_book="example")["written"] == []
+    assert jobs.report(Ledger(root), folder=folder, price_book="example")["written"] == ["b_2026-06-01.json"]
+    assert jobs.report(Ledger(root), folder=folder, price_book="example")["written"] == []
     # A report that was removed or damaged is written again.
     (folder / "a_2026-06-01.json").unlink()
     (folder / "b_2026-06-01.json").write_text("{")
     (folder / "other.json").write_text('{"mine": 1}')
-    done = jobs.report(root, folder=folder, price_book="example")
+    done = jobs.report(Ledger(root), folder=folder, price_book="example")
     assert sorted(done["written"]) == ["a_2026-06-01.json", "b_2026-06-01.json"]  # type: ignore[call-overload]
     # Another folder is another reader.
-    assert len(jobs.report(root, folder=tmp_path / "more", price_book="example")["written"]) == 2  # type: ignore[arg-type]
+    assert len(jobs.report(Ledger(root), folder=tmp_path / "more", price_book="example")["written"]) == 2  # type: ignore[arg-type]
 
 
 @pytest.mark.long
 def test_a_report_s_csv_has_every_figure_with_what_it_must_carry(sample: Path, tmp_path: Path) -> None:
-    jobs.report(sample, folder=tmp_path, price_book="example")
+    jobs.report(Ledger(sample), folder=tmp_path, price_book="example")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
         "run_2026-06-01.csv",
         "run_2026-06-01.json",
     ]
     rows = {row["figure"]: row for row in csv.DictReader(io.StringIO((tmp_path / "run_2026-06-01.csv").read_text()))}
-    total = report.build(sample).section.figure("time", "fleet", "amortized")
+    total = report.build(Ledger(sample)).section.figure("time", "fleet", "amortized")
     row = rows["report.time.fleet.amortized"]
     assert (row["value"], row["unit"], row["view"], row["currency"]) == (
         str(total.value),
@@ -94,7 +95,7 @@ def test_a_run_that_cannot_be_priced_is_named_each_time(write_ledger: WriteLedge
         [events.Run(action=action, name="empty", at_us=n + 1) for n, action in enumerate(("started", "ended"))]
     )
     for _ in range(2):
-        done = jobs.report(root, folder=tmp_path / "reports", price_book="example")
+        done = jobs.report(Ledger(root), folder=tmp_path / "reports", price_book="example")
         assert done["written"] == []
         assert "no provisioned device time" in done["refused"]["run"]  # type: ignore[index]
 
@@ -105,7 +106,7 @@ def test_reports_read_again_nothing_that_was_verified(
     for name in ("a", "b"):
         ends = [events.Run(action=action, name=name, at_us=n + 1) for n, action in enumerate(("started", "ended"))]
         root = write_ledger(ends, run_id=name, writer=name)
-    verify(root)
+    verify(Ledger(root))
     examined, segment = list[str](), examine.segment
 
     def counted(content: bytes, sha256: str) -> examine.Segment:
@@ -113,7 +114,7 @@ def test_reports_read_again_nothing_that_was_verified(
         return segment(content, sha256)
 
     monkeypatch.setattr(examine, "segment", counted)
-    done = jobs.report(root, folder=tmp_path / "reports", price_book="example")
+    done = jobs.report(Ledger(root), folder=tmp_path / "reports", price_book="example")
     assert list(done["refused"]) == ["a", "b"]  # type: ignore[call-overload]
     assert examined == []
 
@@ -122,7 +123,7 @@ def test_no_report_of_a_ledger_that_does_not_verify(sample: Path, tmp_path: Path
     path = sorted(sample.glob("live/test/*/*.parquet"))[-1]
     path.rename(path.with_name(f"{path.name.partition('-')[0]}-{'0' * 64}.parquet"))
     with pytest.raises(PricingError, match="does not verify"):
-        jobs.report(sample, folder=tmp_path / "reports", price_book="example")
+        jobs.report(Ledger(sample), folder=tmp_path / "reports", price_book="example")
     assert not (tmp_path / "reports").exists()
 
 

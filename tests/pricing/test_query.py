@@ -10,6 +10,7 @@ import pytest
 import sql
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing import query
 
 FOLDERS = ("answers", "borrowing", "dashboard", "jobs", "ledger", "metrics", "run")
@@ -53,7 +54,7 @@ def test_every_query_runs_by_hand_as_its_head_says(opened: duckdb.DuckDBPyConnec
 def test_a_snapshot_does_not_see_what_is_written_later(sample: Path, write_ledger: Any) -> None:
     with closing(catalog.connect(sample)) as connection:
         query.set_variables(connection, run_id="run")
-        query.snapshot(connection, sample, "run")
+        query.snapshot(connection, Ledger(sample), "run")
         before = query.rows(connection, "run/totals")
         write_ledger([events.Preemption(action="cut", reason="later", tokens_lost=5)], root=sample)
         assert query.rows(connection, "run/totals") == before

@@ -13,6 +13,7 @@ import pytest
 
 from rose import events
 from rose.ledger.growth import compaction
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import close_epochs
@@ -274,7 +275,7 @@ def small_run():
         events.Power(at_us=at(50), device_id="s0", t0_ns=ns(0), t1_ns=ns(50), power_mw=100_000, source="rapl"),
         events.Power(at_us=at(100), device_id="s0", t0_ns=ns(50), t1_ns=ns(100), power_mw=200_000, source="rapl"),
         events.Power(at_us=at(100), device_id="d0", t0_ns=ns(0), t1_ns=ns(100), power_mw=None, source="not measured"),
-        events.Ledger(at_us=at(90), action="dropped", detail_json=json.dumps(dropped)),
+        events.LedgerAction(at_us=at(90), action="dropped", detail_json=json.dumps(dropped)),
         events.Run(at_us=at(100), action="ended", name="small"),
     ]
 
@@ -319,8 +320,8 @@ def sample(tmp_path_factory):
     root = tmp_path_factory.mktemp("sample") / "ledger"
     shutil.copytree(recorded, root)
     close_epochs(root)
-    compaction.compact(root, grace_s=0)
-    compaction.compact(root, grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
     return root
 
 

@@ -1,6 +1,6 @@
 """`rose sql`, `rose query`, `rose schema`, `rose ledger`, `rose jobs` and `rose token` on the command line."""
 
-from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands.common import JsonOption, LedgerOption, open_ledger
 from rose.ledger.commands.ledger import ledger_app
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
@@ -9,7 +9,7 @@ __all__ = [
     "JsonOption",
     "LedgerOption",
     "ledger_app",
-    "ledger_root",
+    "open_ledger",
     "query_command",
     "schema_command",
     "sql_command",

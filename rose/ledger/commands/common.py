@@ -18,6 +18,7 @@ from rich.table import Table
 from rose.clock import iso
 from rose.errors import UserError
 from rose.ledger.commands.output import cell_text, json_text, readable
+from rose.ledger.ledger import Ledger
 from rose.terminal import Screen, echo, echo_data, echo_error
 
 LedgerOption = Annotated[
@@ -28,8 +29,8 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def ledger_root(ledger: Path | None) -> Path:
-    return ledger or Path("ledger")
+def open_ledger(folder: Path | None, *, allow_unverified: bool = False) -> Ledger:
+    return Ledger(folder or Path("ledger"), allow_unverified=allow_unverified)
 
 
 @contextmanager

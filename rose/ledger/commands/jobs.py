@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.clock import utc_us
-from rose.ledger import layout
 from rose.ledger.commands import common
+from rose.ledger.ledger import Ledger
 from rose.terminal import echo
 
 if TYPE_CHECKING:
@@ -77,15 +77,15 @@ def run(
     from rose.ledger.upkeep.jobs import run_job
 
     with common.clear_errors():
-        root = common.ledger_root(ledger)
+        opened = common.open_ledger(ledger)
         if name is None:
-            _list(context.obj, root, as_json)
+            _list(context.obj, opened, as_json)
             return
         settings = _settings(archive_to, archive_after, delete, price_book, reports, alerts)
         todo = {job.name: job for job in context.obj(settings)}
         job = todo.get(name) or common.fail(_not_planned(name, todo))
         with common.progress_bar(name):
-            done = run_job(root, job)
+            done = run_job(opened, job)
     if as_json:
         common.print_json(dataclasses.asdict(done))
     else:
@@ -94,13 +94,13 @@ def run(
         raise typer.Exit(1)
 
 
-def _list(planned: Planned, root: Path, as_json: bool) -> None:
+def _list(planned: Planned, ledger: Ledger, as_json: bool) -> None:
     from rose.ledger.upkeep.jobs import Settings, due_us, history, made_us
 
-    last = history(root)
+    last = history(ledger)
     # With all settings, so that jobs which need some are listed, too.
     jobs = planned(Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path()))
-    ledger_made_us = made_us(layout.check(root))
+    ledger_made_us = made_us(ledger)
     rows: list[dict[str, Any]] = [
         {
             "job": job.name,
@@ -142,15 +142,15 @@ def serve(
     from rose.ledger.upkeep.scheduler import Scheduler
 
     with common.clear_errors():
-        root = common.ledger_root(ledger)
+        opened = common.open_ledger(ledger)
         settings = _settings(archive_to, archive_after, delete, price_book, reports, alerts)
         planned = {job.name: job for job in context.obj(settings)}
         for name in only or []:
             planned.get(name) or common.fail(_not_planned(name, planned))
         todo = [job for name, job in planned.items() if not only or name in only]
-        scheduler = Scheduler(root, todo, lambda run: echo(run.line(), err=run.status == "failed"))
+        scheduler = Scheduler(opened.folder, todo, lambda run: echo(run.line(), err=run.status == "failed"))
         ended = common.until_signal()
-        echo(f"running {', '.join(job.name for job in todo)} on {root} (Ctrl-C ends it)")
+        echo(f"running {', '.join(job.name for job in todo)} on {opened.folder} (Ctrl-C ends it)")
         scheduler.start()
         ended.wait()
         scheduler.stop()

@@ -55,22 +55,22 @@ def verify(
         from rose.ledger.evidence import continuation
         from rose.ledger.evidence.keys import load
 
-        root = common.ledger_root(ledger)
+        opened = common.open_ledger(ledger)
         receipts = continuation.read(against or [], key=key)
-        with logged(root, "verify", "new files" if incremental else "every byte"):
+        with logged(opened, "verify", "new files" if incremental else "every byte"):
             if incremental:
-                report = verification.verify_changed(root)
+                report = verification.verify_changed(opened)
             else:
-                report = verification.verify(root, marks=continuation.marks(receipts))
+                report = verification.verify(opened, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
-        faulty, named = (None, []) if report.problems else views.faulty_events(report.root)
+        faulty, named = (None, []) if report.problems else views.faulty_events(report.ledger.folder)
         own = load()
-        signers = registry.described(registry.sound_lines(report.root), None if own is None else own.public)
+        signers = registry.described(registry.sound_lines(report.ledger.folder), None if own is None else own.public)
     problems = [*report.problems, *(held.problems if held else ())]
     unchecked = [*report.unchecked, *(held.unchecked if held else ())]
     if as_json:
         facts: dict[str, Any] = {
-            "ledger": str(report.root),
+            "ledger": str(report.ledger.folder),
             "ok": not problems and not unchecked,
             "writers": [dataclasses.asdict(writer) for writer in report.writers],
             "keys": signers,
@@ -89,7 +89,7 @@ def verify(
         ]
         common.print_table(columns, rows)
         common.print_table(["key", "writers", "endorsed by", "may endorse", "yours"], list(map(_key_cells, signers)))
-        echo(verified.text(report.root))
+        echo(verified.text(report.ledger))
         echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
         echo(*([*problems, *(f"{structure}: not checked" for structure in unchecked)] or [_SOUND]))
         if faulty:
@@ -109,7 +109,7 @@ def _signed_text(writers: Sequence[WriterReport]) -> str:
 
 
 def _key_cells(entry: dict[str, Any]) -> list[str | None]:
-    endorser = "nobody: the first key of the ledger" if entry["root"] else entry["endorsed_by"]
+    endorser = "nobody: the first key of the ledger" if entry["opened"] else entry["endorsed_by"]
     endorsed = endorser or "nobody: taken on first use"
     yes = ["yes" if entry[name] else None for name in ("may_endorse", "own")]
     return [entry["key"], ", ".join(entry["writers"]), endorsed, *yes]
@@ -129,14 +129,13 @@ def endorse(
 ) -> None:
     """Say, signed with this user's key, that a key may sign for its writers."""
     with common.clear_errors():
-        from rose.ledger import layout
         from rose.ledger.checks import registry
         from rose.ledger.evidence.keys import load
 
-        root = layout.check(common.ledger_root(ledger))
+        opened = common.open_ledger(ledger)
         if (own := load()) is None:
             common.fail("there is no key here to endorse with; run this where a writer of the ledger ran")
-        writers = registry.endorse(root, key, own, writer, endorses=may_endorse)
+        writers = registry.endorse(opened.folder, key, own, writer, endorses=may_endorse)
     echo(f"{key} is endorsed for {', '.join(writers)}.")
 
 
@@ -150,13 +149,12 @@ def receipt(
 ) -> None:
     """Write a signed receipt of all writers' newest links; kept elsewhere, it shows later what was changed since."""
     with common.clear_errors():
-        from rose.ledger import layout
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
 
-        root = layout.check(common.ledger_root(ledger))
-        with logged(root, "receipt", str(out or "")):
-            taken = receipts.take(root)
+        opened = common.open_ledger(ledger)
+        with logged(opened, "receipt", str(out or "")):
+            taken = receipts.take(opened)
         at = datetime.fromtimestamp(taken.at_us // 10**6, UTC)
         path = (out or Path(f"rose-receipt-{taken.ledger[:8]}-{at:%Y%m%dT%H%M%SZ}.json")).expanduser().resolve()
         content = taken.content()
@@ -184,7 +182,7 @@ def restore(
     with common.clear_errors(), common.progress_bar("Restoring"):
         from rose.ledger.growth.archive import restore as run
 
-        done = run(common.ledger_root(ledger), from_url, since_us=_utc_us(since), until_us=_utc_us(until))
+        done = run(common.open_ledger(ledger), from_url, since_us=_utc_us(since), until_us=_utc_us(until))
     if as_json:
         common.print_json(dataclasses.asdict(done))
     else:

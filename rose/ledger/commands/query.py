@@ -17,6 +17,7 @@ import typer
 
 from rose.ledger.commands import common
 from rose.ledger.commands.output import csv_cells
+from rose.ledger.ledger import Ledger
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -52,18 +53,17 @@ def sql_command(
 
         common.fail(
             "no query was given; give a SELECT, or - to read it from standard input. "
-            f"For a shell, use DuckDB's own: duckdb -readonly {common.ledger_root(ledger) / CATALOG}"
+            f"For a shell, use DuckDB's own: duckdb -readonly {(ledger or Path('ledger')) / CATALOG}"
         )
     with common.clear_errors():
         text = sys.stdin.read() if query == "-" else query
         if server is None:
             if token_file is not None:
                 common.fail("--token-file is for a controller; name one with --server")
-            from rose.ledger import layout
             from rose.ledger.reading.query import query as select
 
-            root = layout.check(common.ledger_root(ledger))
-            result = _logged(root, text, lambda: select(root, text, limit=limit, timeout_s=timeout))
+            opened = common.open_ledger(ledger)
+            result = _logged(opened, text, lambda: select(opened, text, limit=limit, timeout_s=timeout))
         else:
             if ledger is not None and "ROSE_LEDGER" not in os.environ:
                 common.fail("--ledger and --server exclude one another; give one of them")
@@ -112,9 +112,9 @@ def query_command(
         if show:
             echo_data(named.script(query, given))
             return
-        root = common.ledger_root(ledger)
-        ask = functools.partial(named.run, root, query, given, limit=limit, timeout_s=timeout)
-        result = _logged(root, named.script(query, given), ask)
+        opened = common.open_ledger(ledger)
+        ask = functools.partial(named.run, opened, query, given, limit=limit, timeout_s=timeout)
+        result = _logged(opened, named.script(query, given), ask)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -140,10 +140,10 @@ def schema_command(
         )
 
 
-def _logged(root: Path, text: str, run: Callable[[], Result]) -> Result:
+def _logged(ledger: Ledger, text: str, run: Callable[[], Result]) -> Result:
     from rose.ledger.access import logged
 
-    with logged(root, "query", text) as reading:
+    with logged(ledger, "query", text) as reading:
         result = run()
         reading.rows = len(result.rows)
     return result

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from rose.clock import iso
-from rose.ledger import catalog, examine, layout, segments
+from rose.ledger import examine, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
@@ -21,6 +21,7 @@ from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report
 
 
@@ -118,12 +119,11 @@ class _Trusted:
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     """Compare the report of `verify`, made with the `marks` of these receipts, with them, oldest first. Raises
     LedgerError for a receipt of another ledger."""
-    root = report.root
-    ledger = layout.ledger_id(root)
+    ledger = report.ledger
     for name, receipt in named.items():
-        if receipt.ledger != ledger:
+        if receipt.ledger != ledger.id:
             raise LedgerError(
-                f"{name} is of the ledger {receipt.ledger}, and {root} is {ledger or 'one without an id'}"
+                f"{name} is of the ledger {receipt.ledger}, and {ledger.folder} is {ledger.id or 'one without an id'}"
             )
     done = Continuation(dict(named))
     try:
@@ -137,19 +137,19 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
         written = {kept.writer: kept for kept in report.writers}
         for writer in sorted({*written, *(writer for receipt in named.values() for writer in receipt.writers)}):
             kept = written.get(writer) or WriterReport(writer)
-            if _passes(root, kept, named, trusted, done):
+            if _passes(ledger, kept, named, trusted, done):
                 done.events += kept.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
                 _signed_since(kept, trusted, done)
-        _sums(root, named, done)
-        _no_state_of_pricing(root, done)
-        done.late_events = _late(root, newest)
+        _sums(ledger, named, done)
+        _no_state_of_pricing(ledger, done)
+        done.late_events = _late(ledger, newest)
     except LedgerError as error:
         done.problems.append(f"not everything could be checked against the receipts: {error}")
     return done
 
 
 def _passes(
-    root: Path, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
+    ledger: Ledger, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
     """Return whether the chain passes through each receipt's link; otherwise add a problem."""
     writer = writer_report.writer
@@ -168,22 +168,22 @@ def _passes(
         foreign = trusted.first_foreign(writer_report, sound_until)
         if foreign is not None:
             what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
-        where = _file_of(root, writer, sound_until)
+        where = _file_of(ledger, writer, sound_until)
         done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {holds}")
         return False
     return True
 
 
-def _file_of(root: Path, writer: str, seq: int) -> str:
-    for part in layout.chain(root, writer):
-        if segments.end_seq(root, part) > seq:
+def _file_of(ledger: Ledger, writer: str, seq: int) -> str:
+    for part in layout.chain(ledger.folder, writer):
+        if segments.end_seq(ledger.folder, part) > seq:
             if part.state != "live":
                 return part.manifest
-            names = segments.segment_names(root / part.folder)
+            names = segments.segment_names(ledger.folder / part.folder)
             return next(
                 f"{part.folder}/{name}"
                 for name in names
-                if segments.read_header((root / part.folder / name).read_bytes()).last_seq >= seq
+                if segments.read_header((ledger.folder / part.folder / name).read_bytes()).last_seq >= seq
             )
     return f"live/{writer}"
 
@@ -218,27 +218,29 @@ def _way_on(signer: Signer) -> str:
     )
 
 
-def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
-    recorded = {detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION)}
+def _sums(ledger: Ledger, named: Mapping[str, Receipt], done: Continuation) -> None:
+    recorded = {
+        detail["coverage_sha256"] for detail in examine.recorded(ledger.folder, ROLL_UP_WRITER, ROLLED_UP_ACTION)
+    }
     for name, receipt in named.items():
         if receipt.roll_up is not None and receipt.roll_up.coverage_sha256 not in recorded:
             folder = f"{rolled.FOLDER}/{receipt.roll_up.generation:06d}"
             done.problems.append(f"{folder}: {name} names these daily sums, and no event of a roll-up does")
             break
-    problems, missing, unchecked = sum_faults(root)
+    problems, missing, unchecked = sum_faults(ledger.folder)
     done.problems += problems
     done.unchecked += unchecked
-    newest, fixed = rolled.newest(root), {one.roll_up.coverage_sha256 for one in named.values() if one.roll_up}
+    newest, fixed = rolled.newest(ledger.folder), {one.roll_up.coverage_sha256 for one in named.values() if one.roll_up}
     if missing is not None and newest is not None and newest.sha256 not in fixed:
         done.notes.append(f"the daily sums were not compared with their events: {missing}")
 
 
-def _no_state_of_pricing(root: Path, done: Continuation) -> None:
+def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
     """Remove pricing's own sums, which may have been edited; pricing makes them again from the events."""
     try:
-        (root / layout.PRICING).unlink(missing_ok=True)
+        (ledger.folder / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:
-        if not os.access(root, os.W_OK):
+        if not os.access(ledger.folder, os.W_OK):
             done.notes.append(
                 f"{layout.PRICING} cannot be removed, since nothing can be written here: what pricing reads from it is "
                 "not proved; price a copy of the ledger without it"
@@ -247,14 +249,14 @@ def _no_state_of_pricing(root: Path, done: Continuation) -> None:
         done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")
 
 
-def _late(root: Path, newest: Receipt) -> int:
+def _late(ledger: Ledger, newest: Receipt) -> int:
     seqs = {writer: mark.next_seq for writer, mark in newest.writers.items()}
     statement = """SELECT count(*) FROM stored_event LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS writer,
         unnest(?::BIGINT[]) AS next_seq) AS mark USING (writer) WHERE seq >= coalesce(next_seq, 0) AND at_us < ?"""
     try:
-        with catalog.connect(root) as connection:
+        with ledger.connect() as connection:
             counted = connection.execute(statement, [list(seqs), list(seqs.values()), newest.at_us]).fetchone()
     except duckdb.Error as error:
-        raise LedgerError(f"the events of {root} cannot be counted: {error}") from error
+        raise LedgerError(f"the events of {ledger.folder} cannot be counted: {error}") from error
     assert counted is not None
     return int(counted[0])

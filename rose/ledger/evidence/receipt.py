@@ -15,6 +15,7 @@ from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import Link
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 FORMAT = 3
 _TAG = b"rose receipt 1\n"
@@ -83,26 +84,27 @@ def canonical(document: Any) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def take(root: Path | str) -> Receipt:
-    """Return a receipt of the ledger at `root` as it is now, signed with this user's key. Reads each writer's newest
+def take(ledger: Ledger) -> Receipt:
+    """Return a receipt of the ledger as it is now, signed with this user's key. Reads each writer's newest
     header; writers may continue. Gives the ledger an id. Raises LedgerError without a ledger or key, or for damage."""
-    root = layout.check(root)
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(
             f"a receipt is signed, and there is no key: {keys.VARIABLE} or the home directory must allow one to be made"
         )
     try:
-        ledger_id = layout.give_id(root)
+        ledger_id = layout.give_id(ledger.folder)
     except OSError as error:
-        raise layout.refused(f"{root} has no id yet, which a receipt names it by", error) from error
-    content = registry.read(root)  # Before the writers: each writer in it is then listed, or its removal shows.
+        raise layout.refused(f"{ledger.folder} has no id yet, which a receipt names it by", error) from error
+    content = registry.read(
+        ledger.folder
+    )  # Before the writers: each writer in it is then listed, or its removal shows.
     lines = registry.parse(content)
-    coverage = rolled.newest(root)
-    state = verified.state(root)
+    coverage = rolled.newest(ledger.folder)
+    state = verified.state(ledger)
     writers = {}
-    for writer in layout.writers(root):
-        if (link := _newest(root, writer)) is not None:
+    for writer in layout.writers(ledger.folder):
+        if (link := _newest(ledger, writer)) is not None:
             signers = {*registry.keys_of(lines, writer), *filter(None, [link.key])}
             writers[writer] = Mark(
                 next_seq=link.last_seq + 1,
@@ -124,16 +126,16 @@ def take(root: Path | str) -> Receipt:
     return unsigned.model_copy(update={"signature": key.sign(unsigned.message)})
 
 
-def _newest(root: Path, writer: str) -> Link | None:
+def _newest(ledger: Ledger, writer: str) -> Link | None:
     """Return the newest link of a writer's chain. Raises LedgerError for a damaged one."""
     for look in range(_LOOKS):
-        if not (parts := layout.chain(root, writer)):
+        if not (parts := layout.chain(ledger.folder, writer)):
             return None
         part = parts[-1]
         try:
             if part.state != "live":
-                return Link.read(writer, json.loads((root / part.manifest).read_bytes())["segments"][-1])
-            path = root / part.folder / segments.segment_names(root / part.folder)[-1]
+                return Link.read(writer, json.loads((ledger.folder / part.manifest).read_bytes())["segments"][-1])
+            path = ledger.folder / part.folder / segments.segment_names(ledger.folder / part.folder)[-1]
             return segments.link(segments.read_header(path.read_bytes()), segments.sha256_in(path.name))
         except (LedgerError, OSError, ValueError, LookupError, TypeError) as error:
             if look == _LOOKS - 1 or not isinstance(error, FileNotFoundError):

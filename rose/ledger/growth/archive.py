@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rose.clock import utc_us
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import catalog, examine, layout
 from rose.ledger.checks import expected
 from rose.ledger.growth import compaction, rolled
@@ -18,6 +17,7 @@ from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.growth.store import Store
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 
 
@@ -41,7 +41,7 @@ class Restored:
     missing: list[str]
 
 
-def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
+def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`, and compare each
     copy. With `delete` a rolled-up part then leaves the ledger: readers no longer see it, and the next compaction or
     archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while writers write and
@@ -49,84 +49,85 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
     file or returns another, another running archiving, and a failing disk. Earlier steps stay done."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
-    root = layout.check(root)
-    store = outside(Store(to), root)
+    store = outside(Store(to), ledger)
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)
     try:
-        with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
-            with layout.moving_parts(root):
-                parts = [part for writer in layout.writers(root) for part in layout.parts(root, writer)]
-                newest = {part: compaction.newest_at_us(root, part) for part in parts if part.state == "compacted"}
+        with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+            with layout.moving_parts(ledger.folder):
+                parts = [
+                    part for writer in layout.writers(ledger.folder) for part in layout.parts(ledger.folder, writer)
+                ]
+                newest = {part: compaction.newest_at_us(ledger, part) for part in parts if part.state == "compacted"}
                 due = [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
-            archiving = _Archiving(root, store, delete, log)
+            archiving = _Archiving(ledger, store, delete, log)
             for part in due:
                 try:
                     archiving.archive(part, done)
                 except FileNotFoundError:
-                    if part in layout.parts(root, part.writer):
+                    if part in layout.parts(ledger.folder, part.writer):
                         raise
         if delete:
-            catalog.refresh(root)
-            with layout.moving_parts(root):
-                for writer in layout.writers(root):
-                    compaction.remove_archived(root, writer, grace_s)
+            catalog.refresh(ledger.folder)
+            with layout.moving_parts(ledger.folder):
+                for writer in layout.writers(ledger.folder):
+                    compaction.remove_archived(ledger, writer, grace_s)
     except OSError as error:
-        raise LedgerError(f"cannot archive {root}: {error}") from error
+        raise LedgerError(f"cannot archive {ledger.folder}: {error}") from error
     return done
 
 
-def restore(root: Path | str, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
+def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
     """Bring archived parts back from `from_url`, so that readers see their events again; by default all, else parts
     with events in [`since_us`, `until_us`) by `at_us`. Raises LedgerError for a wrong hash, and as `archive`."""
-    root = layout.check(root)
     store = Store(from_url)
     parts = events = size = 0
     missing = []
     try:
-        with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
-            own = _own_files(root)
-            for part in _archived(root):
-                if not _within(root, part, since_us, until_us):
+        with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+            own = _own_files(ledger)
+            for part in _archived(ledger):
+                if not _within(ledger, part, since_us, until_us):
                     continue
                 name = f"{part.stem}.parquet"
                 if (content := store.read(name)) is None:
                     missing.append(store.url(name))
                     continue
-                manifest, manifest_content = compaction.read_manifest(root, part)
+                manifest, manifest_content = compaction.read_manifest(ledger, part)
                 if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
                     raise LedgerError(f"{store.url(name)} is not what was archived: its SHA-256 differs")
                 detail = _detail(part, manifest, manifest_content, store.url(name))
                 if detail["manifest_sha256"] not in own:
                     raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
-                with layout.moving_parts(root):
-                    layout.make_folder((root / name).parent)
-                    layout.write_file(root / name, content)
+                with layout.moving_parts(ledger.folder):
+                    layout.make_folder((ledger.folder / name).parent)
+                    layout.write_file(ledger.folder / name, content)
                     _record(log, expected.RESTORED_ACTION, detail)
-                    layout.move_file(root / part.manifest, root / replace(part, state="compacted").manifest)
+                    layout.move_file(
+                        ledger.folder / part.manifest, ledger.folder / replace(part, state="compacted").manifest
+                    )
                 parts, events, size = parts + 1, events + detail["events"], size + len(content)
             if parts:
-                catalog.refresh(root)
+                catalog.refresh(ledger.folder)
     except OSError as error:
-        raise LedgerError(f"cannot restore to {root}: {error}") from error
+        raise LedgerError(f"cannot restore to {ledger.folder}: {error}") from error
     return Restored(parts, events, size, store.url(), missing)
 
 
-def newest_us(root: Path | str) -> int | None:
+def newest_us(ledger: Ledger) -> int | None:
     """Return `at_us` of the newest archived event that left the ledger, if any. Raises LedgerError."""
-    root = layout.check(root)
-    newest = [compaction.newest_at_us(root, part) for part in _archived(root)]
+    newest = [compaction.newest_at_us(ledger, part) for part in _archived(ledger)]
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
-def outside(store: Store, root: Path) -> Store:
+def outside(store: Store, ledger: Ledger) -> Store:
     """Return `store`. Raises LedgerError for a place in the ledger or in memory, or a folder that cannot be made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
     if folder is not None:
-        if folder == root or root in folder.parents:
-            raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
+        if folder == ledger.folder or ledger.folder in folder.parents:
+            raise LedgerError(f"{folder} lies in the ledger {ledger.folder}; archive to another folder")
         try:
             layout.make_folder(folder)
         except OSError as error:
@@ -134,19 +135,19 @@ def outside(store: Store, root: Path) -> Store:
     return store
 
 
-def _archived(root: Path) -> list[Part]:
-    parts = [part for writer in layout.writers(root) for part in layout.chain(root, writer)]
+def _archived(ledger: Ledger) -> list[Part]:
+    parts = [part for writer in layout.writers(ledger.folder) for part in layout.chain(ledger.folder, writer)]
     return [part for part in parts if part.state == "archived"]
 
 
-def _within(root: Path, part: Part, since_us: int | None, until_us: int | None) -> bool:
-    manifest, _ = compaction.read_manifest(root, part)
+def _within(ledger: Ledger, part: Part, since_us: int | None, until_us: int | None) -> bool:
+    manifest, _ = compaction.read_manifest(ledger, part)
     early = until_us is None or manifest["at_us_min"] < until_us
     return bool(early and (since_us is None or manifest["at_us_max"] >= since_us))
 
 
-def _own_files(root: Path) -> set[str]:
-    recorded = examine.recorded(root, expected.COMPACTION_WRITER, expected.COMPACTED_ACTION)
+def _own_files(ledger: Ledger) -> set[str]:
+    recorded = examine.recorded(ledger.folder, expected.COMPACTION_WRITER, expected.COMPACTED_ACTION)
     return {detail[name] for detail in recorded for name in ("sha256", "manifest_sha256")}
 
 
@@ -164,24 +165,24 @@ def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes, url: 
 
 
 def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
-    log.record(Ledger(action=action, detail_json=json.dumps(detail)), durable=True)
+    log.record(LedgerAction(action=action, detail_json=json.dumps(detail)), durable=True)
 
 
 class _Archiving:
-    def __init__(self, root: Path, store: Store, delete: bool, log: LedgerWriter) -> None:
-        self._root = root
+    def __init__(self, ledger: Ledger, store: Store, delete: bool, log: LedgerWriter) -> None:
+        self._ledger = ledger
         self._store = store
         self._delete = delete
         self._log = log
-        coverage = rolled.newest(root) if delete else None
+        coverage = rolled.newest(ledger.folder) if delete else None
         #: By writer: the last rolled-up epoch, and the seq after it.
         self._rolled_up = {} if coverage is None else coverage.writers
-        recorded = examine.recorded(root, expected.ARCHIVE_WRITER, expected.ARCHIVED_ACTION)
+        recorded = examine.recorded(ledger.folder, expected.ARCHIVE_WRITER, expected.ARCHIVED_ACTION)
         self._copied = {(detail["manifest_sha256"], detail.get("url")) for detail in recorded}
-        self._own = _own_files(root)
+        self._own = _own_files(ledger)
 
     def archive(self, part: Part, done: Archived) -> None:
-        content, manifest, manifest_content = compaction.read_compacted(self._root, part)
+        content, manifest, manifest_content = compaction.read_compacted(self._ledger, part)
         detail = _detail(part, manifest, manifest_content, self._store.url(f"{part.stem}.parquet"))
         if detail["manifest_sha256"] not in self._own:
             raise LedgerError(f"{part.manifest}: no event of the compaction says so. Run `rose ledger verify`")
@@ -202,7 +203,7 @@ class _Archiving:
         """Return why a part must not leave yet, or ever. Raises LedgerError if the forwarder's note is damaged."""
         if part.writer in KEPT_WRITERS:
             return "its events prove what was merged, archived and closed"
-        unsent = spool.first_unsent_epoch(self._root, part.writer)
+        unsent = spool.first_unsent_epoch(self._ledger.folder, part.writer)
         if unsent is not None and part.last >= unsent:
             return "its events are not all at the gateway; the agent of this host sends them"
         if last_seq >= self._rolled_up.get(part.writer, (-1, 0))[1]:
@@ -223,7 +224,7 @@ class _Archiving:
                 if store.read(name) != wanted:
                     raise LedgerError(f"{store.url(name)} is not what was written there; nothing was removed")
         folder = store.local_folder()
-        if folder is not None and (folder / f"{part.stem}.json").samefile(self._root / part.manifest):
+        if folder is not None and (folder / f"{part.stem}.json").samefile(self._ledger.folder / part.manifest):
             raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another one")
         # A reader would count narrower parts twice, which were copied before compaction merged them.
         home, span = f"compacted/{part.writer}", (part.first, part.last)
@@ -235,10 +236,10 @@ class _Archiving:
                 store.remove(f"{home}/{name}")
 
     def _move_out(self, part: Part, detail: dict[str, Any]) -> None:
-        with layout.moving_parts(self._root):
-            if part not in layout.parts(self._root, part.writer):
+        with layout.moving_parts(self._ledger.folder):
+            if part not in layout.parts(self._ledger.folder, part.writer):
                 raise FileNotFoundError(part.pattern)
             _record(self._log, expected.ARCHIVED_ACTION, {**detail, "deleted": True})
-            manifest = self._root / part.manifest
+            manifest = self._ledger.folder / part.manifest
             os.utime(manifest)  # The file's grace period counts from the manifest's time.
-            layout.move_file(manifest, self._root / replace(part, state="archived").manifest)
+            layout.move_file(manifest, self._ledger.folder / replace(part, state="archived").manifest)

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import catalog, database, examine, layout, segments, sources
 from rose.ledger.checks.expected import COMPACTED_ACTION, COMPACTION_WRITER
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 
 FANOUT = 16  # This many neighbouring compacted files are merged again, so that their number grows logarithmically.
@@ -35,34 +36,36 @@ class Compaction:
     parts_removed: int
 
 
-def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
+def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
     """Merge the closed epochs of every writer, and remove merged parts after `grace_s` seconds. A spool keeps segments
     that a gateway still lacks, and merges them for readers. Safe while writers write and readers read. A query that
     began more than `grace_s` before may fail, but is never wrong. Raises LedgerError if another compaction runs, if the
     disk refuses, or for a damaged segment, after merging the other writers."""
-    root = layout.check(root)
     merged = written = removed = 0
     failure: LedgerError | None = None
     try:
         # Opening the writer refreshes the catalog, so that it does not read the parts to remove.
-        with LedgerWriter.open(root, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
-            for writer in layout.writers(root):
+        with (
+            LedgerWriter.open(ledger.folder, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log,
+            layout.moving_parts(ledger.folder),
+        ):
+            for writer in layout.writers(ledger.folder):
                 try:
-                    _remove_leftovers(root, writer)
-                    removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
-                    parts = unsettled(_newest_first(root, writer))
+                    _remove_leftovers(ledger, writer)
+                    removed += _remove_superseded(ledger, writer, grace_s) + remove_archived(ledger, writer, grace_s)
+                    parts = unsettled(_newest_first(ledger, writer))
                     # The oldest first: after a stop, all earlier parts need no merge, on which the next compaction
                     # relies.
                     while batches := plan(parts):
-                        merged += _merge(root, batches[0], log)
+                        merged += _merge(ledger, batches[0], log)
                         written += 1
                         parts = after(parts, batches[0])
                 except LedgerError as error:
                     failure = failure or error
             if written:
-                catalog.refresh(root)
+                catalog.refresh(ledger.folder)
     except OSError as error:
-        raise layout.refused(f"cannot compact {root}", error) from error
+        raise layout.refused(f"cannot compact {ledger.folder}", error) from error
     if failure is not None:
         raise failure
     return Compaction(merged, written, removed)
@@ -115,21 +118,21 @@ def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]
     return parts[::-1]
 
 
-def _newest_first(root: Path, writer: str) -> Iterator[tuple[Part, int]]:
-    newest = max(layout.epochs(root, writer), default=-1)
-    for part in reversed(layout.parts(root, writer)):
+def _newest_first(ledger: Ledger, writer: str) -> Iterator[tuple[Part, int]]:
+    newest = max(layout.epochs(ledger.folder, writer), default=-1)
+    for part in reversed(layout.parts(ledger.folder, writer)):
         if part.last < newest:
-            yield part, _events(root, part)
+            yield part, _events(ledger, part)
 
 
-def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
+def _merge(ledger: Ledger, batch: list[Part], log: LedgerWriter) -> int:
     """Write the compacted file of `batch`, then its event, then its manifest; return the number of merged segments."""
-    merged = [entry for part in batch for entry in _entries(root, part)]
+    merged = [entry for part in batch for entry in _entries(ledger, part)]
     target = _merged(batch)
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
-    path = root / f"{target.stem}.parquet"
+    path = ledger.folder / f"{target.stem}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = _write_rows(root, batch, path)
+    content = _write_rows(ledger, batch, path)
     times = pc.min_max(segments.read_rows(content, ["at_us"])["at_us"]).as_py()
     manifest = {
         "writer": target.writer,
@@ -152,15 +155,15 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
         "segments": len(merged),
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
     }
-    log.record(Ledger(action=COMPACTED_ACTION, detail_json=json.dumps(detail)), durable=True)
-    layout.write_file(root / target.manifest, manifest_content)
+    log.record(LedgerAction(action=COMPACTED_ACTION, detail_json=json.dumps(detail)), durable=True)
+    layout.write_file(ledger.folder / target.manifest, manifest_content)
     return len(merged)
 
 
-def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
+def _write_rows(ledger: Ledger, batch: list[Part], path: Path) -> bytes:
     """Write all rows of `batch`, sorted by kind so that readers of one kind skip the rest; return the file's bytes."""
     temporary = path.with_name(f".{path.name}.tmp")
-    rows = sources.stored(root, [part.pattern for part in batch]) + " ORDER BY kind, seq"
+    rows = sources.stored(ledger.folder, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
         with database.empty() as connection, database.one_thread(connection):
             # No Bloom filter: a forged one would hide rows from readers, and no query here uses one.
@@ -174,13 +177,13 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _entries(root: Path, part: Part) -> Iterator[dict[str, Any]]:
+def _entries(ledger: Ledger, part: Part) -> Iterator[dict[str, Any]]:
     """Yield the manifest's entry of each segment in `part`. Raises LedgerError, since a merge would hide damage."""
     if part.state == "compacted":
-        _, manifest, _ = read_compacted(root, part)
+        _, manifest, _ = read_compacted(ledger, part)
         yield from manifest["segments"]
         return
-    folder = root / part.folder
+    folder = ledger.folder / part.folder
     for name in segments.segment_names(folder):
         content = (folder / name).read_bytes()
         sha256 = segments.sha256_in(name)
@@ -189,22 +192,22 @@ def _entries(root: Path, part: Part) -> Iterator[dict[str, Any]]:
         yield segments.link(segments.read_header(content), sha256).entry()
 
 
-def _events(root: Path, part: Part) -> int:
+def _events(ledger: Ledger, part: Part) -> int:
     if part.state == "compacted":
         # Not the manifest, which names each segment: a year's manifests have gigabytes.
         with suppress(pa.ArrowException, OSError):
-            return int(pq.read_metadata(root / part.pattern).num_rows)
-        manifest, _ = read_manifest(root, part)
+            return int(pq.read_metadata(ledger.folder / part.pattern).num_rows)
+        manifest, _ = read_manifest(ledger, part)
         return int(manifest["last_seq"] - manifest["first_seq"]) + 1
-    folder = root / part.folder
+    folder = ledger.folder / part.folder
     names = segments.segment_names(folder)
     first, last = (segments.read_header((folder / name).read_bytes()) for name in (names[0], names[-1]))
     return last.last_seq - first.first_seq + 1
 
 
-def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
+def read_manifest(ledger: Ledger, part: Part) -> tuple[dict[str, Any], bytes]:
     """Return a manifest's content, and its bytes. Raises LedgerError or OSError."""
-    content = (root / part.manifest).read_bytes()
+    content = (ledger.folder / part.manifest).read_bytes()
     try:
         manifest: dict[str, Any] = json.loads(content)
     except ValueError as error:
@@ -212,59 +215,59 @@ def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
     return manifest, content
 
 
-def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
+def read_compacted(ledger: Ledger, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
     """Return a compacted part's file, manifest, and manifest's bytes. Raises LedgerError if they disagree; OSError."""
-    manifest, manifest_content = read_manifest(root, part)
-    content = (root / part.pattern).read_bytes()
+    manifest, manifest_content = read_manifest(ledger, part)
+    content = (ledger.folder / part.pattern).read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
         raise LedgerError(f"{part.pattern} was changed after it was written. Run `rose ledger verify`")
     return content, manifest, manifest_content
 
 
-def newest_at_us(root: Path, part: Part) -> int | None:
+def newest_at_us(ledger: Ledger, part: Part) -> int | None:
     """Return `at_us` of a compacted part's newest event; None without events. Raises LedgerError if it is damaged."""
-    manifest, _ = read_manifest(root, part)
+    manifest, _ = read_manifest(ledger, part)
     newest: int | None = manifest["at_us_max"]
     return newest
 
 
-def _remove_leftovers(root: Path, writer: str) -> None:
+def _remove_leftovers(ledger: Ledger, writer: str) -> None:
     """Remove files without a manifest, left by a compaction that was killed or that the disk refused."""
-    stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(root, writer)}
-    folder = root / "compacted" / writer
+    stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(ledger.folder, writer)}
+    folder = ledger.folder / "compacted" / writer
     for path in (*folder.glob(".*.tmp"), *folder.glob("*.parquet")):
         if path.stem not in stems and (path.suffix == ".tmp" or layout.MANIFEST_NAME.fullmatch(f"{path.stem}.json")):
             path.unlink()
 
 
-def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
-    for leftover in (root / "live" / writer).glob(".*.gone"):
+def _remove_superseded(ledger: Ledger, writer: str, grace_s: float) -> int:
+    for leftover in (ledger.folder / "live" / writer).glob(".*.gone"):
         shutil.rmtree(leftover)
     removed = 0
     wider_since = 0.0
-    unsent = spool.first_unsent_epoch(root, writer)
-    for part, superseded in layout.all_parts(root, writer):
+    unsent = spool.first_unsent_epoch(ledger.folder, writer)
+    for part, superseded in layout.all_parts(ledger.folder, writer):
         if not superseded:
-            wider_since = time.time() if part.state == "live" else (root / part.manifest).stat().st_mtime
+            wider_since = time.time() if part.state == "live" else (ledger.folder / part.manifest).stat().st_mtime
         elif part.state == "live" and unsent is not None and part.last >= unsent:
             continue
         elif time.time() - wider_since >= grace_s:
             if part.state == "compacted":
-                (root / part.manifest).unlink()
-                (root / part.pattern).unlink(missing_ok=True)
+                (ledger.folder / part.manifest).unlink()
+                (ledger.folder / part.pattern).unlink(missing_ok=True)
             else:
                 # As a whole, so that no reader ever sees half an epoch.
-                folder = root / part.folder
+                folder = ledger.folder / part.folder
                 shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.gone")))
             removed += 1
     return removed
 
 
-def remove_archived(root: Path, writer: str, grace_s: float) -> int:
+def remove_archived(ledger: Ledger, writer: str, grace_s: float) -> int:
     removed = 0
-    for part in layout.chain(root, writer):
-        if part.state == "archived" and time.time() - (root / part.manifest).stat().st_mtime >= grace_s:
+    for part in layout.chain(ledger.folder, writer):
+        if part.state == "archived" and time.time() - (ledger.folder / part.manifest).stat().st_mtime >= grace_s:
             with suppress(FileNotFoundError):
-                (root / f"{part.stem}.parquet").unlink()
+                (ledger.folder / f"{part.stem}.parquet").unlink()
                 removed += 1
     return removed

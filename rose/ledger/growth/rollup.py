@@ -15,12 +15,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import catalog, database, layout, segments, sources
 from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
@@ -44,62 +45,63 @@ class _Written(NamedTuple):
     sha256: str
 
 
-def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
+def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
     """Sum up every epoch closed since the last roll-up; remove older generations `grace_s` seconds later. Safe while
     writers write, readers read and compaction runs. Raises LedgerError, without effect, if another roll-up runs, for a
     damaged segment, and if the disk refuses."""
-    root = layout.check(root)
     try:
-        with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
-            _remove_old(root, grace_s)
-            before = rolled.newest(root)
+        with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
+            _remove_old(ledger, grace_s)
+            before = rolled.newest(ledger.folder)
             if before is None or not before.complete:
-                _check_rebuild(root)
+                _check_rebuild(ledger)
                 before = None
             ends = {}
-            for writer in layout.writers(root):
-                newest = max(layout.epochs(root, writer), default=-1)
-                closed = [part for part in layout.chain(root, writer) if part.last < newest]
+            for writer in layout.writers(ledger.folder):
+                newest = max(layout.epochs(ledger.folder, writer), default=-1)
+                closed = [part for part in layout.chain(ledger.folder, writer) if part.last < newest]
                 if closed:
-                    ends[writer] = (closed[-1].last, segments.end_seq(root, closed[-1]))
+                    ends[writer] = (closed[-1].last, segments.end_seq(ledger.folder, closed[-1]))
             old = {} if before is None else before.writers
             events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
             if before is not None and events == 0:
                 return RollUp(before.generation, 0, 0, 0)
-            generation, rows, size = _write(root, before, ends, events, log)
-            catalog.refresh(root)
+            generation, rows, size = _write(ledger, before, ends, events, log)
+            catalog.refresh(ledger.folder)
             return RollUp(generation, events, rows, size)
     except OSError as error:
-        raise LedgerError(f"cannot roll up {root}: {error}") from error
+        raise LedgerError(f"cannot roll up {ledger.folder}: {error}") from error
 
 
-def _check_rebuild(root: Path) -> None:
+def _check_rebuild(ledger: Ledger) -> None:
     """Raise LedgerError if a roll-up that starts again from zero lacks archived events."""
-    for writer in layout.writers(root):
-        if gone := [part.stem for part in layout.chain(root, writer) if part.state == "archived"]:
+    for writer in layout.writers(ledger.folder):
+        if gone := [part.stem for part in layout.chain(ledger.folder, writer) if part.state == "archived"]:
             raise LedgerError(
-                f"the roll-ups of {root} are gone, or of another version of ROSE, and must be made again from all "
-                f"events, but {gone[0]}.parquet was archived: bring it back with `rose ledger restore`, roll up, and "
-                "archive again"
+                f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
+                f"all events, but {gone[0]}.parquet was archived: bring it back with `rose ledger restore`, roll up, "
+                "and archive again"
             )
 
 
 def _write(
-    root: Path, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
+    ledger: Ledger, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
 ) -> tuple[int, int, int]:
-    generation = max(rolled.generations(root), default=-1) + 1
-    home = root / FOLDER
+    generation = max(rolled.generations(ledger.folder), default=-1) + 1
+    home = ledger.folder / FOLDER
     home.mkdir(exist_ok=True)
     temporary = home / f".{generation:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        with catalog.connect(root) as connection, database.one_thread(connection):
-            catalog.limit(connection, root, (before, ends), "unrolled_retry")
+        with ledger.connect() as connection, database.one_thread(connection):
+            catalog.limit(connection, ledger.folder, (before, ends), "unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
-            ids, ids_written = _write_ids(root, {} if before is None else before.ids, generation, temporary, connection)
+            ids, ids_written = _write_ids(
+                ledger, {} if before is None else before.ids, generation, temporary, connection
+            )
     except (duckdb.Error, pa.ArrowException) as error:
-        raise LedgerError(f"cannot roll up {root}: {layout.unreadable(error)}") from error
+        raise LedgerError(f"cannot roll up {ledger.folder}: {layout.unreadable(error)}") from error
     files = [*sums.values(), ids_written]
     count, size = sum(file.rows for file in files), sum(file.bytes for file in files)
     content = {
@@ -118,32 +120,34 @@ def _write(
         "bytes": size,
         "coverage_sha256": hashlib.sha256(coverage).hexdigest(),
     }
-    log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
+    log.record(LedgerAction(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
     return generation, count, size
 
 
 def _write_ids(
-    root: Path, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
+    ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
     """Write the new ids into one file, merged with the newest files of `known`. Returns the SHA-256 of each valid file,
     by path relative to the ledger, and the written ids. No generation names the file yet."""
-    layout.make_folder(root / ID_FOLDER)
+    layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
-    first = len(old) - merged_files((pq.read_metadata(root / name).num_rows for name in reversed(old)), written.rows)
+    first = len(old) - merged_files(
+        (pq.read_metadata(ledger.folder / name).num_rows for name in reversed(old)), written.rows
+    )
     if merged := old[first:]:
         for name in merged:
             # A merge would hide that it was changed.
-            if hashlib.sha256((root / name).read_bytes()).hexdigest() != known[name]:
+            if hashlib.sha256((ledger.folder / name).read_bytes()).hexdigest() != known[name]:
                 raise LedgerError(
-                    f"cannot roll up {root}: {name} was changed after it was written. Put it back from a copy; or "
-                    "bring all events that were archived back with `rose ledger restore`, and remove the folder "
-                    f"{FOLDER}: the next roll-up makes it again from the events"
+                    f"cannot roll up {ledger.folder}: {name} was changed after it was written. Put it back from a "
+                    "copy, or bring all events that were archived back with `rose ledger restore`, and remove the "
+                    f"folder {FOLDER}: the next roll-up makes it again from the events"
                 )
-        select = sources.parquet(root, [*merged, path.relative_to(root).as_posix()])
+        select = sources.parquet(ledger.folder, [*merged, path.relative_to(ledger.folder).as_posix()])
         path = temporary / "merged.parquet"
         written = _copy(connection, select, _ID_ORDER, path)
         (temporary / f"{CLIENT_ID}.parquet").unlink()
@@ -152,7 +156,7 @@ def _write_ids(
         path.unlink()
         return ids, _Written(0, 0, "")
     target = rolled.id_file(generation)
-    layout.replace_file(path, root / target)
+    layout.replace_file(path, ledger.folder / target)
     return {**ids, target: written.sha256}, written
 
 
@@ -180,18 +184,18 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: 
     return _Written(rows, len(content), hashlib.sha256(content).hexdigest())
 
 
-def _remove_old(root: Path, grace_s: float) -> None:
-    for leftover in (root / FOLDER).glob(".*.gone"):
+def _remove_old(ledger: Ledger, grace_s: float) -> None:
+    for leftover in (ledger.folder / FOLDER).glob(".*.gone"):
         shutil.rmtree(leftover)
-    for old, newer in itertools.pairwise(rolled.generations(root)):
-        if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
+    for old, newer in itertools.pairwise(rolled.generations(ledger.folder)):
+        if time.time() - (ledger.folder / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
             # As a whole, so that a kill leaves no generation that lacks files.
-            folder = root / FOLDER / f"{old:06d}"
+            folder = ledger.folder / FOLDER / f"{old:06d}"
             shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.gone")))
-    standing = [rolled.read(root, number) for number in rolled.generations(root)]
+    standing = [rolled.read(ledger.folder, number) for number in rolled.generations(ledger.folder)]
     named = {path for coverage in standing if coverage is not None for path in coverage.ids}
-    for name in layout.names(root / ID_FOLDER):
+    for name in layout.names(ledger.folder / ID_FOLDER):
         own = rolled.is_id_file(name) or layout.LEFTOVER_NAME.fullmatch(name)
         # A generation that lost its coverage may get it back.
         if own and f"{ID_FOLDER}/{name}" not in named and None not in standing:
-            (root / ID_FOLDER / name).unlink()
+            (ledger.folder / ID_FOLDER / name).unlink()

@@ -17,6 +17,7 @@ from rose.ledger.access import AccessLog, Reading, statement
 from rose.ledger.hosts import spool
 from rose.ledger.hosts.receive import Held, Receiver
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.upkeep import metrics
 from rose.ledger.writer import LedgerWriter
@@ -60,7 +61,7 @@ class LedgerService:
         self._turns = threading.BoundedSemaphore(self._limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
-        self._metrics = metrics.registry(self._root)
+        self._metrics = metrics.registry(Ledger(self._root))
         self._log = AccessLog(self._own_writer)
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class LedgerService:
                 raise BusyError(f"{caps.queries} queries are running; try again later")
             try:
                 table, truncated = query_arrow(
-                    self._root,
+                    Ledger(self._root),
                     sql,
                     limit=min(limit, caps.rows),
                     timeout_s=min(timeout_s, caps.timeout_s),

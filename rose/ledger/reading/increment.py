@@ -3,11 +3,11 @@ of a writer, so whole files lie before and after it. After a compaction across t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.growth import rolled
 from rose.ledger.layout import Part
+from rose.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,22 @@ class Increment:
     id_files: Mapping[str, str]  # By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
 
 
-def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
+def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
     """Return each writer's additions since its mark (all, without one), with all columns of `stored_event`. `root`
     comes from `layout.check`. Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0
-    for writer in layout.writers(root):
+    for writer in layout.writers(ledger.folder):
         begin = end = marks.get(writer, Mark(-1, -1, 0))
-        for part in layout.parts(root, writer):
+        for part in layout.parts(ledger.folder, writer):
             if part.last < begin.epoch:
                 continue
             if part.state == "live":
-                listed, end = _segments(root, part, begin, end)
+                listed, end = _segments(ledger, part, begin, end)
                 files += listed
                 continue
-            next_seq = segments.end_seq(root, part)
+            next_seq = segments.end_seq(ledger.folder, part)
             if next_seq > begin.next_seq:
                 files.append(part.pattern)
                 # An epoch that was open at the mark was merged since.
@@ -56,16 +56,16 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
             end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
         ends[writer] = end
         events += end.next_seq - begin.next_seq
-    order = sources.writer_order(root, list(ends))
-    coverage = rolled.newest(root)
+    order = sources.writer_order(ledger.folder, list(ends))
+    coverage = rolled.newest(ledger.folder)
     id_files = coverage.ids if coverage is not None and coverage.complete else {}
-    return Increment(sources.events(root, files, apart=apart), len(files), ends, events, order, id_files)
+    return Increment(sources.events(ledger.folder, files, apart=apart), len(files), ends, events, order, id_files)
 
 
-def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:
-    names = segments.segment_names(root / part.folder)
+def _segments(ledger: Ledger, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:
+    names = segments.segment_names(ledger.folder / part.folder)
     new = [name for name in names if part.first > begin.epoch or int(name.partition("-")[0]) > begin.index]
     if not new:
         return [], end
-    header = segments.read_header((root / part.folder / new[-1]).read_bytes())
+    header = segments.read_header((ledger.folder / part.folder / new[-1]).read_bytes())
     return [f"{part.folder}/{name}" for name in new], Mark(part.first, header.index, header.last_seq + 1)

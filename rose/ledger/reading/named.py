@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sql
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     import duckdb
@@ -119,18 +119,17 @@ def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
 
 
 def run(
-    root: Path | str, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
+    ledger: Ledger, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
 ) -> Result:
-    """Return at most `limit` rows of `query` on the ledger at `root`, with variables from `values`. Raises
+    """Return at most `limit` rows of `query` on the ledger, with variables from `values`. Raises
     NamedQueryError if it takes longer than `timeout_s`, or for a run or device without events; LedgerError if `root` is
     no ledger or is damaged."""
     import duckdb
 
-    from rose.ledger import catalog
     from rose.ledger.reading.query import Result
 
     types = {variable.name: variable.type for variable in query.variables}
-    with catalog.connect(root) as connection:
+    with ledger.connect() as connection:
         timer = threading.Timer(timeout_s, connection.interrupt)
         timer.start()
         try:

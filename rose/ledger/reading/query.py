@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,12 +56,12 @@ class Request:
 
 
 def query(
-    root: Path | str, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
+    ledger: Ledger, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger at `root`, within these limits. Raises QueryError if the text is anything else,
-    reads outside the ledger, fails, or takes too long; LedgerError if `root` is no ledger."""
+    """Run one SELECT on the ledger, within these limits. Raises QueryError if the text is anything else,
+    reads outside the ledger, fails, or takes too long."""
     table, truncated = query_arrow(
-        root, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
+        ledger, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
     return result(table, truncated)
 
@@ -72,7 +73,7 @@ def result(table: pa.Table, truncated: bool) -> Result:
 
 
 def query_arrow(
-    root: Path | str,
+    ledger: Ledger,
     text: str,
     *,
     limit: int = 10_000,
@@ -88,7 +89,9 @@ def query_arrow(
     began = time.monotonic()
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
-        request = Request(str(Path(root).expanduser().absolute()), text, limit, timeout_s, memory_limit_gb, lossless)
+        request = Request(
+            str(Path(ledger.folder).expanduser().absolute()), text, limit, timeout_s, memory_limit_gb, lossless
+        )
         try:
             connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)

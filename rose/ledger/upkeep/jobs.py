@@ -14,9 +14,10 @@ from typing import Any, Literal
 import sql
 from rose.clock import iso, utc_us
 from rose.errors import UserError
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 JOB_ACTION = "job"  # The action of a job's `ledger` event, and the prefix of its writer.
 STOPPED = "stopped before it was done"
@@ -35,7 +36,7 @@ class Job:
     It runs in another process, so it is a function of a module, or a `functools.partial` of one."""
 
     name: str
-    run: Callable[[Path], Mapping[str, object]]
+    run: Callable[[Ledger], Mapping[str, object]]
     every_s: float
 
 
@@ -108,28 +109,28 @@ def ledger_jobs(settings: Settings) -> list[Job]:
     return listed
 
 
-def compact(root: Path) -> Mapping[str, object]:
+def compact(ledger: Ledger) -> Mapping[str, object]:
     from rose.ledger.growth import compaction
 
-    return dataclasses.asdict(compaction.compact(root))
+    return dataclasses.asdict(compaction.compact(ledger))
 
 
-def roll_up(root: Path) -> Mapping[str, object]:
+def roll_up(ledger: Ledger) -> Mapping[str, object]:
     from rose.ledger.growth import rollup
 
-    return dataclasses.asdict(rollup.roll_up(root))
+    return dataclasses.asdict(rollup.roll_up(ledger))
 
 
-def audit(root: Path) -> Mapping[str, object]:
+def audit(ledger: Ledger) -> Mapping[str, object]:
     """Check every byte, or only new and changed files if a check of every byte was clean within a week, by the ledger's
     events: verification records can be forged. Raises LedgerError with the first problems."""
     from rose.ledger import verify
 
-    last = history(root).get("audit")
+    last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
     # A clock that was put back makes it later than now.
     every_byte = ago_us is None or not 0 <= ago_us < _EVERY_BYTE_DAYS * 86_400e6
-    report = verify.verify(root) if every_byte else verify.verify_changed(root)
+    report = verify.verify(ledger) if every_byte else verify.verify_changed(ledger)
     if problems := report.doubts:
         more = f" and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
         raise LedgerError(f"{len(problems)} problems: {'; '.join(problems[:_PROBLEMS_SHOWN])}{more}")
@@ -137,19 +138,18 @@ def audit(root: Path) -> Mapping[str, object]:
     return {"writers": len(report.writers), "events": events, "every_byte": every_byte}
 
 
-def archive(root: Path, *, older_than_days: float, to: str, delete: bool) -> Mapping[str, object]:
+def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool) -> Mapping[str, object]:
     from rose.ledger.growth import archive as archiving
 
-    return dataclasses.asdict(archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete))
+    return dataclasses.asdict(archiving.archive(ledger, older_than_days=older_than_days, to=to, delete=delete))
 
 
-def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
+def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
     """Run a job now, in this process, and record how it ended. It is skipped if another process runs it; with
     `only_if_due` also if another scheduler's run succeeded within the interval. The outcome has the job's errors.
-    Raises LedgerError if `root` is no ledger or cannot be locked."""
-    root = layout.check(root)
+    Raises LedgerError if the ledger cannot be locked."""
     started_us, began_ns = utc_us(), time.monotonic_ns()
-    path = root / "locks" / f"running-{job.name}.lock"
+    path = ledger.folder / "locks" / f"running-{job.name}.lock"
     try:
         lock = layout.take(path)
     except layout.TakenError as holder:
@@ -159,22 +159,24 @@ def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
     try:
         result, error, missed = None, None, 0
         try:
-            if (last := history(root).get(job.name)) is not None and last.succeeded_us is not None:
+            if (last := history(ledger).get(job.name)) is not None and last.succeeded_us is not None:
                 intervals = (started_us - last.succeeded_us) / (job.every_s * 1e6)
                 if only_if_due and 0 <= intervals < _DUE_SHARE:
                     return JobRun(job.name, "skipped", started_us, error=f"done at {iso(last.succeeded_us)} elsewhere")
                 missed = max(0, int(intervals) - 1)
-            result = dict(job.run(root))
+            result = dict(job.run(ledger))
         # Any error must be in the job's last result. An interrupt stops the job alone.
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
         status: Literal["ok", "failed"] = "ok" if error is None else "failed"
-        return record(root, JobRun(job.name, status, started_us, time.monotonic_ns() - began_ns, missed, result, error))
+        return record(
+            ledger, JobRun(job.name, status, started_us, time.monotonic_ns() - began_ns, missed, result, error)
+        )
     finally:
         os.close(lock)
 
 
-def record(root: Path, run: JobRun) -> JobRun:
+def record(ledger: Ledger, run: JobRun) -> JobRun:
     """Record a finished run in the ledger; return it, as failed if the ledger refuses it."""
     from rose.ledger.writer import LedgerWriter
 
@@ -187,31 +189,32 @@ def record(root: Path, run: JobRun) -> JobRun:
         **({"result": run.result} if run.error is None else {"error": run.error}),
     }
     try:
-        with LedgerWriter.open(root, f"{_WRITER_PREFIX}{run.job}", layout.UPKEEP_RUN_ID) as log:
-            log.record(Ledger(action=JOB_ACTION, detail_json=json.dumps(detail, default=str)), durable=True)
+        with LedgerWriter.open(ledger.folder, f"{_WRITER_PREFIX}{run.job}", layout.UPKEEP_RUN_ID) as log:
+            log.record(LedgerAction(action=JOB_ACTION, detail_json=json.dumps(detail, default=str)), durable=True)
     except (LedgerError, OSError) as error:
         earlier = "" if run.error is None else f"{run.error}; "
         return dataclasses.replace(run, status="failed", error=f"{earlier}the run could not be recorded: {error}")
     return run
 
 
-def history(root: Path | str) -> dict[str, Last]:
+def history(ledger: Ledger) -> dict[str, Last]:
     """Return the last run of each job, by name, at equal cost for a ledger of any size. Raises LedgerError."""
     import duckdb
 
-    from rose.ledger import catalog, sources
+    from rose.ledger import sources
 
-    root = layout.check(root)
-    writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
-    stored = sources.events(root, [part.pattern for writer in writers for part in layout.parts(root, writer)])
+    writers = [writer for writer in layout.writers(ledger.folder) if writer.startswith(_WRITER_PREFIX)]
+    stored = sources.events(
+        ledger.folder, [part.pattern for writer in writers for part in layout.parts(ledger.folder, writer)]
+    )
     try:
-        with catalog.connect(root) as connection:
+        with ledger.connect() as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")
             cursor = connection.execute(sql.read("jobs/last.sql"))
             columns = [column[0] for column in cursor.description or []]
             rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
     except duckdb.Error as error:
-        raise LedgerError(f"cannot read the records of jobs in {root}: {error}") from error
+        raise LedgerError(f"cannot read the records of jobs in {ledger.folder}: {error}") from error
     return {row["job"]: Last(**row) for row in rows}
 
 
@@ -224,9 +227,9 @@ def due_us(job: Job, last: Last | None, made_us: int) -> int:
     return now_us if since_us is None or since_us > now_us else since_us + int(job.every_s * 1e6)
 
 
-def made_us(root: Path) -> int:
-    """Return when the ledger at `root` was made, UTC microseconds since the Unix epoch. Raises OSError."""
-    return (root / layout.MARKER).stat().st_mtime_ns // 1000
+def made_us(ledger: Ledger) -> int:
+    """Return when the ledger was made, UTC microseconds since the Unix epoch. Raises OSError."""
+    return (ledger.folder / layout.MARKER).stat().st_mtime_ns // 1000
 
 
 def _explained(error: BaseException) -> str:

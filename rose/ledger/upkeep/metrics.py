@@ -20,8 +20,9 @@ from prometheus_client.registry import Collector
 
 import sql
 from rose.clock import utc_us
-from rose.ledger import catalog, layout
+from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 
 CACHE_S = 5.0
@@ -81,8 +82,8 @@ _FIGURES = (
 class LedgerCollector(Collector):
     """The figures of one ledger, read at most every `cache_s` seconds. For several threads."""
 
-    def __init__(self, root: Path | str, cache_s: float = CACHE_S) -> None:
-        self._root = layout.check(root)
+    def __init__(self, ledger: Ledger, cache_s: float = CACHE_S) -> None:
+        self._ledger = ledger
         self._cache_s = cache_s
         self._mutex = threading.Lock()
         self._read_at_s = -cache_s
@@ -94,55 +95,55 @@ class LedgerCollector(Collector):
         with self._mutex:
             if not self._families or time.monotonic() - self._read_at_s >= self._cache_s:
                 try:
-                    self._families = [*_of_files(self._root), *_of_jobs(self._root), *_of_views(self._root)]
+                    self._families = [*_of_files(self._ledger), *_of_jobs(self._ledger), *_of_views(self._ledger)]
                 except (duckdb.Error, OSError) as error:
-                    raise LedgerError(f"cannot read the figures of {self._root}: {error}") from error
+                    raise LedgerError(f"cannot read the figures of {self._ledger.folder}: {error}") from error
                 self._read_at_s = time.monotonic()
             return self._families
 
 
-def registry(root: Path | str) -> CollectorRegistry:
-    """Return the figures of the ledger at `root` for Prometheus' client. Raises LedgerError."""
+def registry(ledger: Ledger) -> CollectorRegistry:
+    """Return the figures of the ledger for Prometheus' client. Raises LedgerError."""
     collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(LedgerCollector(root))
+    collectors.register(LedgerCollector(ledger))
     return collectors
 
 
-def text(root: Path | str) -> str:
-    return str(generate_latest(registry(root)).decode())
+def text(ledger: Ledger) -> str:
+    return str(generate_latest(registry(ledger)).decode())
 
 
-def _of_files(root: Path) -> Iterator[Metric]:
+def _of_files(ledger: Ledger) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "rose_ledger_newest_event_age_seconds", "Time since a writer's newest event.", labels=["writer"]
     )
     events = CounterMetricFamily("rose_ledger_events", "Events that a writer recorded.", labels=["writer"])
-    for writer in layout.writers(root):
-        count, newest_us = writer_state(root, writer)
+    for writer in layout.writers(ledger.folder):
+        count, newest_us = writer_state(ledger, writer)
         events.add_metric([writer], count)
         if newest_us is not None:
             age.add_metric([writer], (utc_us() - newest_us) / 1e6)
     size = GaugeMetricFamily("rose_ledger_bytes", "Bytes of the ledger on disk.", labels=["folder"])
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+    for folder in sorted(path for path in ledger.folder.iterdir() if path.is_dir()):
         size.add_metric([folder.name], sum(map(_size_bytes, folder.rglob("*"))))
-    size.add_metric(["."], sum(map(_size_bytes, root.iterdir())))
+    size.add_metric(["."], sum(map(_size_bytes, ledger.folder.iterdir())))
     free = GaugeMetricFamily("rose_ledger_free_disk_bytes", "Bytes free on the disk that the ledger lies on.")
-    free.add_metric([], shutil.disk_usage(root).free)
+    free.add_metric([], shutil.disk_usage(ledger.folder).free)
     yield from (age, events, size, free)
 
 
-def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
+def writer_state(ledger: Ledger, writer: str) -> tuple[int, int | None]:
     """Return a writer's number of events, and its newest time in UTC microseconds, if known. Raises LedgerError."""
     try:
-        for part in reversed(layout.chain(root, writer)):
+        for part in reversed(layout.chain(ledger.folder, writer)):
             if part.state == "archived":
-                return json.loads((root / part.manifest).read_bytes())["last_seq"] + 1, None
-            for path in sorted(root.glob(part.pattern), reverse=True):
+                return json.loads((ledger.folder / part.manifest).read_bytes())["last_seq"] + 1, None
+            for path in sorted(ledger.folder.glob(part.pattern), reverse=True):
                 groups = pq.read_metadata(path)
                 if groups.num_rows:
                     return _most(groups, "seq") + 1, _most(groups, "at_us")
     except FileNotFoundError:
-        return writer_state(root, writer)
+        return writer_state(ledger, writer)
     except pa.ArrowException as error:
         raise LedgerError(f"a file of writer {writer!r} is damaged: {error}. Run `rose ledger verify`") from error
     return 0, None
@@ -159,14 +160,14 @@ def _size_bytes(path: Path) -> int:
     return 0
 
 
-def _of_jobs(root: Path) -> Iterator[Metric]:
+def _of_jobs(ledger: Ledger) -> Iterator[Metric]:
     ok = GaugeMetricFamily("rose_job_ok", "Whether a job's last run did what it is for.", labels=["job"])
     age = GaugeMetricFamily(
         "rose_job_last_success_age_seconds", "Time since a job last did what it is for.", labels=["job"]
     )
     took = GaugeMetricFamily("rose_job_last_duration_seconds", "How long a job's last run took.", labels=["job"])
     sound = GaugeMetricFamily("rose_ledger_audit_ok", "Whether the last audit found the ledger sound.")
-    for last in jobs.history(root).values():
+    for last in jobs.history(ledger).values():
         ok.add_metric([last.job], last.ok)
         took.add_metric([last.job], last.duration_ns / 1e9)
         if last.success_ended_us is not None:
@@ -176,9 +177,9 @@ def _of_jobs(root: Path) -> Iterator[Metric]:
     yield from (ok, age, took, sound)
 
 
-def _of_views(root: Path) -> Iterator[Metric]:
+def _of_views(ledger: Ledger) -> Iterator[Metric]:
     rows: dict[str, list[dict[str, object]]] = {}
-    with catalog.connect(root) as connection:
+    with ledger.connect() as connection:
         connection.execute(f"SET VARIABLE now_us = {utc_us()}")
         for query in dict.fromkeys(figure.query for figure in _FIGURES):
             cursor = connection.execute(sql.read(f"metrics/{query}.sql"))

@@ -19,6 +19,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun
 
@@ -46,8 +47,8 @@ class Scheduler:
         """Begin. A job first runs one interval after its last success, or after the ledger was made if it never ran."""
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
-            history = jobs.history(self._root)
-        made_us = jobs.made_us(self._root)
+            history = jobs.history(Ledger(self._root))
+        made_us = jobs.made_us(Ledger(self._root))
         for job in self._jobs:
             due_us = jobs.due_us(job, history.get(job.name), made_us)
             self._scheduler.add_job(
@@ -119,7 +120,7 @@ class Scheduler:
         how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
         error = jobs.STOPPED if self._stopping.is_set() else f"the job's process ended by {how}"
         duration_ns = (utc_us() - started_us) * 1000
-        return jobs.record(self._root, JobRun(job.name, "failed", started_us, duration_ns, error=error))
+        return jobs.record(Ledger(self._root), JobRun(job.name, "failed", started_us, duration_ns, error=error))
 
 
 def _in_child(root: Path, job: Job, answer: Connection) -> None:
@@ -133,7 +134,7 @@ def _in_child(root: Path, job: Job, answer: Connection) -> None:
     signal.signal(signal.SIGTERM, stop)
     with suppress(KeyboardInterrupt, BrokenPipeError):
         try:
-            run = jobs.run_job(root, job, only_if_due=True)
+            run = jobs.run_job(Ledger(root), job, only_if_due=True)
         except LedgerError as error:
             run = JobRun(job.name, "failed", utc_us(), error=str(error))
         except Exception:

@@ -22,14 +22,13 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
-from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
 from rose.clock import utc
-from rose.ledger import layout
 from rose.ledger.commands.output import csv_cells
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import Period, period_before
 from rose.pricing.figures import AMORTIZED, Stamp
@@ -243,25 +242,23 @@ def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], F
 
 
 def build(
-    root: Path,
+    ledger: Ledger,
     period: Period,
     before: Period | None = None,
     *,
     by: str = "team",
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
-    allow_unverified: bool = False,
 ) -> Changes:
     """Return what drove the change from `before`, by default the month before a month, else the equally long time just
     before. Where nothing was charged by default, all of the cost is new. Raises LedgerError, and PricingError if a
     period has no charge, or both overlap or cannot be compared."""
-    root = layout.check(root)
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: no change can be told between them")
-    now = bill(root, period, price_book, provenance=provenance, allow_unverified=allow_unverified)
+    now = bill(ledger, period, price_book, provenance=provenance)
     try:
-        was = bill(root, earlier, price_book, provenance=now.provenance, allow_unverified=allow_unverified)
+        was = bill(ledger, earlier, price_book, provenance=now.provenance)
         frame, stamp = was.frame, was.stamp
     except NothingChargedError:
         if before is not None:

@@ -26,7 +26,7 @@ from rose.http_limits.protocol import Connections, LimitedProtocol
 from rose.ledger import access, address, layout
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import metrics, questions
-from rose.pricing.api.questions import Ledger, LedgerQuery
+from rose.pricing.api.questions import LedgerQuery, ServedLedger
 from rose.terminal import echo
 
 KEPT_S = 60.0  #: How long metrics are served before they are computed again.
@@ -42,7 +42,7 @@ _TEXT_MAX = 500
 
 
 def application(
-    served: Sequence[Ledger], *, token: str | None = None, clock: questions.Clock = questions.now
+    served: Sequence[ServedLedger], *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> FastAPI:
     """Return the ASGI application of these ledgers; `clock` gives UTC nanoseconds, for windows such as `today`."""
     app = FastAPI(
@@ -64,12 +64,12 @@ def application(
     kept: list[tuple[float, bytes]] = []
 
     def answer(path: str, query: LedgerQuery) -> dict[str, Any]:
-        ledger = questions.chosen(served, query.ledger)
+        one = questions.chosen(served, query.ledger)
         with making:
-            data = query.answer(ledger, clock())
+            data = query.answer(one, clock())
         # An event in the access log, where the ledger's rules ask for one.
-        with access.logged(ledger.root, "report", f"api {path} {query.model_dump_json(exclude_defaults=True)}"):
-            return {"ledger": ledger.name, **data}
+        with access.logged(one.ledger, "report", f"api {path} {query.model_dump_json(exclude_defaults=True)}"):
+            return {"ledger": one.name, **data}
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -127,7 +127,12 @@ def application(
 
 @contextmanager
 def serve(
-    served: Sequence[Ledger], host: str, port: int, *, token: str | None = None, clock: questions.Clock = questions.now
+    served: Sequence[ServedLedger],
+    host: str,
+    port: int,
+    *,
+    token: str | None = None,
+    clock: questions.Clock = questions.now,
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Raises OpenAddressError if other
     machines could read without a token, SecretError for a short token, LedgerError for an unusable address."""

@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rose.errors import UserError
-from rose.ledger import catalog, verified, verify
-from rose.pricing.api.questions import Ledger
+from rose.ledger import verified, verify
+from rose.pricing.api.questions import ServedLedger
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing.bill import provenances
 from rose.pricing.closing.charge_algebra import UNALLOCATED
@@ -93,46 +93,46 @@ class Facts:
     missed: int
 
 
-def text(served: Sequence[Ledger], now_ns: int) -> bytes:
+def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
     """Return the figures of the month of `now_ns`; a ledger without a price has `rose_cost_up` 0 and no others."""
     samples, month = Samples(), month_at(now_ns)
-    for ledger in served:
+    for one in served:
         try:
-            checked, last = verify.verify(ledger.root, seen=ledger.seen), verified.state(ledger.root)
-            samples.add("rose_ledger_sound", [ledger.name], checked.ok)
-            samples.add("rose_ledger_problems", [ledger.name], len(checked.problems))
+            checked, last = verify.verify(one.ledger), verified.state(one.ledger)
+            samples.add("rose_ledger_sound", [one.name], checked.ok)
+            samples.add("rose_ledger_problems", [one.name], len(checked.problems))
             if last is not None:
-                samples.add("rose_ledger_verified_timestamp_seconds", [ledger.name], last.until_us / 1e6)
+                samples.add("rose_ledger_verified_timestamp_seconds", [one.name], last.until_us / 1e6)
             # Read before any is added: figures of half a ledger would look whole.
-            facts = {name: _read(ledger, month, name, now_ns) for name in provenances(ledger.root, month)}
-            for team, nano in budget.budgets(ledger.root, month).items():
-                samples.add("rose_budget_dollars", [ledger.name, team], _dollars(nano))
+            facts = {name: _read(one, month, name, now_ns) for name in provenances(one.ledger, month)}
+            for team, nano in budget.budgets(one.ledger, month).items():
+                samples.add("rose_budget_dollars", [one.name, team], _dollars(nano))
             for provenance, own in facts.items():
                 if own is not None:
-                    add(samples, [ledger.name, provenance], own)
+                    add(samples, [one.name, provenance], own)
             up = 1
         except (UserError, duckdb.Error, OSError):
             up = 0
-        samples.add("rose_cost_up", [ledger.name], up)
+        samples.add("rose_cost_up", [one.name], up)
     samples.add("rose_cost_computed_timestamp_seconds", [], time.time())
     registry = CollectorRegistry(auto_describe=False)
     registry.register(samples)
     return generate_latest(registry)
 
 
-def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts | None:
+def _read(served: ServedLedger, month: Period, provenance: str, now_ns: int) -> Facts | None:
     """Return the facts; None without charges. Raises PricingError, LedgerError."""
     by = ("team", "run", "pool", "bucket")
     try:
-        amortized = ledger.cost(Question(period=month, by=by, provenance=provenance))
-        loaded = ledger.cost(Question(period=month, by=by[:2], provenance=provenance, view="fully-loaded"))
+        amortized = served.cost(Question(period=month, by=by, provenance=provenance))
+        loaded = served.cost(Question(period=month, by=by[:2], provenance=provenance, view="fully-loaded"))
     except NothingChargedError:
         return None
     try:
-        borrowing = ledger.saved(month, provenance)
+        borrowing = served.saved(month, provenance)
     except PricingError:
         borrowing = None
-    with catalog.connect(ledger.root) as connection:
+    with served.ledger.connect() as connection:
         set_variables(connection, from_ns=month.from_ns, to_ns=month.to_ns, provenance=provenance)
         accepted = {row["run_id"]: row["accepted"] for row in rows(connection, "api/answers")}
         (requests,) = rows(connection, "api/requests")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rose.errors import UserError, did_you_mean
-from rose.ledger import access, layout, verified, verify
-from rose.ledger.examine import Seen
+from rose.ledger import access, verified, verify
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing import period as periods
 from rose.pricing.closing.period import Period, month_at
 from rose.pricing.money import NothingChargedError, QuestionError
@@ -42,17 +42,16 @@ class RequestError(UserError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ledger:
+class ServedLedger:
     name: str
-    root: Path
+    ledger: Ledger
     price_book: str | None = None
-    seen: Seen = field(default_factory=Seen)  #: Files verified before, so that a request reads new files only.
     #: Each run's savings, by their inputs.
     saved_runs: dict[object, dict[str, Whole | None]] = field(default_factory=dict)
 
     def cost(self, question: cost.Question) -> Cost:
         """Answer as `rose cost`. Raises as `cost.ask`."""
-        return cost.ask(self.root, question, self.price_book, seen=self.seen)
+        return cost.ask(self.ledger, question, self.price_book)
 
     def saved(
         self,
@@ -63,24 +62,23 @@ class Ledger:
     ) -> Saved:
         """Answer as `rose saved`, pricing a run once until ledger or prices change. Raises as `saved.saved`."""
         from_ns, to_ns = period.from_ns, period.to_ns
-        book = choice.choose(self.root, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        book = choice.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
         return saved.saved(
-            self.root,
+            self.ledger,
             period,
             book,
             team=team,
             run_id=run_id,
             provenance=provenance,
-            seen=self.seen,
             kept=self.saved_runs.setdefault(key, {}),
         )
 
     def trust(self) -> dict[str, Any]:
         """Return the time of verification, and the problems now. Reads new files only. Raises LedgerError."""
-        checked, last = verify.verify(self.root, seen=self.seen), verified.state(self.root)
+        checked, last = verify.verify(self.ledger), verified.state(self.ledger)
         return {
             "sound": checked.ok,
             "verified": None if last is None else last.to_json(),  # A folder that cannot be written keeps no record.
@@ -93,7 +91,7 @@ class Ledger:
     @property
     def _mark(self) -> str:
         """Names the newest segment of every writer but the access log: it changes when the ledger gains events."""
-        heads = sorted((self.root / "heads").glob("[!.]*.json"))
+        heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
 
@@ -102,7 +100,7 @@ class LedgerQuery(BaseModel):
 
     ledger: Annotated[Text | None, Field(description="The ledger, where several are served.")] = None
 
-    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+    def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -119,9 +117,9 @@ class SavedQuery(ProvenanceQuery):
     tz: Annotated[Text, Field(description="Days, weeks and months are those of this IANA time zone.")] = "UTC"
     run: Annotated[Text | None, Field(description="One run only.")] = None
 
-    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+    def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         period = Calendar(self.tz).period(self.period or "this-month", now_ns)
-        return ledger.saved(period, self.provenance, self.team, self.run).to_json()
+        return served.saved(period, self.provenance, self.team, self.run).to_json()
 
 
 class CostQuery(SavedQuery):
@@ -134,8 +132,8 @@ class CostQuery(SavedQuery):
     close: Annotated[Text | None, Field(description="One close with its corrections, and no other hour.")] = None
     as_of: Annotated[Text | None, Field(description="The close as known at this UTC time.")] = None
 
-    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
-        answer = ledger.cost(cost.question(ledger.root, now_ns=now_ns, **self.model_dump(exclude={"ledger"})))
+    def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
+        answer = served.cost(cost.question(served.ledger, now_ns=now_ns, **self.model_dump(exclude={"ledger"})))
         if len(answer.lines) > LINES_MAX:
             raise RequestError(
                 f"parameter by is {self.by}: the answer has more than {LINES_MAX:,} lines; ask for a shorter period, "
@@ -147,39 +145,39 @@ class CostQuery(SavedQuery):
 class ForecastQuery(ProvenanceQuery):
     month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else this one.")] = None
 
-    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+    def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000
-        book, provenance = ledger.price_book, self.provenance
-        rows = budget.expected(ledger.root, month, book, self.team, provenance=provenance, now_us=now_us)
+        book, provenance = served.price_book, self.provenance
+        rows = budget.expected(served.ledger, month, book, self.team, provenance=provenance, now_us=now_us)
         return {"month": month.label, "rows": [row.to_json() for row in rows]}
 
 
 class ReportQuery(LedgerQuery):
     run: Annotated[Text | None, Field(description="The run; else the newest with devices.")] = None
 
-    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
-        return report.build(ledger.root, self.run, ledger.price_book, seen=ledger.seen).to_json()
+    def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
+        return report.build(served.ledger, self.run, served.price_book).to_json()
 
 
 class TrustQuery(LedgerQuery):
-    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
-        return ledger.trust()
+    def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
+        return served.trust()
 
 
-def named(given: Sequence[str], price_book: str | None) -> list[Ledger]:
+def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
     """Return the ledgers of FOLDER or NAME=FOLDER; the default name is the folder's. Raises LedgerError."""
-    ledgers: dict[str, Ledger] = {}
+    ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or not _LEDGER_NAME.fullmatch(name):
             name, folder = Path(text).resolve().name, text
         if name in ledgers:
             raise LedgerError(f"two ledgers are called {name!r}: name one of them, as in NAME={folder}")
-        ledgers[name] = Ledger(name=name, root=layout.check(folder), price_book=price_book)
+        ledgers[name] = ServedLedger(name=name, ledger=Ledger(folder), price_book=price_book)
     return list(ledgers.values())
 
 
-def chosen(ledgers: Iterable[Ledger], name: str | None) -> Ledger:
+def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
     """Return the ledger of that name, or the only one. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rose.errors import UserError
 from rose.ledger import layout, segments
 from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
@@ -24,45 +24,44 @@ class Check:
     problems: tuple[str, ...]
 
 
-def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
+def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
     """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. `against` has
     receipts from elsewhere by name, oldest first: they reveal a removal that leaves no trace here."""
-    root = layout.check(root)
     try:
-        with store.lock(root):
-            settle(root)
+        with store.lock(ledger):
+            settle(ledger)
     except UserError:
         pass  # The checks below name what could not be finished.
-    report = verify(root, marks=continuation.marks(against or {}))
+    report = verify(ledger, marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
         problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]
     try:
-        posted = [posting for own in postings(root).values() for posting in own]
+        posted = [posting for own in postings(ledger).values() for posting in own]
     except PricingError as error:
         return Check(0, 0, 0, (*problems, str(error)))
     for posting in posted:
         for name in posting.files:
             try:
-                store.file(root, posting, name)
+                store.file(ledger, posting, name)
             except PricingError as error:
                 problems.append(str(error))
-    problems += _foreign(root, posted)
-    problems += _watermarks(root, posted)
+    problems += _foreign(ledger, posted)
+    problems += _watermarks(ledger, posted)
     closes = sum(posting.number == 0 for posting in posted)
     return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
 
 
-def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    home = root / store.FOLDER
-    known = {store.folder(root, posting.close_id) / name for posting in posted for name in posting.files}
+def _foreign(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
+    home = ledger.folder / store.FOLDER
+    known = {store.folder(ledger, posting.close_id) / name for posting in posted for name in posting.files}
     for path in sorted(home.rglob("*")):
         if not path.is_dir() and path not in known and not path.relative_to(home).parts[0].startswith("."):
             yield f"{path}: no event of the ledger speaks of it; it is foreign, or its event is damaged"
 
 
-def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    chains = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
+def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
+    chains = {writer: set(_chain(ledger, writer)) for writer in layout.writers(ledger.folder)}
     for posting in posted:
         for writer, (seq, sha256) in posting.watermark.items():
             if sha256 not in chains.get(writer, set()):
@@ -72,10 +71,10 @@ def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
                 )
 
 
-def _chain(root: Path, writer: str) -> Iterator[str]:
-    for part in layout.chain(root, writer):
+def _chain(ledger: Ledger, writer: str) -> Iterator[str]:
+    for part in layout.chain(ledger.folder, writer):
         if part.state == "live":
-            yield from map(segments.sha256_in, segments.segment_names(root / part.folder))
+            yield from map(segments.sha256_in, segments.segment_names(ledger.folder / part.folder))
         else:
-            manifest = json.loads((root / part.manifest).read_bytes())
+            manifest = json.loads((ledger.folder / part.manifest).read_bytes())
             yield from (entry["sha256"] for entry in manifest["segments"])

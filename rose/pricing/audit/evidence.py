@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rose.events import BUCKETS
-from rose.ledger import catalog, examine, layout, segments
+from rose.ledger import examine, layout, segments
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.charges.state import cut
@@ -79,10 +79,10 @@ class Span:
     holds: bool | None
 
 
-def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
+def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
     """Return the events of a device-hour, up to `mark` if given. Raises LedgerError."""
     by_kind: dict[str, list[Row]] = {}
-    with catalog.connect(root) as connection:
+    with ledger.connect() as connection:
         set_variables(
             connection,
             run_id=device_hour.run_id,
@@ -115,7 +115,7 @@ def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, st
     )
 
 
-def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
+def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Span]:
     """Return by writer where events are; `verified` has the broken chains. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
@@ -123,7 +123,7 @@ def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
     bad = {chain.writer for chain in verified.writers if chain.problems}
     writer_spans = []
     for writer, seqs in sorted(by_writer.items()):
-        files, archived = _files(root, writer, sorted(seqs))
+        files, archived = _files(ledger, writer, sorted(seqs))
         writer_spans.append(
             Span(
                 writer=writer,
@@ -150,19 +150,19 @@ def _reading(row: Row, hour_ns: int) -> Row:
     }
 
 
-def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
+def _files(ledger: Ledger, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
     names, archived = [], False
-    for part in layout.chain(root, writer):
+    for part in layout.chain(ledger.folder, writer):
         if part.state == "live":
-            folder = root / part.folder
-            if segments.end_seq(root, part) <= seqs[0]:
+            folder = ledger.folder / part.folder
+            if segments.end_seq(ledger.folder, part) <= seqs[0]:
                 continue
             for name in segments.segment_names(folder):
                 header = segments.read_header((folder / name).read_bytes())
                 if any(header.first_seq <= seq <= header.last_seq for seq in seqs):
                     names.append(f"{part.folder}/{name}")
             continue
-        manifest = examine.manifest((root / part.manifest).read_bytes()).said
+        manifest = examine.manifest((ledger.folder / part.manifest).read_bytes()).said
         if not manifest:
             raise LedgerError(f"{part.manifest} is damaged; `rose ledger verify` says more")
         if any(manifest["first_seq"] <= seq <= manifest["last_seq"] for seq in seqs):

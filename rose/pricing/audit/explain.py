@@ -5,15 +5,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import layout, verify
-from rose.ledger.examine import Seen
+from rose.ledger import verify
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, held
@@ -108,18 +107,16 @@ class Explanation:
         }
 
 
-def explain(
-    root: Path, question: Question, book: PriceBook, *, provenance: str | None = None, allow_unverified: bool = False
-) -> Explanation:
+def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: str | None = None) -> Explanation:
     """Return the chain of a charge in the ledger now. Raises PricingError for no or several charges; LedgerError."""
-    hour_ns, seen = question.hour_ns, Seen()
-    price = partial(charges.price, root, book, allow_unverified=allow_unverified, seen=seen)
+    hour_ns = question.hour_ns
+    price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
     priced = price(from_ns=hour_ns, to_ns=to_ns, run_id=question.run_id, provenance=provenance)
     device_hour, rows = _one(question, priced.frame)
     notes = [
         f"this hour is closed in {close_id}; `--close {close_id}` explains the booked figure"
-        for close_id, posted in postings(root).items()
+        for close_id, posted in postings(ledger).items()
         if posted[0].provenance == device_hour.provenance and posted[0].from_ns <= device_hour.hour_ns < posted[0].to_ns
     ]
     alone = f"{device_hour.run_id}/{device_hour.device_id}"
@@ -127,17 +124,16 @@ def explain(
         hour_ns = device_hour.hour_ns  # Other runs may have held the device in that hour.
         priced = price(from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR, provenance=device_hour.provenance)
     title, verified = "as the ledger is now", priced.verified
-    return _chain(root, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes, seen)
+    return _chain(ledger, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes)
 
 
-def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
+def explain_closed(ledger: Ledger, question: Question, close_id: str) -> list[Explanation]:
     """Return the chain of a booked charge: as closed, and as last restated. Raises as `explain` and `of_close`."""
-    root = layout.check(root)
-    closed = of_close(root, close_id)
+    closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
     first, *later = closed.posted
-    explanations, seen = [], Seen()
+    explanations = []
     for posting, frame in [(first, charged), *((last, whole) for last in later[-1:])]:
         rows = question.rows_of(device_hour.rows_of(frame))
         title = f"as it was closed at {utc(posting.posted_ns)}"
@@ -145,10 +141,10 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
         if posting.number:
             title = f"as restated by correction {posting.number} at {utc(posting.posted_ns)}: {posting.reason}"
             notes = [_corrections(closed, question, device_hour)]
-        book = store.book_of(root, posting)
-        stays = None if posting.number else store.stays(root, posting)
+        book = store.book_of(ledger, posting)
+        stays = None if posting.number else store.stays(ledger, posting)
         explanations.append(
-            _chain(root, title, device_hour, rows, frame, stays, book, posting.verified, posting.watermark, notes, seen)
+            _chain(ledger, title, device_hour, rows, frame, stays, book, posting.verified, posting.watermark, notes)
         )
     return explanations
 
@@ -173,7 +169,7 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
 
 
 def _chain(
-    root: Path,
+    ledger: Ledger,
     title: str,
     device_hour: DeviceHour,
     rows: pl.DataFrame,
@@ -183,10 +179,8 @@ def _chain(
     verified: bool,
     mark: Mapping[str, tuple[int, str]] | None,
     notes: list[str],
-    seen: Seen,
 ) -> Explanation:
-    root = layout.check(root)
-    evidence = gather(root, device_hour, mark)
+    evidence = gather(ledger, device_hour, mark)
     whole = device_hour.rows_of(frame)
     steps: list[Step] = []
     everybodys = frame.filter(
@@ -243,7 +237,7 @@ def _chain(
         amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
         rows=tuple({**row, "hour": utc(device_hour.hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
-        spans=tuple(spans(root, (row for kind in events.values() for row in kind), verify.verify(root, seen=seen))),
+        spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), verify.verify(ledger))),
         events=events,
         notes=tuple(notes),
     )

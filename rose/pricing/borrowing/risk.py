@@ -4,10 +4,9 @@ Each alone is moved to both ends of its 95% interval or the price book's range; 
 
 from contextlib import closing
 from fractions import Fraction
-from pathlib import Path
 
 from rose.clock import utc_us
-from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.harm import Harm
@@ -69,12 +68,12 @@ def risk(run: PricedRun) -> Section:
     return Section(parts)
 
 
-def without_prices(root: Path, run_id: str) -> Harm:
+def without_prices(ledger: Ledger, run_id: str) -> Harm:
     """Return a run's harm by withheld windows. Raises PricingError for an unknown, mixed or archived run."""
-    with closing(catalog.connect(root)) as connection:
-        preconditions.refuse_archived(root, connection, run_id)
+    with closing(ledger.connect()) as connection:
+        preconditions.refuse_archived(ledger, connection, run_id)
         run_facts(connection, run_id)
-        snapshot(connection, root, run_id)
+        snapshot(connection, ledger, run_id)
         nothing: dict[str, list[object]] = {"span_device": [], "span_from": [], "span_to": [], "price_changes": []}
         set_variables(connection, run_id=run_id, period_end_ns=utc_us() * 1000, **nothing)
         rows(connection, "borrowing/lease_spans")

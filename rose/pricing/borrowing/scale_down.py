@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rose.clock import utc
 from rose.events import Provenance, ScaleDown
-from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.borrowing.terms import Row, Stretches
 from rose.pricing.charges.allocation import Allocation
@@ -87,12 +87,12 @@ def _utc_ns(where: str, name: str, value: str) -> int:
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
-    """Record decisions in the ledger at `root`; a repeated decision counts once. Raises LedgerError. Raises
+def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
+    """Record decisions in the ledger; a repeated decision counts once. Raises LedgerError. Raises
     PricingError, with nothing recorded, if decisions of a device overlap, or its class contradicts the ledger."""
     new = {one.event_id: one for one in decided}
-    with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
-        with closing(catalog.connect(root)) as connection:
+    with LedgerWriter.open(ledger.folder, WRITER, run_id, provenance) as log:
+        with closing(ledger.connect()) as connection:
             before = connection.execute(
                 "SELECT event_id, device_id, t0_ns, t1_ns FROM scale_down WHERE run_id = $run_id", {"run_id": run_id}
             ).fetchall()
@@ -108,7 +108,7 @@ def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[Sc
         for one in new.values():
             _refuse(one, classes.get(one.device_id), [Span(*span) for _, *span in before], run_id)
         for one in new.values():
-            ledger.record(one)
+            log.record(one)
 
 
 def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span], run_id: str) -> None:

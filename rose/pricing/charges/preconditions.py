@@ -1,36 +1,35 @@
 """Checks before pricing: the hash chain holds, and no event of the run or period was archived."""
 
 from contextlib import suppress
-from pathlib import Path
 
 import duckdb
 
 from rose.clock import utc
-from rose.ledger import catalog, verify
-from rose.ledger.examine import Seen
+from rose.ledger import verify
 from rose.ledger.growth import archive
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.pricing.money import PricingError
 from rose.pricing.query import rows, set_variables
 
 
-def verified(root: Path, allow_unverified: bool, seen: Seen | None = None) -> bool:
-    """Return whether the ledger verifies. Raises PricingError if it does not, unless `allow_unverified`."""
+def verified(ledger: Ledger) -> bool:
+    """Return whether the ledger verifies. Raises PricingError if it does not, unless the ledger allows it."""
     with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
-        catalog.connect(root).close()
-    problems = verify.verify(root, seen=seen).doubts
-    if problems and not allow_unverified:
+        ledger.connect().close()
+    problems = verify.verify(ledger).doubts
+    if problems and not ledger.allow_unverified:
         raise PricingError(
-            f"ledger {root} does not verify, so its figures cannot be trusted:\n"
+            f"ledger {ledger.folder} does not verify, so its figures cannot be trusted:\n"
             + "\n".join(f"  {problem}" for problem in problems[:10])
             + "\n`--allow-unverified` gives figures that are marked so."
         )
     return not problems
 
 
-def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Raises PricingError if events of the run were archived: half a run would look like a whole one."""
-    newest_us = archive.newest_us(root)
+    newest_us = archive.newest_us(ledger)
     if newest_us is None:
         return
     set_variables(connection, run_id=run_id)
@@ -50,9 +49,9 @@ def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: s
         )
 
 
-def refuse_archived_since(root: Path, from_ns: int | None) -> None:
+def refuse_archived_since(ledger: Ledger, from_ns: int | None) -> None:
     """Raises PricingError if events from `from_ns` on (None: from the beginning) were archived."""
-    newest_us = archive.newest_us(root)
+    newest_us = archive.newest_us(ledger)
     if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
         raise PricingError(
             f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -17,7 +16,7 @@ import polars as pl
 import sql
 from rose.clock import utc
 from rose.ledger import database
-from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
@@ -108,17 +107,15 @@ class Charges:
 
 
 def price(
-    root: Path,
+    ledger: Ledger,
     book: PriceBook,
     *,
     from_ns: int | None = None,
     to_ns: int | None = None,
     run_id: str | None = None,
     provenance: str | None = None,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
 ) -> Charges:
-    """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`. A
+    """Price [from_ns, to_ns) of the ledger, all of it where None; one run or all. A
     fleet's `run_id` selects all charges of the fleet, an RL run's its own. The same ledger and book give the same
     charges, in whatever portions the ledger was written and read. Raises PricingError for an unverified ledger (unless
     allowed), a period that is empty, not whole UTC hours or partly archived, several provenances (unless one is
@@ -129,20 +126,20 @@ def price(
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
     if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
-    verified = preconditions.verified(root, allow_unverified, seen)
+    verified = preconditions.verified(ledger)
     if run_id is None:
-        preconditions.refuse_archived_since(root, from_ns)
+        preconditions.refuse_archived_since(ledger, from_ns)
     question = book.sha256, from_ns, to_ns, run_id, provenance
-    with state.current(root) as (connection, answers):
+    with state.current(ledger) as (connection, answers):
         charges: Charges | None = answers.get(question)
         if charges is None:
-            charges = answers[question] = _price(connection, root, book, from_ns, to_ns, run_id, provenance)
+            charges = answers[question] = _price(connection, ledger, book, from_ns, to_ns, run_id, provenance)
     return replace(charges, verified=verified, book=book)
 
 
 def _price(
     connection: duckdb.DuckDBPyConnection,
-    root: Path,
+    ledger: Ledger,
     book: PriceBook,
     from_ns: int | None,
     to_ns: int | None,
@@ -155,7 +152,7 @@ def _price(
     chosen = _provenance(connection, provenance, asked, run_id)
     _tag_devices(connection, book)
     stays = [Stay(*row) for row in connection.execute(_STAYS).fetchall()]
-    _refuse_faults(root, connection)
+    _refuse_faults(ledger, connection)
     _refuse_two_classes(connection)
     try:
         _bring_charges_up_to_date(connection, book)
@@ -307,9 +304,8 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return joined.with_columns(team=team, cause=cause).select(COLUMNS)
 
 
-def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
+def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> None:
     """Raises PricingError for slices and power that would be paid twice, or whose device was not provisioned."""
-    from rose.ledger import catalog
 
     faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
     if not faults:
@@ -321,12 +317,12 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
         for kind, run_id, device_id, t0_ns, t1_ns, twice in faults
         if kind == "power"
     ]
-    with catalog.connect(root) as ledger:
+    with ledger.connect() as views:
         for run_id in faulty:
-            set_variables(ledger, run_id=run_id)
+            set_variables(views, run_id=run_id)
             lines += [
                 f"  run {run_id}, {f['device_id']}: slice [{f['t0_ns']}, {f['t1_ns']}) ns {f['fault']}"
-                for f in rows(ledger, "charges/slice_faults")
+                for f in rows(views, "charges/slice_faults")
             ]
     raise PricingError(
         "the ledger cannot be priced, since some of it would be paid twice or was never provisioned:\n"

@@ -22,6 +22,7 @@ from rose.events import BUCKETS
 from rose.ledger import catalog, database, layout, rows, sources
 from rose.ledger.checks import registry
 from rose.ledger.growth import rolled
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
@@ -54,26 +55,26 @@ _memory_lock = threading.Lock()
 
 
 @contextmanager
-def current(root: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
+def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
     """Yield a connection to current sums, and earlier answers from them; other callers wait. Raises LedgerError,
     PricingError."""
-    root = layout.check(root)
-    path = root / STATE
+    path = ledger.folder / STATE
     try:
         if not path.exists():
-            small = increment.since(root, {}).events < KEPT_EVENTS
-            if small or not os.access(root, os.W_OK):
-                with _in_memory(root, small) as kept:
+            small = increment.since(ledger, {}).events < KEPT_EVENTS
+            if small or not os.access(ledger.folder, os.W_OK):
+                with _in_memory(ledger, small) as kept:
                     yield kept
                 return
-        with layout.locked(root / "locks" / "pricing.lock"), _connect() as connection:
+        with layout.locked(ledger.folder / "locks" / "pricing.lock"), _connect() as connection:
             new = not _attach(connection, path)
             _configure(connection)
-            _bring_up_to_date(connection, root, new=new)
+            _bring_up_to_date(connection, ledger, new=new)
             yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
-            f"cannot add up the ledger {root}: {layout.unreadable(error)}; if nothing is, remove {path} and try again"
+            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; if nothing is, remove {path} and "
+            "try again"
         ) from error
 
 
@@ -83,8 +84,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def _in_memory(root: Path, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    content = _content(root) if small else b""
+def _in_memory(ledger: Ledger, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
+    content = _content(ledger) if small else b""
     with _memory_lock:
         sums = _memory.pop(content, None)
         if sums is not None:
@@ -93,8 +94,8 @@ def _in_memory(root: Path, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnect
         sums = _Sums(_connect())
         with sums.database.cursor() as connection:  # With it go the tables that only folding needs.
             _configure(connection)
-            _bring_up_to_date(connection, root, new=True)
-        if content and _content(root) == content:
+            _bring_up_to_date(connection, ledger, new=True)
+        if content and _content(ledger) == content:
             with _memory_lock:
                 _memory[content] = sums
                 for oldest in list(_memory)[:-_IN_MEMORY]:
@@ -110,14 +111,14 @@ def _in_memory(root: Path, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnect
         raise
 
 
-def _content(root: Path) -> bytes:
+def _content(ledger: Ledger) -> bytes:
     """Return a digest of every file behind the sums; empty if one was moved meanwhile."""
     digest = hashlib.sha256()
-    listed = (path for name in _SUMMED for path in (root / name, *(root / name).rglob("*")))
+    listed = (path for name in _SUMMED for path in (ledger.folder / name, *(ledger.folder / name).rglob("*")))
     try:
         for path in sorted(path for path in listed if path.is_file()):
             content = path.read_bytes()
-            digest.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
+            digest.update(f"{path.relative_to(ledger.folder)}\0{len(content)}\0".encode())
             digest.update(content)
     except FileNotFoundError:
         return b""
@@ -149,23 +150,23 @@ def _configure(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET produce_arrow_string_view = true")
 
 
-def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new: bool) -> None:
+def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, ledger: Ledger, *, new: bool) -> None:
     marks = [] if new else connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
-    added = increment.since(root, {writer: Mark(*mark) for writer, *mark in marks})
+    added = increment.since(ledger, {writer: Mark(*mark) for writer, *mark in marks})
     if not added.events and not new and not _new_id_files(connection, added):
         return
     if not new:
         connection.execute("BEGIN")
-        if _fold(connection, root, added, first=False):
+        if _fold(connection, ledger, added, first=False):
             connection.execute("COMMIT")
             return
         connection.execute("ROLLBACK")  # Some sums cannot be undone: begin anew.
         connection.execute(f"DROP MACRO kept_{_version()}")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
-        added = increment.since(root, {})
+        added = increment.since(ledger, {})
     # A transaction would take twice the memory. A killed process leaves no version macro: the file is begun anew.
-    _fold(connection, root, added, first=True)
+    _fold(connection, ledger, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
 
 
@@ -174,7 +175,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
     return [path for path, sha256 in added.id_files.items() if known.get(path) != sha256]
 
 
-def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
+def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
     undone: another record of an event_id or of a device's time may count now, or a device's pool or class changed in
     the past."""
@@ -198,7 +199,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
         connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
     new_id_files = _new_id_files(connection, added)
     for view, paths in (("rolled_client_id", added.id_files), ("new_rolled_client_id", new_id_files)):
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {sources.client_ids(root, paths)}")
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {sources.client_ids(ledger.folder, paths)}")
     run("20_retries")
     if count("SELECT count(*) FROM overtaken"):
         return False

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.pricing import COLUMNS, charged_to
@@ -77,7 +77,7 @@ class Part:
 class Bill:
     """The parts of a period of one provenance: closes with their corrections, then open hours, each in order."""
 
-    root: Path
+    ledger: Ledger
     period: Period
     provenance: str
     parts: tuple[Part, ...]
@@ -152,55 +152,44 @@ class Bill:
 
 
 def bill(
-    root: Path,
+    ledger: Ledger,
     period: Period,
     price_book: str | PriceBook | None = None,
     *,
     provenance: str | None = None,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """Return the bill of a period; `price_book` prices its open hours only. `seen` is for `verify`. With `close_id`
+    """Return the bill of a period; `price_book` prices its open hours only. With `close_id`
     that close alone counts; `as_of_ns` ignores later postings. Raises PricingError without a charge,
     several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
     PriceBookError; LedgerError."""
-    root = layout.check(root)
-    every = postings(root) if close_id is None else {close_id: store.of_close(root, close_id, as_of_ns)}
+    every = postings(ledger) if close_id is None else {close_id: store.of_close(ledger, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in overlapping.values()}
     if period.without(own[0].period for own in overlapping.values()):
-        present |= _of_runs(root, period)
-    provenance = one_provenance(root, present, provenance, period)
+        present |= _of_runs(ledger, period)
+    provenance = one_provenance(ledger, present, provenance, period)
     posted = {name: own for name, own in overlapping.items() if own[0].provenance == provenance}
     gaps = period.without(own[0].period for own in posted.values())
     parts = [
         Part(
-            source=store.file(root, posting, posting.rows_file),
+            source=store.file(ledger, posting, posting.rows_file),
             period=posting.period.within(period),
             posting=posting,
-            book=store.book_of(root, posting),
+            book=store.book_of(ledger, posting),
         )
         for own in posted.values()
         for posting in own
     ]
     verified, books = all(part.posting.verified for part in parts if part.posting), [part.book for part in parts]
     if gaps:
-        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        book = choice.choose(ledger, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         books.append(book)
-    seen = seen or Seen()
+    ledger.seen = ledger.seen or Seen()
     for gap in gaps:
         try:
-            priced = charges.price(
-                root,
-                book,
-                from_ns=gap.from_ns,
-                to_ns=gap.to_ns,
-                provenance=provenance,
-                allow_unverified=allow_unverified,
-                seen=seen,
-            )
+            priced = charges.price(ledger, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance)
         except NothingChargedError:
             continue
         verified &= priced.verified
@@ -210,7 +199,7 @@ def bill(
             f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged"
         )
     return Bill(
-        root=root,
+        ledger=ledger,
         period=period,
         provenance=provenance,
         parts=tuple(parts),
@@ -221,39 +210,39 @@ def bill(
     )
 
 
-def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> Bill:
+def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill:
     """Return a whole close with its corrections. Raises PricingError for an unknown close; LedgerError."""
-    first, *_ = store.of_close(root, close_id, as_of_ns)
-    return bill(root, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
+    first, *_ = store.of_close(ledger, close_id, as_of_ns)
+    return bill(ledger, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
 
 
-def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
+def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
     """Return the bill of one run, or of a fleet with its RL runs, with its marginal cost. Raises as `bill`."""
     from rose.pricing.run.priced import priced as priced_run
 
-    book = choice.choose(root, price_book, run_id=run_id)
-    priced = charges.price(root, book, run_id=run_id)
+    book = choice.choose(ledger, price_book, run_id=run_id)
+    priced = charges.price(ledger, book, run_id=run_id)
     hours = [nanoseconds(hour) for hour in priced.frame["hour"].unique()]
-    whole = bill(root, of_hours(min(hours), max(hours)), book, provenance=priced.provenance)
-    with priced_run(root, run_id, book) as run:
+    whole = bill(ledger, of_hours(min(hours), max(hours)), book, provenance=priced.provenance)
+    with priced_run(ledger, run_id, book) as run:
         marginal_nano = nano_usd_of(run.borrow.usd)
     parts = (replace(part, run_id=run_id) for part in whole.parts)
     return replace(whole, parts=tuple(part for part in parts if not part.frame.is_empty()), marginal_nano=marginal_nano)
 
 
-def provenances(root: Path, period: Period) -> list[str]:
+def provenances(ledger: Ledger, period: Period) -> list[str]:
     """Return the provenances of closes, and of runs with a device, in a period. Raises LedgerError."""
-    closed = {own[0].provenance for own in postings(root).values() if own[0].period.overlaps(period)}
-    return sorted(closed | _of_runs(root, period))
+    closed = {own[0].provenance for own in postings(ledger).values() if own[0].period.overlaps(period)}
+    return sorted(closed | _of_runs(ledger, period))
 
 
-def _of_runs(root: Path, period: Period) -> set[str]:
-    with catalog.connect(root) as connection:
+def _of_runs(ledger: Ledger, period: Period) -> set[str]:
+    with ledger.connect() as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         return {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
 
 
-def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:
+def one_provenance(ledger: Ledger, present: set[str], chosen: str | None, period: Period) -> str:
     """Return the chosen provenance, or the only one. Raises PricingError for several or none."""
     if chosen is not None:
         return chosen
@@ -263,6 +252,6 @@ def one_provenance(root: Path, present: set[str], chosen: str | None, period: Pe
             "of both: choose one with --provenance"
         )
     if not present:
-        preconditions.refuse_archived_since(root, period.from_ns)
+        preconditions.refuse_archived_since(ledger, period.from_ns)
         raise NothingChargedError(f"no run lies in {period.label}, so nothing is charged")
     return present.pop()

@@ -6,13 +6,12 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rose.clock import utc, utc_us
-from rose.ledger import catalog, layout
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
@@ -28,20 +27,18 @@ BOOK_FILE = "price_book.toml"
 
 
 def close(
-    root: Path,
+    ledger: Ledger,
     period: Period,
     book: PriceBook,
     *,
     provenance: str | None = None,
     by: str | None = None,
     with_open_runs: bool = False,
-    allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> Posting:
     """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user. Raises
     PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same provenance,
     has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError; LedgerError."""
-    root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
     choice.refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
@@ -49,23 +46,16 @@ def close(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
             "close it afterwards, or close a shorter one"
         )
-    with store.lock(root):
-        settle(root)
+    with store.lock(ledger):
+        settle(ledger)
         if provenance is not None:
-            _refuse_closed(root, period, provenance)
-        mark = watermark(root)  # Before anything is read: every event up to the mark is then priced.
-        priced = charges.price(
-            root,
-            book,
-            from_ns=period.from_ns,
-            to_ns=period.to_ns,
-            provenance=provenance,
-            allow_unverified=allow_unverified,
-        )
+            _refuse_closed(ledger, period, provenance)
+        mark = watermark(ledger)  # Before anything is read: every event up to the mark is then priced.
+        priced = charges.price(ledger, book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         if priced.frame.is_empty():
             raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
-        _refuse_closed(root, period, priced.provenance)
-        with catalog.connect(root) as connection:
+        _refuse_closed(ledger, period, priced.provenance)
+        with ledger.connect() as connection:
             set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
             runs = rows(connection, "closing/open_runs")
         charged = set(priced.frame["run_id"].unique())
@@ -76,7 +66,7 @@ def close(
                 "give --with-open-runs; what it still reports of the period is then a correction"
             )
         posting, contents = make_posting(
-            close_id=_new_id(root, period, priced.provenance),
+            close_id=_new_id(ledger, period, priced.provenance),
             number=0,
             priced=priced,
             frame=priced.frame,
@@ -88,12 +78,12 @@ def close(
             by=by,
             open_runs=open_runs,
         )
-        store.post(root, posting, contents)
+        store.post(ledger, posting, contents)
     return posting
 
 
-def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
-    for close_id, (first, *_) in postings(root).items():
+def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
+    for close_id, (first, *_) in postings(ledger).items():
         if first.provenance == provenance and first.period.overlaps(period):
             raise PricingError(
                 f"the period {period.label} overlaps {close_id}, which is closed for {provenance} from "
@@ -101,11 +91,11 @@ def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
             )
 
 
-def settle(root: Path) -> None:
+def settle(ledger: Ledger) -> None:
     """Finish postings of a killed process, remove prepared files. The caller holds the lock."""
-    for posted in postings(root).values():
-        store.finish(root, posted)
-    store.discard_unposted(root)
+    for posted in postings(ledger).values():
+        store.finish(ledger, posted)
+    store.discard_unposted(ledger)
 
 
 def make_posting(
@@ -169,9 +159,9 @@ def _stays(priced: Charges) -> pl.DataFrame:
     return pl.DataFrame([dataclasses.astuple(stay) for stay in priced.stays], schema=schema, orient="row")
 
 
-def _new_id(root: Path, period: Period, provenance: str) -> str:
-    known, number = postings(root), 1
-    while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(root, close_id).exists():
+def _new_id(ledger: Ledger, period: Period, provenance: str) -> str:
+    known, number = postings(ledger), 1
+    while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(ledger, close_id).exists():
         number += 1
     return close_id
 

@@ -6,12 +6,12 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rose.clock import utc
 from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.receipt import canonical
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
@@ -123,12 +123,11 @@ class Posting:
         return cls(**{**fields, **typed})
 
 
-def postings(root: Path) -> dict[str, list[Posting]]:
+def postings(ledger: Ledger) -> dict[str, list[Posting]]:
     """Return by close, in order, the close and its corrections. Raises LedgerError; PricingError for contradictions."""
-    root = layout.check(root)
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
-        for fields in examine.recorded(root, CLOSING_WRITER, action):
+        for fields in examine.recorded(ledger.folder, CLOSING_WRITER, action):
             posting = Posting.from_json(fields)
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:
@@ -140,31 +139,31 @@ def postings(root: Path) -> dict[str, list[Posting]]:
     return by_close
 
 
-def budgets(root: Path) -> list[Budget]:
+def budgets(ledger: Ledger) -> list[Budget]:
     """Return every budget in order; the last of a team and month holds. Raises LedgerError."""
-    return [Budget(**fields) for fields in examine.recorded(layout.check(root), CLOSING_WRITER, BUDGETED)]
+    return [Budget(**fields) for fields in examine.recorded(ledger.folder, CLOSING_WRITER, BUDGETED)]
 
 
-def adopted(root: Path) -> Adoption | None:
+def adopted(ledger: Ledger) -> Adoption | None:
     """Return the price book that was adopted last; None if none was. Raises LedgerError."""
-    recorded = examine.recorded(layout.check(root), CLOSING_WRITER, ADOPTED)
+    recorded = examine.recorded(ledger.folder, CLOSING_WRITER, ADOPTED)
     if not recorded:
         return None
     return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
 
 
-def watermark(root: Path) -> dict[str, tuple[int, str]]:
+def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
     """Return by writer the seq of its last event on disk and the SHA-256 of the segment that ends with it."""
     heads = {}
-    for writer in layout.writers(root):
-        if not (parts := layout.chain(root, writer)):
+    for writer in layout.writers(ledger.folder):
+        if not (parts := layout.chain(ledger.folder, writer)):
             continue  # The writer was killed before its first segment.
         part = parts[-1]
         if part.state == "live":
-            folder = root / part.folder
+            folder = ledger.folder / part.folder
             newest = segments.segment_names(folder)[-1]
             heads[writer] = (segments.read_header((folder / newest).read_bytes()).last_seq, segments.sha256_in(newest))
         else:
-            manifest = examine.manifest((root / part.manifest).read_bytes())
+            manifest = examine.manifest((ledger.folder / part.manifest).read_bytes())
             heads[writer] = (int(manifest.said["last_seq"]), manifest.last.sha256)
     return heads

@@ -1,11 +1,9 @@
 """Restating a closed period by signed rows: closed + corrections = restated, exactly, by every dimension."""
 
-from pathlib import Path
-
 import polars as pl
 
 from rose.clock import utc_us
-from rose.ledger import layout
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import of_close
@@ -18,7 +16,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 
 def restate(
-    root: Path,
+    ledger: Ledger,
     close_id: str,
     reason: str,
     book: PriceBook | None = None,
@@ -31,23 +29,15 @@ def restate(
     close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
-    root = layout.check(root)
-    with store.lock(root):
-        settle(root)
-        closed = of_close(root, close_id)
-        store.stays(root, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.
+    with store.lock(ledger):
+        settle(ledger)
+        closed = of_close(ledger, close_id)
+        store.stays(ledger, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.
         last = closed.posted[-1]
         book = book or closed.parts[-1].book
         choice.refuse_example(book, f"correcting {close_id}")
-        mark = watermark(root)
-        priced = charges.price(
-            root,
-            book,
-            from_ns=last.from_ns,
-            to_ns=last.to_ns,
-            provenance=last.provenance,
-            allow_unverified=not closed.verified,
-        )
+        mark = watermark(ledger)
+        priced = charges.price(ledger, book, from_ns=last.from_ns, to_ns=last.to_ns, provenance=last.provenance)
         number = last.number + 1
         # Never before the last posting, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
@@ -74,5 +64,5 @@ def restate(
             by=by,
             reason=reason,
         )
-        store.post(root, posting, contents)
+        store.post(ledger, posting, contents)
     return posting

@@ -22,9 +22,10 @@ from typing import Any
 import polars as pl
 
 from rose.clock import utc, utc_us
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Stay
@@ -38,18 +39,18 @@ CHARGES_FILE = "charges.parquet"
 STAYS_FILE = "stays.parquet"
 
 
-def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
+def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
     """Return the postings of a close up to `as_of_ns` (UTC). Raises PricingError for an unknown or later close."""
-    known = records.postings(root)
+    known = records.postings(ledger)
     if close_id not in known:
-        if folder(root, close_id).exists():
+        if folder(ledger, close_id).exists():
             raise PricingError(
                 f"closes/{close_id} is there, but no event of the ledger speaks of it: run `rose ledger verify`"
             )
         names = ", ".join(known) or "none yet; `rose books close` makes one"
         raise QuestionError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
     posted = known[close_id]
-    publish(root, posted)
+    publish(ledger, posted)
     if as_of_ns is None:
         return posted
     if posted[0].posted_ns > as_of_ns:
@@ -59,9 +60,9 @@ def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[rec
     return [posting for posting in posted if posting.posted_ns <= as_of_ns]
 
 
-def file(root: Path, posting: records.Posting, name: str) -> Path:
+def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
     """Return the path of a frozen file. Raises PricingError if it is missing or was changed."""
-    path = folder(root, posting.close_id) / name
+    path = folder(ledger, posting.close_id) / name
     try:
         with path.open("rb") as stored:
             sha256 = hashlib.file_digest(stored, "sha256").hexdigest()
@@ -75,29 +76,29 @@ def file(root: Path, posting: records.Posting, name: str) -> Path:
     return path
 
 
-def stays(root: Path, posting: records.Posting) -> tuple[Stay, ...]:
+def stays(ledger: Ledger, posting: records.Posting) -> tuple[Stay, ...]:
     """Return the time of each device in a closed period. Raises PricingError."""
-    frame = pl.read_parquet(file(root, posting, STAYS_FILE), hive_partitioning=False)
+    frame = pl.read_parquet(file(ledger, posting, STAYS_FILE), hive_partitioning=False)
     return tuple(Stay(*row) for row in frame.iter_rows())
 
 
-def book_of(root: Path, posting: records.Posting) -> PriceBook:
+def book_of(ledger: Ledger, posting: records.Posting) -> PriceBook:
     """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
-    text = file(root, posting, posting.book.file).read_text("utf-8")
+    text = file(ledger, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
 
-def folder(root: Path, close_id: str) -> Path:
-    return root / FOLDER / close_id
+def folder(ledger: Ledger, close_id: str) -> Path:
+    return ledger.folder / FOLDER / close_id
 
 
-def staged(root: Path, close_id: str) -> Path:
-    return root / FOLDER / f".{close_id}.tmp"
+def staged(ledger: Ledger, close_id: str) -> Path:
+    return ledger.folder / FOLDER / f".{close_id}.tmp"
 
 
-def lock(root: Path) -> AbstractContextManager[None]:
+def lock(ledger: Ledger) -> AbstractContextManager[None]:
     """Hold this while a period is closed or corrected; others wait."""
-    return layout.locked(root / "locks" / ".closing.lock")  # No writer's name begins with a dot.
+    return layout.locked(ledger.folder / "locks" / ".closing.lock")  # No writer's name begins with a dot.
 
 
 def parquet(frame: pl.DataFrame) -> bytes:
@@ -106,11 +107,11 @@ def parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def post(root: Path, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
+def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
     """Freeze a posting with the bytes of its files. The caller holds `lock`. Raises LedgerError if the disk or the
     ledger refuses; if the event was recorded, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
-    temporary = staged(root, posting.close_id)
+    temporary = staged(ledger, posting.close_id)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         try:
@@ -120,62 +121,61 @@ def post(root: Path, posting: records.Posting, contents: Mapping[str, bytes]) ->
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        event = Ledger(
+        event = LedgerAction(
             action=records.RESTATED if posting.number else records.CLOSED,
             at_us=posting.posted_us,
             event_id=f"{posting.close_id}/{posting.number}",
             detail_json=json.dumps(posting.to_json()),
         )
-        with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+        with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
             log.record(event)
-        finish(root, [posting])
+        finish(ledger, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
 
 
-def record_budget(root: Path, budget: records.Budget) -> None:
+def record_budget(ledger: Ledger, budget: records.Budget) -> None:
     """Put a budget into the ledger. The caller holds `lock`. Raises LedgerError."""
-    _record(root, records.BUDGETED, budget.set_us, dataclasses.asdict(budget))
+    _record(ledger, records.BUDGETED, budget.set_us, dataclasses.asdict(budget))
 
 
-def adopt(root: Path, book: PriceBook, *, by: str) -> records.Adoption:
+def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> records.Adoption:
     """Price the ledger by a book from now on; returns its record. Raises PricingError for made-up prices."""
-    root = layout.check(root)
     choice.refuse_example(book, "adoption")
-    with lock(root):
-        if (last := records.adopted(root)) is not None and last.text == book.text:
+    with lock(ledger):
+        if (last := records.adopted(ledger)) is not None and last.text == book.text:
             return last
         adoption = records.Adoption(
             name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
         )
-        _record(root, records.ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
+        _record(ledger, records.ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
     return adoption
 
 
-def _record(root: Path, action: str, at_us: int, detail: Mapping[str, Any]) -> None:
-    with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-        log.record(Ledger(action=action, at_us=at_us, detail_json=json.dumps(detail)), durable=True)
+def _record(ledger: Ledger, action: str, at_us: int, detail: Mapping[str, Any]) -> None:
+    with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+        log.record(LedgerAction(action=action, at_us=at_us, detail_json=json.dumps(detail)), durable=True)
 
 
-def publish(root: Path, posted: list[records.Posting]) -> None:
+def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
     """Give posted files their names, if the process that posted them was killed before it did."""
-    if all((folder(root, posting.close_id) / name).exists() for posting in posted for name in posting.files):
+    if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
-    if staged(root, posted[0].close_id).exists():
-        with lock(root):
-            finish(root, posted)
+    if staged(ledger, posted[0].close_id).exists():
+        with lock(ledger):
+            finish(ledger, posted)
 
 
-def discard_unposted(root: Path) -> None:
+def discard_unposted(ledger: Ledger) -> None:
     """Remove prepared files that were never posted. The caller holds `lock` and has published the posted ones."""
-    home = root / FOLDER
+    home = ledger.folder / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)
 
 
-def finish(root: Path, posted: list[records.Posting]) -> None:
+def finish(ledger: Ledger, posted: list[records.Posting]) -> None:
     for posting in posted:
-        temporary, final = staged(root, posting.close_id), folder(root, posting.close_id)
+        temporary, final = staged(ledger, posting.close_id), folder(ledger, posting.close_id)
         waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]
         if posting.number == 0:
             if len(waiting) == len(posting.files) and not final.exists():

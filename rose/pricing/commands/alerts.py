@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
 from rose.pricing.commands.common import clear_errors, print_answer
 
 
@@ -31,7 +31,7 @@ def alerts_command(
             arrived = error is None
         elif dry_run:
             alerts.destinations(config)  # A dry run fails where a round could not send.
-            outcomes = alerts.evaluate(ledger_root(ledger), config)
+            outcomes = alerts.evaluate(open_ledger(ledger), config)
             lines = [f"{o.rule.name}: {a.title}. {a.text}" for o in outcomes for a in o.alerts]
             lines += [f"{o.rule.name}: not known: {o.unknown}" for o in outcomes if o.unknown is not None]
             lines += [f"{o.rule.name}: no alert" for o in outcomes if o.unknown is None and not o.alerts]
@@ -42,7 +42,7 @@ def alerts_command(
             print_answer(as_json, lambda: data, lambda: lines)
             arrived = True
         else:
-            done = alerts.check(ledger_root(ledger), config)
+            done = alerts.check(open_ledger(ledger), config)
             lines = [f"{done.sent} messages sent", *(f"{e.title} -> {e.to}: {e.error}" for e in done.failed)]
             print_answer(as_json, done.to_json, lambda: lines)
             arrived = not done.failed

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
+from rose.ledger.ledger import Ledger
 from rose.pricing.commands import common
 from rose.terminal import echo, echo_error, visible
 
@@ -49,22 +50,14 @@ def close(
         from rose.pricing.closing.records import adopted
         from rose.pricing.price_books import choice
 
-        root, whole = ledger_root(ledger), common.period_of(period)
+        opened, whole = open_ledger(ledger, allow_unverified=allow_unverified), common.period_of(period)
         if receipt is not None:
             check_place(receipt)
         from_ns, to_ns = whole.from_ns, whole.to_ns
-        book = choice.choose(root, price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
-        posting = closing.close(
-            root,
-            whole,
-            book,
-            provenance=provenance,
-            by=who,
-            with_open_runs=with_open_runs,
-            allow_unverified=allow_unverified,
-        )
-        _say(root, [posting], receipt, as_json)
-        if price_book is not None and adopted(root) is None:
+        book = choice.choose(opened, price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        posting = closing.close(opened, whole, book, provenance=provenance, by=who, with_open_runs=with_open_runs)
+        _say(opened, [posting], receipt, as_json)
+        if price_book is not None and adopted(opened) is None:
             echo(
                 "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "
                 "the hours that are not closed by it too",
@@ -92,15 +85,15 @@ def restate(
         from rose.pricing.closing import store
         from rose.pricing.price_books import choice
 
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger)
         if receipt is not None:
             check_place(receipt)
-        book = None if price_book is None else choice.choose(root, price_book)
-        if restating.restate(root, close_id, reason, book, by=who) is None:
+        book = None if price_book is None else choice.choose(opened, price_book)
+        if restating.restate(opened, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
             common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
-        _say(root, store.of_close(root, close_id), receipt, as_json)
+        _say(opened, store.of_close(opened, close_id), receipt, as_json)
 
 
 @books_app.command("show")
@@ -116,12 +109,12 @@ def show(
     with common.clear_errors():
         from rose.pricing.closing import records, store, tables
 
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger)
         if close_id is not None:
-            posted = store.of_close(root, close_id)
+            posted = store.of_close(opened, close_id)
             common.print_answer(as_json, lambda: _facts(posted), lambda: tables.postings(posted))
             return
-        closes = records.postings(root)
+        closes = records.postings(opened)
         nothing = ["no period is closed yet; `rose books close` closes one"]
         common.print_answer(
             as_json,
@@ -149,7 +142,7 @@ def verify(
         from rose.pricing.audit.check import check
 
         receipts = continuation.read(against, key=key) if against else {}
-        checked = check(ledger_root(ledger), receipts)
+        checked = check(open_ledger(ledger), receipts)
         sound = (
             f"{checked.closes} closes, {checked.corrections} corrections, {checked.files} files: the books are sound"
         )
@@ -180,29 +173,29 @@ def budget(
     with common.clear_errors():
         from rose.pricing.watch import budget, tables
 
-        root, whole = ledger_root(ledger), common.month_of(month)
+        opened, whole = open_ledger(ledger), common.month_of(month)
         if team is not None:
-            _set_budget(root, team, usd, whole, who, as_json)
+            _set_budget(opened, team, usd, whole, who, as_json)
             return
-        rows = budget.show(root, whole, price_book, provenance=provenance)
+        rows = budget.show(opened, whole, price_book, provenance=provenance)
         common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.budgets(rows))
 
 
-def _set_budget(root: Path, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
+def _set_budget(ledger: Ledger, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
     from rose.pricing.money import USD, PricingError, format_usd
     from rose.pricing.spend import cost
     from rose.pricing.watch import budget
 
     if usd is None:
         raise PricingError(f"give the dollars too: `rose books budget {team} USD`")
-    before = budget.budgets(root, month).get(team)
-    nano = budget.set_budget(root, team, usd, month, by=who)
+    before = budget.budgets(ledger, month).get(team)
+    nano = budget.set_budget(ledger, team, usd, month, by=who)
     data = {"team": team, "month": month.label, "budget_nano": nano, "replaced_nano": before, "currency": USD}
     replaced = "" if before is None else f", in place of {format_usd(before)}"
     common.print_answer(
         as_json, lambda: data, lambda: [f"budget of {team} for {month.label}: {format_usd(nano)}{replaced}"]
     )
-    if (unknown := cost.unknown_team(root, team)) is not None:
+    if (unknown := cost.unknown_team(ledger, team)) is not None:
         echo(f"warning: {unknown}", err=True, colour=typer.colors.YELLOW)
 
 
@@ -243,14 +236,14 @@ def explain_command(
             fate=fate,
             policy_version=policy_version,
         )
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger, allow_unverified=allow_unverified)
         if close_id is None:
             from_ns = question.hour_ns
             to_ns = None if from_ns is None else from_ns + NS_PER_HOUR
-            book = choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
-            answers = [explain.explain(root, question, book, provenance=provenance, allow_unverified=allow_unverified)]
+            book = choice.choose(opened, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+            answers = [explain.explain(opened, question, book, provenance=provenance)]
         else:
-            answers = explain.explain_closed(root, question, close_id)
+            answers = explain.explain_closed(opened, question, close_id)
         common.print_answer(
             as_json,
             lambda: [answer.to_json(events) for answer in answers],
@@ -272,14 +265,14 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
     }
 
 
-def _say(root: Path, posted: list[Posting], file: Path | None, as_json: bool) -> None:
+def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool) -> None:
     from rose.ledger.evidence import receipt
     from rose.pricing.closing import tables
 
     data = _facts(posted)
     advice = "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
     if file is not None:
-        content = receipt.take(root).content()
+        content = receipt.take(ledger).content()
         receipt.keep(file, content)
         sha256 = hashlib.sha256(content).hexdigest()
         data["receipt"] = {"file": str(file), "sha256": sha256}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rose.ledger.access import logged
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
 from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import BookOption, PeriodOption, ProvenanceOption, clear_errors, period_of
 from rose.terminal import echo, echo_data
@@ -36,7 +36,7 @@ def export_command(
         from rose.pricing.export import out as writing
         from rose.pricing.money import PricingError, format_usd
 
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger)
         writing.check(out, (*focus.SUFFIXES, workbook.SUFFIX))
         options = {"--close": close, "--period": period, "--run": run}
         scopes = [option for option, value in options.items() if value is not None]
@@ -44,16 +44,16 @@ def export_command(
             raise PricingError(f"give one of {', '.join(scopes)}")
         if close is not None and (provenance, price_book) != (None, None):
             raise PricingError("--close has its own prices: leave out --provenance and --price-book")
-        with logged(root, "export", str(out)), progress_bar("Exporting") as progress:
+        with logged(opened, "export", str(out)), progress_bar("Exporting") as progress:
             if close is not None:
-                billed = of_close(root, close)
+                billed = of_close(opened, close)
             elif run is not None:
-                billed = of_run(root, run, price_book)
+                billed = of_run(opened, run, price_book)
             else:
-                billed = bill(root, period_of(period), price_book, provenance=provenance)
+                billed = bill(opened, period_of(period), price_book, provenance=provenance)
             write = workbook.write if out.suffix == workbook.SUFFIX else focus.write
             done = write(billed, out, progress=progress)
-        echo(f"Ledger {verified.text(root)}", err=True)
+        echo(f"Ledger {verified.text(opened)}", err=True)
         if as_json:
             echo_data(json.dumps(done.to_json(), indent=2))
             return

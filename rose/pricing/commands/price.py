@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
 from rose.pricing.commands.common import WhoOption, clear_errors
 from rose.terminal import echo, echo_data
 
@@ -35,11 +35,11 @@ def price_command(
         from rose.pricing.money import PricingError
         from rose.pricing.price_books import choice
 
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger)
         if adopt and file is None:
             raise PricingError("--adopt puts a book on record: name its file")
-        book = choice.choose(root, file)
-        adoption = store.adopt(root, book, by=who or user()) if adopt else None
+        book = choice.choose(opened, file)
+        adoption = store.adopt(opened, book, by=who or user()) if adopt else None
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
+from rose.ledger.ledger import Ledger
 from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors, print_sections
 from rose.terminal import echo, echo_data
 
@@ -25,15 +26,16 @@ def report_command(
     from rose.pricing import console
     from rose.pricing.run import report
 
-    root = ledger_root(ledger)
-    with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
-        built = report.build(root, run, price_book, allow_unverified)
+    with clear_errors():
+        opened = open_ledger(ledger, allow_unverified=allow_unverified)
+    with clear_errors(), logged(opened, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
+        built = report.build(opened, run, price_book)
     if as_json:
-        last = verified.state(root)
+        last = verified.state(opened)
         echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
         console.show(built.elements(), spaced=True)
-        echo(f"Ledger {verified.text(root)}")
+        echo(f"Ledger {verified.text(opened)}")
 
 
 def borrow_command(
@@ -64,27 +66,26 @@ def borrow_command(
     from rose.pricing.run.priced import priced
 
     with clear_errors():
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger)
         if decisions is not None:
-            _record(root, run, decisions)
-        with priced(root, run, price_book) as priced_run:
+            _record(opened, run, decisions)
+        with priced(opened, run, price_book) as priced_run:
             sections = report.sections(priced_run, only)
     print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 
 
-def _record(root: Path, run: str | None, file: Path) -> None:
+def _record(ledger: Ledger, run: str | None, file: Path) -> None:
     from contextlib import closing
     from typing import cast
 
     from rose.events import Provenance
-    from rose.ledger import catalog
     from rose.pricing.borrowing import scale_down
     from rose.pricing.run.priced import newest_run, run_facts
 
     decided = scale_down.decisions(file)
-    with closing(catalog.connect(root)) as connection:
+    with closing(ledger.connect()) as connection:
         facts = run_facts(connection, run or newest_run(connection))
-    scale_down.record(root, facts.run_id, cast(Provenance, facts.provenance), decided)
+    scale_down.record(ledger, facts.run_id, cast(Provenance, facts.provenance), decided)
     echo(f"{len(decided):,} decisions of run {facts.run_id} are in the ledger", err=True)
 
 
@@ -126,6 +127,6 @@ def correct_command(
     from rose.pricing.run.priced import priced
 
     with clear_errors():
-        with priced(ledger_root(ledger), run, price_book, needs="verdict") as priced_run:
+        with priced(open_ledger(ledger), run, price_book, needs="verdict") as priced_run:
             made = report.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

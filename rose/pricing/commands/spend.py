@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rose.ledger.access import logged
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
 from rose.ledger.commands.common import progress_bar
 from rose.ledger.commands.output import json_text
+from rose.ledger.ledger import Ledger
 from rose.pricing.commands import common
 from rose.terminal import echo, echo_data
 
@@ -62,7 +63,7 @@ def cost_command(
         from rose.pricing.money import PricingError
         from rose.pricing.spend import cost, tables
 
-        root = ledger_root(ledger)
+        opened = open_ledger(ledger, allow_unverified=allow_unverified)
         if out is not None:
             from rose.pricing.export import out as writing
 
@@ -70,7 +71,7 @@ def cost_command(
         if close is not None and price_book is not None:
             raise PricingError("--close has its own prices: leave out --price-book")
         question = cost.question(
-            root,
+            opened,
             now_ns=utc_us() * 1000,
             period=period,
             by=by,
@@ -83,15 +84,15 @@ def cost_command(
             close=close,
             as_of=as_of,
         )
-        with logged(root, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
-            answer = cost.ask(root, question, price_book, allow_unverified=allow_unverified)
+        with logged(opened, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
+            answer = cost.ask(opened, question, price_book)
         if out is None:
             common.print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
         else:
-            _write(root, answer, out)
+            _write(opened, answer, out)
 
 
-def _write(root: Path, answer: Cost, path: Path) -> None:
+def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
     from rose.pricing.closing.records import postings
     from rose.pricing.export import markup
     from rose.pricing.export import out as writing
@@ -103,7 +104,7 @@ def _write(root: Path, answer: Cost, path: Path) -> None:
     if path.suffix == ".csv":
         text = tables.csv_text(answer)
     else:
-        posted = postings(root)[close_id] if close_id else ()
+        posted = postings(ledger)[close_id] if close_id else ()
         text = markup.page(title, tables.page(answer, posted), answer.stamp.warnings)
 
     def make(temporary: Path) -> tuple[int, dict[str, int]]:
@@ -136,10 +137,10 @@ def changes_command(
         from rose.pricing.answers import changes
         from rose.pricing.spend.calendar import Calendar
 
-        root, now = ledger_root(ledger), common.period_of(period, tz)
+        opened, now = open_ledger(ledger), common.period_of(period, tz)
         was = None if before is None else common.period_of(before, tz)
-        with logged(root, "report", f"changes {now.label}"), progress_bar("Adding up"):
-            answer = changes.build(root, now, was, by=by, price_book=price_book, provenance=provenance)
+        with logged(opened, "report", f"changes {now.label}"), progress_bar("Adding up"):
+            answer = changes.build(opened, now, was, by=by, price_book=price_book, provenance=provenance)
         common.print_answer(as_json, answer.to_json, lambda: changes.terminal(answer, Calendar(tz or "UTC"), top))
         if now.to_ns > utc_us() * 1000 and not as_json:
             echo("The period is not over, so its cost may still grow.", err=True, colour=typer.colors.YELLOW)
@@ -162,9 +163,9 @@ def saved_command(
         from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
-        root, whole = ledger_root(ledger), common.period_of(period, tz)
-        with logged(root, "report", f"saved {whole.label}"), progress_bar("Comparing runs") as progress:
-            answer = saved(root, whole, price_book, team=team, run_id=run, provenance=provenance, progress=progress)
+        opened, whole = open_ledger(ledger), common.period_of(period, tz)
+        with logged(opened, "report", f"saved {whole.label}"), progress_bar("Comparing runs") as progress:
+            answer = saved(opened, whole, price_book, team=team, run_id=run, provenance=provenance, progress=progress)
         common.print_answer(as_json, answer.to_json, lambda: tables.saved_terminal(answer, Calendar(tz or "UTC")))
 
 
@@ -183,9 +184,9 @@ def forecast_command(
     with common.clear_errors():
         from rose.pricing.watch import budget, tables
 
-        root, whole = ledger_root(ledger), common.month_of(month)
-        with logged(root, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
-            rows = budget.expected(root, whole, price_book, team, provenance=provenance)
+        opened, whole = open_ledger(ledger), common.month_of(month)
+        with logged(opened, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
+            rows = budget.expected(opened, whole, price_book, team, provenance=provenance)
         common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
 
 
@@ -207,9 +208,9 @@ def reconcile_command(
     with common.clear_errors():
         from rose.pricing import console, reconcile
 
-        root, share, whole = ledger_root(ledger), _share(tolerance), common.period_of(period)
-        with logged(root, "report", f"reconcile {whole.label}"), progress_bar("Reconciling"):
-            answer = reconcile.reconcile(root, invoice, whole, price_book, tolerance=share, provenance=provenance)
+        opened, share, whole = open_ledger(ledger), _share(tolerance), common.period_of(period)
+        with logged(opened, "report", f"reconcile {whole.label}"), progress_bar("Reconciling"):
+            answer = reconcile.reconcile(opened, invoice, whole, price_book, tolerance=share, provenance=provenance)
         if as_json:
             echo_data(json_text(answer)[0])
         else:

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 import sql
-from rose.ledger import catalog, database, verified
+from rose.ledger import database, verified
 from rose.ledger.commands.output import FORMULA
 from rose.pricing import query
 from rose.pricing.closing.bill import Bill
@@ -59,7 +59,7 @@ def charges_nano(bill: Bill) -> dict[str, int]:
 def _write(bill: Bill, path: Path, progress: Progress) -> None:
     script, writer, done = sql.read("export/focus.sql"), None, 0
     charged = sum(part.frame.height for part in bill.parts)
-    described = {"rose.verified": verified.text(bill.root), "rose.price_book": bill.stamp.book.line}
+    described = {"rose.verified": verified.text(bill.ledger), "rose.price_book": bill.stamp.book.line}
     with database.connect() as connection:
         connection.execute(sql.read("export/amounts.sql"))
         connection.execute("SET VARIABLE verified = $verified", {"verified": bill.stamp.verified})
@@ -117,5 +117,5 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
             used.append((number, price.item, price.stretch, round(price.usd * _PICO), price.name, price.commitment))
     query.insert(connection, "part", parts)
     query.insert(connection, "price", used)
-    with catalog.connect(bill.root) as ledger:
+    with bill.ledger.connect() as ledger:
         connection.register("run_tag", ledger.sql("SELECT run_id, tags_json FROM run").pl())

@@ -9,7 +9,7 @@ import xlsxwriter
 from xlsxwriter.utility import xl_rowcol_to_cell
 
 from rose.clock import utc
-from rose.ledger import catalog, verified
+from rose.ledger import verified
 from rose.pricing.charges.pricing import exact
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
@@ -94,8 +94,8 @@ def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
             full = _summed(loaded.rename({"loaded_nano": FULLY_LOADED}), (key,), (FULLY_LOADED,))
             both = made[name].join(full, on=key, how="full", coalesce=True, nulls_equal=True).fill_null(0).sort(key)
             made[name] = both.select(key, HOURS, AMORTIZED, FULLY_LOADED, *corrected)
-    with catalog.connect(bill.root) as ledger:
-        labels = dict(ledger.execute("SELECT run_id, name FROM run").fetchall())
+    with bill.ledger.connect() as connection:
+        labels = dict(connection.execute("SELECT run_id, name FROM run").fetchall())
     named = pl.col("run_id").replace_strict(labels, default="", return_dtype=pl.String).alias("name")
     made["By run"] = made["By run"].select("run_id", named, pl.exclude("run_id"))
     if bill.corrections:
@@ -148,7 +148,7 @@ def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
     yield "closes", ", ".join(bill.closes) or "none: not closed yet"
     yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
     yield "provenance", stamp.provenance
-    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {verified.text(bill.root)}"
+    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {verified.text(bill.ledger)}"
     yield "price book", stamp.book.line
     yield "price book's SHA-256", bill.book.sha256
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rose.ledger import layout
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import NothingChargedError, PricingError
@@ -42,7 +42,7 @@ class NoPriceBookError(PricingError):
 
 
 def choose(
-    root: Path,
+    ledger: Ledger,
     named: str | Path | PriceBook | None = None,
     *,
     run_id: str | None = None,
@@ -59,15 +59,12 @@ def choose(
         return named
     if named is not None:
         return chosen(pricebook.load(named), NAMED)
-    root = layout.check(root)
-    if (book := _adopted(root)) is not None:
+    if (book := _adopted(ledger)) is not None:
         return book
     if own is not None:
         named_by_runs = own()
     else:
-        from rose.ledger import catalog
-
-        with catalog.connect(root) as connection:
+        with ledger.connect() as connection:
             named_by_runs = own_books(connection, run_id, from_ns, to_ns, provenance)
     if len(named_by_runs) == 1:
         ((name, (runs, sha256s)),) = named_by_runs.items()
@@ -87,11 +84,11 @@ def choose(
     raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
 
 
-def choose_for_new_run(root: Path | None, named: str | None) -> PriceBook | None:
+def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | None:
     """Return the book of a run before it begins, None if no rule names one. Raises PriceBookError, LedgerError."""
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
-    return (None if root is None else _adopted(root)) or _configured()
+    return (None if ledger is None else _adopted(ledger)) or _configured()
 
 
 def chosen(book: PriceBook, rule: str) -> PriceBook:
@@ -108,10 +105,10 @@ def refuse_example(book: PriceBook, act: str) -> None:
         )
 
 
-def _adopted(root: Path) -> PriceBook | None:
+def _adopted(ledger: Ledger) -> PriceBook | None:
     from rose.pricing.closing import records
 
-    if (adoption := records.adopted(root)) is None:
+    if (adoption := records.adopted(ledger)) is None:
         return None
     source = f"adopted by {adoption.adopted_by}"
     return chosen(pricebook.parse(adoption.text, source), source)

@@ -9,8 +9,7 @@ from typing import Literal
 
 import duckdb
 
-from rose.ledger import catalog, layout
-from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned
 from rose.pricing import charges
 from rose.pricing.answers import cost_per_correct
@@ -58,25 +57,20 @@ class PricedRun:
 
 @contextmanager
 def priced(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
-    needs: Needs = "device",
+    ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger at `root`, the newest with events of the kind `needs` if `run_id` is None. `seen` is
-    for `verify`; `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a ledger
-    that does not verify (unless `allow_unverified`, which marks every figure), an unknown run, a run of mixed
+    """Price one run of the ledger, the newest with events of the kind `needs` if `run_id` is None.
+    `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a ledger
+    that does not verify (unless the ledger allows it; every figure is then marked), an unknown run, a run of mixed
     provenance, a period without device time, and device time that does not add up; PriceBookError for a book that
     cannot be used or lacks a price that the run needs."""
-    with closing(catalog.connect(root)) as connection:
-        pinned.pin(connection, layout.check(root))
+    with closing(ledger.connect()) as connection:
+        pinned.pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
-        preconditions.refuse_archived(root, connection, run_id)
+        preconditions.refuse_archived(ledger, connection, run_id)
         run = run_facts(connection, run_id)
-        book = choice.choose(root, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
-        charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
+        book = choice.choose(ledger, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
+        charged = charges.price(ledger, book, run_id=run_id)
         snapshot_pinned(connection, run_id, charged.doubled)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from rose.clock import utc
-from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing.answers import cost, cost_per_correct
 from rose.pricing.borrowing.alternatives import Comparison, compare
@@ -60,15 +60,9 @@ class Report:
         return to_json({"stamp": self.stamp, "run": self.run, "price_book": self.stamp.book, "report": self.section})
 
 
-def build(
-    root: Path,
-    run_id: str | None = None,
-    price_book: str | Path | PriceBook | None = None,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
-) -> Report:
-    """Price one run of the ledger at `root` and report on it. Takes and raises what `priced` does."""
-    with priced(root, run_id, price_book, allow_unverified, seen) as run:
+def build(ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None) -> Report:
+    """Price one run of the ledger and report on it. Takes and raises what `priced` does."""
+    with priced(ledger, run_id, price_book) as run:
         return Report(run=run.run, stamp=run.stamp, section=Section(_tables(run)))
 
 

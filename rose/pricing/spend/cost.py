@@ -4,15 +4,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import catalog
-from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges.pricing import exact
 from rose.pricing.closing import charge_algebra, store
@@ -114,7 +112,7 @@ class Cost:
 
 
 def question(
-    root: Path,
+    ledger: Ledger,
     *,
     now_ns: int,
     period: str | None = None,
@@ -141,7 +139,7 @@ def question(
     if close is not None:
         if (period, provenance) != (None, None):
             raise QuestionError("a close has its own period and provenance: leave out period and provenance")
-        first = store.of_close(root, close)[0]
+        first = store.of_close(ledger, close)[0]
         whole, provenance = first.period, first.provenance
     else:
         whole = calendar.period(period or "this-month", now_ns)
@@ -158,21 +156,16 @@ def question(
 
 
 def ask(
-    root: Path,
+    ledger: Ledger,
     question: Question,
     price_book: str | PriceBook | None = None,
-    *,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
 ) -> Cost:
-    """Answer a question; `price_book` prices open hours, `seen` is for `verify`. Raises as `answer` and `bill`."""
+    """Answer a question; `price_book` prices open hours. Raises as `answer` and `bill`."""
     billed = bill(
-        root,
+        ledger,
         question.period,
         price_book,
         provenance=question.provenance,
-        allow_unverified=allow_unverified,
-        seen=seen,
         close_id=question.close_id,
         as_of_ns=question.as_of_ns,
     )
@@ -207,9 +200,9 @@ def answer(billed: Bill, question: Question) -> Cost:
     )
 
 
-def unknown_team(root: Path, team: str) -> str | None:
+def unknown_team(ledger: Ledger, team: str) -> str | None:
     """Return a warning for a team that no run names: a misspelt one costs nothing. Raises LedgerError."""
-    with catalog.connect(root) as connection:
+    with ledger.connect() as connection:
         known = {str(row["team"]) for row in rows(connection, "spend/teams") if row["team"]}
     if team in known | {UNALLOCATED}:
         return None
@@ -247,9 +240,9 @@ def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calenda
 
 
 def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
-    with catalog.connect(billed.root) as ledger:
-        set_variables(ledger, provenance=billed.provenance)
-        runs = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
+    with billed.ledger.connect() as connection:
+        set_variables(connection, provenance=billed.provenance)
+        runs = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(connection, "spend/run_tags")}
     entries = billed.newest_book.device_tag
     names = {name for own in runs.values() for name in own} | {name for entry in entries for name in entry.tags}
     if tag not in names:

@@ -5,13 +5,12 @@ so periods add up too; of a period that holds all of them, the figure is the one
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import catalog, layout, verify
-from rose.ledger.examine import Seen
+from rose.ledger import verify
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report import NO_TOKENS
@@ -119,33 +118,30 @@ class Saved:
 
 
 def saved(
-    root: Path,
+    ledger: Ledger,
     period: Period,
     price_book: str | PriceBook | None = None,
     *,
     team: str | None = None,
     run_id: str | None = None,
     provenance: str | None = None,
-    allow_unverified: bool = False,
-    seen: Seen | None = None,
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
     """Return what the fleet and its runs saved in a period; `team` and `run_id` choose among the runs. `progress` gets
-    runs done and their number; `seen` is for `verify`; `kept` caches runs of one ledger and book by id. Raises
-    NothingChargedError if no run lies in the period; QuestionError for an unknown run or team; PricingError for several
-    provenances (unless one is chosen) or several price books; LedgerError."""
-    root = layout.check(root)
-    preconditions.refuse_archived_since(root, period.from_ns)
-    provenance, found = _found(root, period, provenance, team, run_id)
-    book = _book(root, period, price_book, provenance, run_id)
+    runs done and their number; `kept` caches runs of one ledger and book by id. Raises NothingChargedError if no run
+    lies in the period; QuestionError for an unknown run or team; PricingError for several provenances (unless one is
+    chosen) or several price books; LedgerError."""
+    preconditions.refuse_archived_since(ledger, period.from_ns)
+    provenance, found = _found(ledger, period, provenance, team, run_id)
+    book = _book(ledger, period, price_book, provenance, run_id)
     kept = {} if kept is None else kept
     fleets = dict.fromkeys(row["fleet_run_id"] for row in found)
     asked = dict.fromkeys((*fleets, *(row["run_id"] for row in found)))
     for number, name in enumerate(asked):
         progress(number, len(asked))
         if name not in kept:
-            kept[name] = _whole(root, name, book, seen, allow_unverified=allow_unverified)
+            kept[name] = _whole(ledger, name, book)
     wholes = {name: whole for name in asked if (whole := kept[name]) is not None}
     priced_fleets = [name for name in fleets if name in wholes]
     if not priced_fleets:
@@ -166,25 +162,25 @@ def saved(
 
 
 def _book(
-    root: Path, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
+    ledger: Ledger, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
 ) -> PriceBook:
     """Return the book of a period's last close where it is closed to its end, as in its bill; else the chosen one."""
-    closes = [own[-1] for own in postings(root).values() if own[0].provenance == provenance]
+    closes = [own[-1] for own in postings(ledger).values() if own[0].provenance == provenance]
     last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
     if last:
-        return store.book_of(root, last[0])
+        return store.book_of(ledger, last[0])
     from_ns, to_ns = period.from_ns, period.to_ns
-    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    return choice.choose(ledger, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
 
 
 def _found(
-    root: Path, period: Period, provenance: str | None, team: str | None, run_id: str | None
+    ledger: Ledger, period: Period, provenance: str | None, team: str | None, run_id: str | None
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return the provenance and the runs of a period; with a `run_id` those of its fleet."""
-    with catalog.connect(root) as connection:
+    with ledger.connect() as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-        provenance = one_provenance(root, present, provenance, period)
+        provenance = one_provenance(ledger, present, provenance, period)
         set_variables(connection, provenance=provenance)
         found = rows(connection, "spend/runs")
     if not found:
@@ -213,16 +209,16 @@ def _shares(
         yield RunSaved(run_id=fleet, team=team, saving=rest)
 
 
-def _whole(root: Path, run_id: str, book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> Whole | None:
+def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
     """Unknown if it cannot be priced, None without a device. Raises LedgerError, and PricingError for an unverified
     ledger."""
     try:
-        with priced(root, run_id, book, allow_unverified, seen) as run:
+        with priced(ledger, run_id, book) as run:
             return Whole(way=compare(run, market=False).way, borrow=run.borrow, stamp=run.stamp)
     except NothingChargedError:
         return None
     except PricingError as error:
-        if not allow_unverified and not verify.verify(root, seen=seen).ok:
+        if not ledger.allow_unverified and not verify.verify(ledger).ok:
             raise
         return Whole(why=str(error))
 

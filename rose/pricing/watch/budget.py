@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rose.clock import utc_us
 from rose.errors import did_you_mean
-from rose.ledger import layout
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing import records, store
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
@@ -70,7 +69,7 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
     return {**head, **row.spent.stamp.to_json(), **{name: getattr(row, name).to_json() for name in figures}}
 
 
-def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
+def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
     """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
     Raises PricingError for an invalid amount or an empty team; LedgerError."""
     if not team.strip():
@@ -81,52 +80,50 @@ def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None
         raise PricingError(f"budget {usd!r} is no amount; write dollars such as 12000 or 12000.50") from None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
-    root, name = layout.check(root), month.label
-    with store.lock(root):
+    ledger.folder, name = ledger.folder, month.label
+    with store.lock(ledger):
         now_us, user_name = utc_us(), by or user()
         budget = Budget(team=team, month=name, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=user_name)
-        store.record_budget(root, budget)
+        store.record_budget(ledger, budget)
     return int(nano)
 
 
-def budgets(root: Path, month: Period) -> dict[str, int]:
+def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
     """Return nano-dollars of each team that has a budget for the month: its last one holds. Raises LedgerError."""
-    return {budget.team: budget.budget_nano for budget in records.budgets(root) if budget.month == month.label}
+    return {budget.team: budget.budget_nano for budget in records.budgets(ledger) if budget.month == month.label}
 
 
 def show(
-    root: Path,
+    ledger: Ledger,
     month: Period,
     book: PriceBook | str | None,
     *,
     provenance: str | None = None,
-    allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
     """Return every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`. Raises
     PricingError where no budget is set for the month, or its charges cannot be priced."""
-    budgets_nano = budgets(root, month)
+    budgets_nano = budgets(ledger, month)
     if not budgets_nano:
         raise PricingError(
             f"no budget is set for {month.label}; set one with `rose books budget TEAM USD --month {month.label}`"
         )
-    costs = _Costs.read(root, month, book, now_us, provenance=provenance, allow_unverified=allow_unverified)
+    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance, allow_unverified=ledger.allow_unverified)
     return [_team_budget(costs, team, nano) for team, nano in sorted(budgets_nano.items())]
 
 
 def expected(
-    root: Path,
+    ledger: Ledger,
     month: Period,
     book: PriceBook | str | None,
     team: str | None = None,
     *,
     provenance: str | None = None,
-    allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[Expected]:
     """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
     Raises PricingError for a team that no charge names, a month not begun, or charges that cannot be priced."""
-    costs = _Costs.read(root, month, book, now_us, provenance=provenance, allow_unverified=allow_unverified)
+    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance, allow_unverified=ledger.allow_unverified)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
         raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")
@@ -155,7 +152,7 @@ class _Costs:
 
     @classmethod
     def read(
-        cls, root: Path, month: Period, book: PriceBook | str | None, now_us: int | None, **options: Any
+        cls, ledger: Ledger, month: Period, book: PriceBook | str | None, now_us: int | None, **options: Any
     ) -> _Costs:
         now_ns = 1000 * (utc_us() if now_us is None else now_us)
         if now_ns < month.from_ns:
@@ -165,11 +162,11 @@ class _Costs:
         if now_ns < month.to_ns:
             fitted = Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns)
             try:
-                charges = bill(root, fitted, book, **options)
+                charges = bill(ledger, fitted, book, **options)
             except PricingError as error:
                 # The forecast is then fitted to the days of the month.
                 unread = f"; the days before {month.label} cannot be priced: {error}"
-        charges = charges or bill(root, so_far, book, **options)
+        charges = charges or bill(ledger, so_far, book, **options)
         stamp = dataclasses.replace(charges.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 

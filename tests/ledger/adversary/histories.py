@@ -13,6 +13,7 @@ from rose.events import Verdict
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.growth import archive, compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.run import report
 from tests.ledger.evidence import ledgers
@@ -70,19 +71,19 @@ def _other(event, honest):
 def make(root, power_mw=POWER_MW):
     """Archived, merged, superseded and live parts of several writers, rolled up and verified; `b` can be priced."""
     write(root, "old", epochs=2, per_epoch=2, power_mw=power_mw)
-    compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
-    archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
+    archive.archive(Ledger(root), older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     write(root, "a", epochs=3, per_epoch=2, power_mw=power_mw)
     _write_priced(root, "b", honest=power_mw == POWER_MW)
-    compaction.compact(root, grace_s=3600)
-    rollup.roll_up(root, grace_s=3600)
+    compaction.compact(Ledger(root), grace_s=3600)
+    rollup.roll_up(Ledger(root), grace_s=3600)
     states = [part.state for writer in ("old", "a") for part in layout.chain(root, writer)]
     assert states == ["archived", "live", "compacted", "live"]
     assert any(superseded for _, superseded in layout.all_parts(root, "a"))
     assert len(rolled.generations(root)) == 2
     catalog.connect(root).close()
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     return root
 
 
@@ -98,7 +99,7 @@ def figures_of(root):
 def report_of(root, seen):
     """What `rose report` says of the run, but for when it was made; or why it says nothing."""
     try:
-        said = report.build(root, "run", seen=seen).to_json()
+        said = report.build(Ledger(root), "run").to_json()
     except (UserError, duckdb.Error) as error:
         return f"unreadable: {type(error).__name__}"
     del said["stamp"]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import catalog, examine, layout, rows, segments
 from rose.ledger.checks import registry
 from rose.ledger.evidence import continuation, keys, receipt
@@ -22,6 +22,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many
 from tests.ledger.adversary.histories import append, figures_of, make, report_of
@@ -58,7 +59,7 @@ class _SeenByContent(Seen):
 @pytest.fixture(scope="session")
 def kept_receipt(place, tmp_path_factory):
     path = tmp_path_factory.mktemp("kept") / "receipt.json"
-    path.write_bytes(receipt.take(place.kept).content())
+    path.write_bytes(receipt.take(Ledger(place.kept)).content())
     return path
 
 
@@ -176,7 +177,7 @@ def _forged_sums(root, factor):
     content = json.dumps(coverage, indent=1).encode()
     (root / newest.folder / "coverage.json").write_bytes(content)
     detail = {"generation": newest.generation, "coverage_sha256": hashlib.sha256(content).hexdigest()}
-    record(root, Ledger(action="rolled_up", detail_json=json.dumps(detail)), writer="rollup", run_id="ledger")
+    record(root, LedgerAction(action="rolled_up", detail_json=json.dumps(detail)), writer="rollup", run_id="ledger")
 
 
 def _read_by_readers(root):
@@ -232,7 +233,7 @@ def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_
                     case _:
                         (root / layout.PRICING).write_bytes(b"sums of somebody")
         named = continuation.read([kept_receipt])
-        found = verify(root, seen=_SEEN, marks=continuation.marks(named))
+        found = verify(Ledger(root), marks=continuation.marks(named))
         if found.ok and not continuation.check(found, named).problems:
             assert not (root / layout.PRICING).exists(), "`rose report` would believe it"
             assert _read_by_readers(root) == read_by_readers or figures_of(root) == figures

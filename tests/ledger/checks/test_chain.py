@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import layout, segments, verified
 from rose.ledger.checks import registry
 from rose.ledger.checks.expected import COMPACTED_ACTION
@@ -19,6 +19,7 @@ from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -34,19 +35,21 @@ def _append(root, tail, power_mw=7):
 def root(tmp_path):
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=2)
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     return root
 
 
-def _of_a(root, **asked):
-    (of_writer,) = (of_writer for of_writer in verify(root, **asked).writers if of_writer.writer == "a")
+def _of_a(root, seen=None, **asked):
+    ledger = Ledger(root)
+    ledger.seen = seen or ledger.seen
+    (of_writer,) = (of_writer for of_writer in verify(ledger, **asked).writers if of_writer.writer == "a")
     return of_writer
 
 
 def test_what_a_verification_saw_serves_the_next_one(root):
-    compaction.compact(root, grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
     before = dataclasses.asdict(_of_a(root))
-    assert dataclasses.asdict(_of_a(root, seen=verified.load(root))) == before
+    assert dataclasses.asdict(_of_a(root, seen=verified.load(Ledger(root)))) == before
 
 
 def _forge_compacted(root, change, until=100):
@@ -66,7 +69,12 @@ def _forge_compacted(root, change, until=100):
     detail = {name: value for name, value in manifest.items() if name != "segments"}
     detail["manifest_sha256"] = hashlib.sha256(content).hexdigest()
     # Of all that is forged here only this is signed: the compaction is one that its user may run.
-    record(root, Ledger(action=COMPACTED_ACTION, detail_json=json.dumps(detail)), writer="compaction", run_id="ledger")
+    record(
+        root,
+        LedgerAction(action=COMPACTED_ACTION, detail_json=json.dumps(detail)),
+        writer="compaction",
+        run_id="ledger",
+    )
 
 
 def _rebuild(manifest, table, key, chain=True):
@@ -90,8 +98,8 @@ def _unsigned(manifest, table):
 
 def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, other_key):
     """Each of them makes more agree: the digests, the chain up to the merged end, signatures, or none at all."""
-    compaction.compact(root, grace_s=0)
-    assert verify(root).problems == []
+    compaction.compact(Ledger(root), grace_s=0)
+    assert verify(Ledger(root)).problems == []
     registered = f"signed by the key {other_key.public}, which writers.jsonl does not"
     forgeries = [
         (lambda manifest, table: None, "its rows of seq 0 to 1 are not those that were written: replaced"),
@@ -103,7 +111,7 @@ def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, oth
     for number, (forge, says) in enumerate(forgeries):
         copy = copied(root, tmp_path / str(number))
         _forge_compacted(copy, forge)
-        assert any(says in problem for problem in verify(copy).problems), says
+        assert any(says in problem for problem in verify(Ledger(copy)).problems), says
 
 
 def _written_anew(root, key):
@@ -126,8 +134,8 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
         root = layout.create(tmp_path / "unsigned")
         segments.begin_epoch(root, _append(root, _append(root, segments.first_epoch(root, "a"))))
         for _ in range(2):
-            compaction.compact(root, grace_s=0)
-        assert verify(root).problems == []
+            compaction.compact(Ledger(root), grace_s=0)
+        assert verify(Ledger(root)).problems == []
         bare = {name: "" for name in ("rows_sha256", "chain_sha256") if name != kept}
 
         def hide(manifest, _):
@@ -136,30 +144,30 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
             manifest["segments"] = [forged, {**after, "previous_sha256": forged["sha256"]}]
 
         _forge_compacted(root, hide, until=4)
-        assert any("it is not a manifest: it was forged" in problem for problem in verify(root).problems)
+        assert any("it is not a manifest: it was forged" in problem for problem in verify(Ledger(root)).problems)
 
 
 def test_an_end_that_was_written_anew_without_the_key_is_found(root, other_key):
     _written_anew(root, None)
-    assert any("nobody signed it, and what was written before it is signed" in p for p in verify(root).problems)
+    assert any("nobody signed it, and what was written before it is signed" in p for p in verify(Ledger(root)).problems)
     _written_anew(root, other_key)
-    assert f"signed by the key {other_key.public}, which writers.jsonl does not" in str(verify(root).problems)
+    assert f"signed by the key {other_key.public}, which writers.jsonl does not" in str(verify(Ledger(root)).problems)
 
 
 def test_a_key_that_registers_itself_for_a_writer_with_a_key_is_a_problem_until_it_is_endorsed(root, other_key):
     _written_anew(root, other_key)
     registry.note(root, "a", other_key.public, other_key)
-    (problem,) = verify(root).problems
+    (problem,) = verify(Ledger(root)).problems
     assert f"writer a is signed by {other_key.public}, which is not endorsed for this writer" in problem
     registry.endorse(root, other_key.public, keys.load_or_make())
-    report = verify(root)
+    report = verify(Ledger(root))
     assert (report.problems, report.notes) == ([], [])
 
 
 def test_the_key_of_a_new_writer_is_a_note_until_it_is_endorsed(root, other_key, monkeypatch):
     monkeypatch.setattr(keys, "load_or_make", lambda path=None: other_key)
-    record(root, Ledger(action="note"), writer="far")
-    report = verify(root)
+    record(root, LedgerAction(action="note"), writer="far")
+    report = verify(Ledger(root))
     (note,) = report.notes
     assert report.problems == []
     assert note.startswith(f"key {other_key.public}, of far, was taken on first use")
@@ -183,12 +191,12 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root)
     name = f"000003-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
     (root / "live/a/000001" / name).write_bytes(buffer.getvalue())
     (root / "heads/a.json").write_text(json.dumps({"segment": f"live/a/000001/{name}"}))
-    assert verify(root).problems == [
+    assert verify(Ledger(root)).problems == [
         f"live/a/000001/{name}: its rows do not match the digest of its writer: they were replaced"
     ]
     segments.begin_epoch(root, segments.recover(root, "a"))
     with pytest.raises(LedgerError, match="its rows of seq 8 to 9 are not those that were written: replaced; nothing"):
-        compaction.compact(root, grace_s=0)
+        compaction.compact(Ledger(root), grace_s=0)
     assert not list(root.glob("compacted/a/*"))
 
 
@@ -196,10 +204,10 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(tmp_path
     (tmp_path / "file").touch()
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
-        record(tmp_path / "ledger", Ledger(action="note"), writer="a")
+        record(tmp_path / "ledger", LedgerAction(action="note"), writer="a")
     of_writer = _of_a(tmp_path / "ledger")
     assert (of_writer.problems, of_writer.events, of_writer.signed_events, of_writer.signers[0].key) == ([], 1, 0, "")
-    record(tmp_path / "ledger", Ledger(action="note"), writer="a")
+    record(tmp_path / "ledger", LedgerAction(action="note"), writer="a")
     of_writer = _of_a(tmp_path / "ledger")
     assert (of_writer.problems, of_writer.events, of_writer.signed_events) == ([], 2, 1)
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))

@@ -9,6 +9,7 @@ from rose.ledger import layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 
 
@@ -45,7 +46,7 @@ def test_a_registry_that_was_changed_is_named_and_stops_no_writer(root, change, 
     with pytest.raises(LedgerError, match=what):
         registry.lines(root)
     segments.first_epoch(root, "d")
-    assert any(what in problem for problem in verify(root).problems)
+    assert any(what in problem for problem in verify(Ledger(root)).problems)
 
 
 def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_again(root):
@@ -53,7 +54,7 @@ def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_aga
     lines = (root / registry.FILE).read_bytes()
     segments.first_epoch(root, "b")
     (root / registry.FILE).write_bytes(lines)
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     segments.recover(root, "b")
     assert _known(root) == ["a", "b"]
 
@@ -116,7 +117,7 @@ def test_a_key_is_endorsed_before_its_writer_uses_it(root, other_key):
             registry.endorse(root, key, keys.load_or_make(), writer)
     assert registry.endorse(root, other_key.public, keys.load_or_make(), "a") == ["a"]
     assert registry.keys_of(registry.lines(root), "a") == {keys.load_or_make().public, other_key.public}
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
 
 
 @pytest.mark.parametrize("forged", ["line", "endorsement", "id"])
@@ -130,7 +131,7 @@ def test_lines_that_the_named_key_did_not_sign_are_found(root, other_key, forged
     else:
         second["key" if forged == "endorsement" else "writer"] = other_key.public if forged == "endorsement" else "c"
         path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
-    problems = verify(root).problems
+    problems = verify(Ledger(root)).problems
     assert any("line 2, of writer" in problem and "is not signed by the key" in problem for problem in problems)
 
 
@@ -142,9 +143,9 @@ def test_a_writer_that_no_known_key_names_is_a_note_until_it_is_endorsed(root, t
     for folder in ("live/rig", "heads"):
         shutil.copytree(elsewhere / folder, root / folder, dirs_exist_ok=True)
     registry.note(root, "rig", keys.load_or_make().public, None)
-    report = verify(root)
+    report = verify(Ledger(root))
     (note,) = report.notes
     assert report.problems == []
     assert note.startswith(f"writer rig is signed by {keys.load_or_make().public}, which no known key endorsed")
     registry.endorse(root, keys.load_or_make().public, keys.load_or_make(), "rig")
-    assert verify(root).notes == []
+    assert verify(Ledger(root)).notes == []

@@ -10,6 +10,7 @@ import pytest
 from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.checks import views
 from rose.ledger.examine import Seen
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.evidence import ledgers
@@ -45,10 +46,10 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late, step):
         f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Path(sys.argv[1]), 0)"
     )
     assert programs.run(program, late) == (-signal.SIGKILL, "")
-    assert verify(late).problems == []
-    assert any("it is stale" in note for note in verify(late).notes)
+    assert verify(Ledger(late)).problems == []
+    assert any("it is stale" in note for note in verify(Ledger(late)).notes)
     catalog.connect(late).close()
-    assert not any("it is stale" in note for note in verify(late).notes)
+    assert not any("it is stale" in note for note in verify(Ledger(late)).notes)
 
 
 def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(late, monkeypatch):

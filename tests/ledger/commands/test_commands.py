@@ -10,6 +10,7 @@ import typer
 
 from rose.ledger.commands import ledger_app, sql_command
 from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.ledger import Ledger
 from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import close_epochs, copied, record
 
@@ -119,9 +120,9 @@ def test_text_of_events_moves_no_terminal_and_is_no_formula():
 def test_restore_brings_back_what_is_there_and_names_what_is_not(root, lease):
     close_epochs(root)
     for _ in range(2):
-        compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
-    assert archive.archive(root, older_than_days=30, to="away", delete=True, grace_s=0).left == 1
+        compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
+    assert archive.archive(Ledger(root), older_than_days=30, to="away", delete=True, grace_s=0).left == 1
     missing = run("ledger", "restore", "--from", "elsewhere")
     assert (missing.exit_code, "Not found: file://" in missing.stdout) == (1, True)
     assert "0 files with" in run("ledger", "restore", "--from", "away", "--since", "2026-01-01").stdout

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from rose import cli
 from rose.ledger import layout
 from rose.ledger.evidence import receipt
+from rose.ledger.ledger import Ledger
 from tests.ledger.evidence import ledgers
 
 Run = Callable[..., Result]
@@ -56,7 +57,7 @@ def test_a_receipt_is_written_here_and_verified_against(run, tmp_path):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folder")
     _make(folder)
-    (folder / "kept.json").write_bytes(receipt.take(folder / "ledger").content())
+    (folder / "kept.json").write_bytes(receipt.take(Ledger(folder / "ledger")).content())
     ledgers.write(layout.create(folder / "other"), "a")
     return folder
 

@@ -12,6 +12,7 @@ import typer
 
 from rose.ledger.commands.jobs import jobs_app
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
 from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import ask
@@ -40,7 +41,7 @@ def test_running_a_job_says_how_it_ended_and_records_it(root):
     assert done.exit_code == 0
     said = json.loads(done.stdout)
     assert (said["job"], said["status"], said["result"]["events"]) == ("audit", "ok", 1)
-    assert history(root)["audit"].started_us == said["started_us"]
+    assert history(Ledger(root))["audit"].started_us == said["started_us"]
     done = run("run", "boom")
     assert done.exit_code == 1
     assert "boom: failed in " in done.stdout
@@ -50,7 +51,7 @@ def test_a_job_that_runs_already_is_no_error(root):
     def inner(root):
         return {"exit_code": (done := run("run", "audit")).exit_code, "said": done.stdout}
 
-    result = run_job(root, Job("audit", inner, 300)).result
+    result = run_job(Ledger(root), Job("audit", inner, 300)).result
     assert result["exit_code"] == 0
     assert f"audit: skipped: already running in the process with pid {os.getpid()}" in str(result["said"])
 

@@ -4,14 +4,14 @@ import pytest
 from typer.testing import CliRunner
 
 from rose import cli
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger.evidence import keys
 from tests.ledger.conftest import record
 
 
 @pytest.fixture
 def root(tmp_path):
-    return record(tmp_path / "ledger", Ledger(action="note"), writer="a")
+    return record(tmp_path / "ledger", LedgerAction(action="note"), writer="a")
 
 
 def run(root, *arguments):
@@ -23,7 +23,7 @@ def test_keys_are_listed_and_endorsed(root, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "second.key"))
         second = keys.load_or_make().public
-        record(root, Ledger(action="note"), writer="b")
+        record(root, LedgerAction(action="note"), writer="b")
         refused = run(root, "endorse", second)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert "may not endorse keys of b" in refused.stderr
@@ -54,6 +54,6 @@ def test_without_a_key_nothing_is_endorsed_and_none_is_made(root, tmp_path, monk
 def test_events_that_nobody_signed_are_counted(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
-    root = record(tmp_path / "ledger", Ledger(action="note"), writer="a")
+    root = record(tmp_path / "ledger", LedgerAction(action="note"), writer="a")
     said = run(root, "verify").stdout
     assert "0 of 1 events are signed, by 0 keys. Not signed, or not from the start: a." in said

@@ -7,11 +7,12 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import layout
 from rose.ledger.evidence import continuation, keys, receipt
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import record
 from tests.ledger.evidence import ledgers
@@ -34,14 +35,14 @@ def kept(tmp_path):
 
 def _keep(root, kept):
     path = kept / f"{len(list(kept.iterdir()))}.json"
-    path.write_bytes(receipt.take(root).content())
+    path.write_bytes(receipt.take(Ledger(root)).content())
     return path
 
 
 def _held(root, kept, forged=""):
     """What the receipts say of a ledger that is sound by itself, or whose writer `forged` signs with another key."""
     named = continuation.read([kept])
-    report = verify(root, marks=continuation.marks(named))
+    report = verify(Ledger(root), marks=continuation.marks(named))
     assert [f"writer {forged} is signed by" in problem for problem in report.problems] == ([True] if forged else [])
     return continuation.check(report, named)
 
@@ -105,7 +106,7 @@ def test_what_nobody_signed_gets_advice_that_helps(root, kept, tmp_path):
 def test_a_rewritten_chain_names_the_first_segment_that_another_signed(root, kept, tmp_path, monkeypatch):
     _keep(root, kept)
     tail = ledgers.segments.recover(root, "b")
-    newest = root / receipt.take(root).writers["b"].segment
+    newest = root / receipt.take(Ledger(root)).writers["b"].segment
     monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
     header = ledgers.segments.read_header(newest.read_bytes())
     before = ledgers.segments.read_header(sorted(newest.parent.iterdir())[-2].read_bytes())
@@ -120,8 +121,8 @@ def test_a_rewritten_chain_names_the_first_segment_that_another_signed(root, kep
 
 
 def test_daily_sums_that_are_not_those_of_the_events_are_found(root, kept):
-    compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
+    compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
     _keep(root, kept)
     folder = root / "rollup" / "000000"
     path = folder / "daily_event.parquet"
@@ -134,7 +135,7 @@ def test_daily_sums_that_are_not_those_of_the_events_are_found(root, kept):
     (folder / "coverage.json").write_text(json.dumps(coverage, indent=1))
     recorded = continuation.examine.recorded(root, "rollup", "rolled_up")[-1]
     forged = {**recorded, "coverage_sha256": continuation.examine.sha256_of((folder / "coverage.json").read_bytes())}
-    record(root, Ledger(action="rolled_up", detail_json=json.dumps(forged)), writer="rollup", run_id="ledger")
+    record(root, LedgerAction(action="rolled_up", detail_json=json.dumps(forged)), writer="rollup", run_id="ledger")
     (problem,) = _held(root, kept).problems
     assert problem.startswith("rollup/000000/daily_event.parquet: ")
     assert "are not the sums of the events that they count" in problem
@@ -155,7 +156,7 @@ def test_receipts_that_will_not_do_are_refused(root, kept, tmp_path):
     taken = receipt.read(path)
     other = layout.create(tmp_path / "other")
     with pytest.raises(LedgerError, match=f"{path} is of the ledger {taken.ledger}, and {other} is"):
-        continuation.check(verify(other), continuation.read([path]))
+        continuation.check(verify(Ledger(other)), continuation.read([path]))
     with pytest.raises(LedgerError, match=f"{path} was signed by the key {taken.key}, not by abc"):
         continuation.read([path], key="abc")
     assert list(continuation.read([kept, path], key=taken.key.upper())) == [str(path)]

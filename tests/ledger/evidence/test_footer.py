@@ -12,6 +12,7 @@ from rose.ledger.evidence import footer
 from rose.ledger.evidence.content import ranges_sha256, rows_sha256
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from tests.ledger.evidence import ledgers
 
 
@@ -26,7 +27,7 @@ def test_statistics_that_hide_rows_are_named(tmp_path, state):
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=2)
     if state == "compacted":
-        compaction.compact(root, grace_s=0)
+        compaction.compact(Ledger(root), grace_s=0)
     (path,) = root.glob("live/a/000000/000001-*.parquet" if state == "live" else "compacted/a/*.parquet")
     content = path.read_bytes()
     lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")

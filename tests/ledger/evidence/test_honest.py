@@ -17,6 +17,7 @@ from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.evidence import continuation, receipt
 from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import events
 from tests.long_form import usual
@@ -54,14 +55,14 @@ def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
                 for writer, epochs in enumerate(histories):
                     _write(root, f"w{writer}", epochs)
             elif step == "roll up":
-                rollup.roll_up(root, grace_s=0)
+                rollup.roll_up(Ledger(root), grace_s=0)
             elif step == "compact":
-                compaction.compact(root, grace_s=0)
+                compaction.compact(Ledger(root), grace_s=0)
             else:
-                rollup.roll_up(root, grace_s=0)
-                archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
-            receipts[f"receipt {number}"] = receipt.take(root)
-            report = verify(root, marks=continuation.marks(receipts))
+                rollup.roll_up(Ledger(root), grace_s=0)
+                archive.archive(Ledger(root), older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
+            receipts[f"receipt {number}"] = receipt.take(Ledger(root))
+            report = verify(Ledger(root), marks=continuation.marks(receipts))
             held = continuation.check(report, receipts)
             assert (report.doubts, held.problems, held.unchecked) == ([], [], []), step
 

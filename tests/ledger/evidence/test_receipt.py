@@ -9,6 +9,7 @@ from rose.ledger.checks import registry
 from rose.ledger.evidence import keys, receipt
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import copied
 from tests.ledger.evidence import ledgers
@@ -29,7 +30,7 @@ def root(whole, tmp_path):
 
 def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root):
     before_us = utc_us()
-    taken = receipt.take(root)
+    taken = receipt.take(Ledger(root))
     key = keys.load_or_make()
     assert before_us <= taken.at_us <= utc_us()
     assert taken.ledger == layout.ledger_id(root) != ""
@@ -43,10 +44,10 @@ def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root):
 
 
 def test_it_names_the_roll_up_and_the_last_verification_and_is_read_as_it_was_written(root, tmp_path):
-    compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
-    assert verify(root).problems == []
-    taken = receipt.take(root)
+    compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
+    assert verify(Ledger(root)).problems == []
+    taken = receipt.take(Ledger(root))
     assert taken.roll_up.generation == 0
     assert taken.verified["sound"] is True
     (tmp_path / "receipt.json").write_bytes(taken.content())
@@ -80,7 +81,7 @@ EDITS = [
 
 
 def test_what_was_changed_is_refused(root, tmp_path):
-    path, content = tmp_path / "receipt.json", receipt.take(root).content()
+    path, content = tmp_path / "receipt.json", receipt.take(Ledger(root)).content()
     for edit, says in EDITS:
         path.write_bytes(edit(content))
         with pytest.raises(LedgerError, match=says) as caught:
@@ -107,7 +108,7 @@ CHANGES = [
 
 
 def test_what_no_ledger_says_is_refused_though_it_is_signed(root):
-    key, taken = keys.load_or_make(), receipt.take(root)
+    key, taken = keys.load_or_make(), receipt.take(Ledger(root))
     for change in CHANGES:
         document = taken.to_json()
         change(document)
@@ -120,16 +121,16 @@ def test_what_no_ledger_says_is_refused_though_it_is_signed(root):
 
 
 def test_it_is_the_same_whatever_was_merged(root):
-    before = receipt.take(root)
-    compaction.compact(root, grace_s=0)
-    compaction.compact(root, grace_s=0)
-    after = receipt.take(root)
+    before = receipt.take(Ledger(root))
+    compaction.compact(Ledger(root), grace_s=0)
+    compaction.compact(Ledger(root), grace_s=0)
+    after = receipt.take(Ledger(root))
     assert {name: after.writers[name] for name in before.writers} == before.writers
     assert after.sha256 != before.sha256
 
 
 def test_a_receipt_is_never_written_into_a_ledger_nor_over_another_file(root, tmp_path):
-    content = receipt.take(root).content()
+    content = receipt.take(Ledger(root)).content()
     with pytest.raises(LedgerError, match="lies in the ledger"):
         receipt.keep(root / "live" / "r.json", content)
     (tmp_path / "there.json").write_text("")

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.events import Ledger
+from rose.events import LedgerAction
 from rose.ledger import layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.evidence import continuation, keys, receipt
 from rose.ledger.growth import rolled, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER, verify
 from tests.ledger.conftest import record
 from tests.ledger.evidence import ledgers
@@ -31,7 +32,7 @@ def root(tmp_path, agent):
     for name, key in (("h1.agent", keys.load_or_make(tmp_path / "h1.key")), ("h2.agent", agent)):
         _write(root, name, key)
         registry.endorse(root, key.public, keys.load_or_make())
-    report = verify(root)
+    report = verify(Ledger(root))
     assert (report.problems, report.notes) == ([], [])
     return root
 
@@ -44,13 +45,13 @@ def _write(root, writer, key):
 
 def _check(root, before):
     named = {"before.json": before}
-    report = verify(root, marks=continuation.marks(named))
+    report = verify(Ledger(root), marks=continuation.marks(named))
     return report, continuation.check(report, named).problems
 
 
 @pytest.mark.parametrize("name", ["h2", "accomplice"])
 def test_the_key_of_one_host_neither_writes_for_another_nor_endorses_an_accomplice(root, agent, tmp_path, name):
-    before, key = receipt.take(root), keys.load_or_make(tmp_path / f"{name}.key")
+    before, key = receipt.take(Ledger(root)), keys.load_or_make(tmp_path / f"{name}.key")
     registry.note(root, "h1.agent", key.public, by=agent)
     _write(root, "h1.agent", key)
     report, problems = _check(root, before)
@@ -59,7 +60,7 @@ def test_the_key_of_one_host_neither_writes_for_another_nor_endorses_an_accompli
 
 
 def test_a_writer_changes_its_key_by_its_old_one(root, agent, tmp_path):
-    before, new = receipt.take(root), keys.load_or_make(tmp_path / "new.key")
+    before, new = receipt.take(Ledger(root)), keys.load_or_make(tmp_path / "new.key")
     _write(root, "h2.agent", new)
     registry.endorse(root, new.public, agent)
     report, problems = _check(root, before)
@@ -67,10 +68,10 @@ def test_a_writer_changes_its_key_by_its_old_one(root, agent, tmp_path):
 
 
 def test_a_host_that_joins_or_is_renamed_is_endorsed_by_the_controllers_key(root, agent, tmp_path):
-    before, new = receipt.take(root), keys.load_or_make(tmp_path / "h3.key")
+    before, new = receipt.take(Ledger(root)), keys.load_or_make(tmp_path / "h3.key")
     _write(root, "h3.agent", new)
     _write(root, "renamed.agent", agent)
-    report = verify(root)
+    report = verify(Ledger(root))
     assert report.problems == []
     assert len(report.notes) == 2
     registry.endorse(root, new.public, keys.load_or_make())
@@ -97,28 +98,28 @@ def _forge_sums(root):
     content = json.dumps(coverage, indent=1).encode()
     (folder / "coverage.json").write_bytes(content)
     detail = {"generation": newest.generation, "coverage_sha256": hashlib.sha256(content).hexdigest()}
-    record(root, Ledger(action="rolled_up", detail_json=json.dumps(detail)), writer="rollup", run_id="ledger")
+    record(root, LedgerAction(action="rolled_up", detail_json=json.dumps(detail)), writer="rollup", run_id="ledger")
 
 
 def test_whoever_has_the_folder_rolls_it_up_and_forges_no_sums(root, agent, as_agent):
     """Several hosts roll up one ledger in turn; a note says whose key is not endorsed for it."""
     _write(root, "h2.agent", agent)
-    rollup.roll_up(root)
-    report = verify(root)
+    rollup.roll_up(Ledger(root))
+    report = verify(Ledger(root))
     assert report.problems == []
     assert [note.split(" is signed by")[0] for note in report.notes] == ["writer rollup"]
     _forge_sums(root)
-    (problem,) = verify(root).problems
+    (problem,) = verify(Ledger(root)).problems
     assert problem.startswith("rollup/000000/daily_event.parquet: ")
     assert agent.public in problem
 
 
 def test_an_event_of_the_books_by_the_key_of_another_writer_is_a_problem(root, agent, as_agent):
     detail = {"name": "b", "version": "1", "sha256": "0" * 64, "text": "", "adopted_us": 1, "adopted_by": "h2"}
-    record(root, Ledger(action="adopted", detail_json=json.dumps(detail)), writer=CLOSING_WRITER, run_id="ledger")
-    (problem,) = verify(root).problems
+    record(root, LedgerAction(action="adopted", detail_json=json.dumps(detail)), writer=CLOSING_WRITER, run_id="ledger")
+    (problem,) = verify(Ledger(root)).problems
     assert problem.startswith(f"live/{CLOSING_WRITER}/")
     assert agent.public in problem
     as_agent.undo()
     registry.endorse(root, agent.public, keys.load_or_make(), CLOSING_WRITER)
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []

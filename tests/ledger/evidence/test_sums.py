@@ -9,6 +9,7 @@ import pytest
 from rose.ledger import layout
 from rose.ledger.checks.sums import sum_faults
 from rose.ledger.growth import rolled, rollup
+from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import ask
 from tests.ledger.evidence import ledgers
 
@@ -17,7 +18,7 @@ from tests.ledger.evidence import ledgers
 def root(tmp_path):
     made = layout.create(tmp_path / "ledger")
     ledgers.write(made, "a", epochs=2)
-    rollup.roll_up(made)
+    rollup.roll_up(Ledger(made))
     return made
 
 
@@ -59,7 +60,7 @@ def test_sums_of_other_events_are_named(root):
 def test_a_roll_up_before_any_epoch_is_closed_sums_nothing(tmp_path):
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=1)
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     coverage = rolled.newest(root)
     assert coverage is None or coverage.writers == {}
     assert sum_faults(root) == ([], None, ())

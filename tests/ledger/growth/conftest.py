@@ -8,6 +8,7 @@ import pytest
 from rose.clock import utc_us
 from rose.ledger import layout, segments
 from rose.ledger.growth import compaction, rollup
+from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import ask, copied, record
 
 DAY_US = 86_400_000_000
@@ -38,8 +39,8 @@ def archivable_made(tmp_path_factory, lease):
         for stretch in (range(6), range(6, 8), range(8, 10), range(10, 12)):
             record(root, *(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US) for n in stretch))
             if stretch.stop < 12:
-                compaction.compact(root, grace_s=0)
-    rollup.roll_up(root)
+                compaction.compact(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root))
     assert [part.state for part in layout.parts(root, "w")].count("compacted") == 3
     return root
 

@@ -9,6 +9,7 @@ import pytest
 from rose.ledger import layout
 from rose.ledger.growth.archive import archive, restore
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.growth.conftest import count_by_engines, seqs, states
@@ -44,7 +45,7 @@ def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root):
         (f"memory://{uuid.uuid4().hex}", "does not outlive this process"),
     ):
         with pytest.raises(LedgerError, match=says):
-            archive(root, older_than_days=1, to=to.format(root=root), delete=True, grace_s=0)
+            archive(Ledger(root), older_than_days=1, to=to.format(root=root), delete=True, grace_s=0)
     assert seqs(root) == list(range(12))
 
 
@@ -61,28 +62,28 @@ def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivabl
     for root, away, returncode, _ in killed:
         assert returncode == -signal.SIGKILL
         kept = seqs(root)
-        assert verify(root).problems == [], root
+        assert verify(Ledger(root)).problems == [], root
         for part in layout.chain(root, "w"):
             assert part.state != "archived" or (away / f"{part.stem}.parquet").exists(), root
         assert kept == list(range(kept[0], 12)), root
-        archive(root, older_than_days=1, to=str(away), delete=True, grace_s=0)
+        archive(Ledger(root), older_than_days=1, to=str(away), delete=True, grace_s=0)
         assert not list(root.glob("compacted/w/*"))
         assert states(root)[:3] == ["archived"] * 3
-        assert verify(root).problems == [], root
+        assert verify(Ledger(root)).problems == [], root
         assert count_by_engines(str(away), {}) == {seqs(root)[0]}
 
 
 def test_to_and_from_s3(root, s3):
     url, options = "s3://rose-archive/ledger", s3.storage_options
     s3.mkdir("rose-archive")
-    copied = archive(root, older_than_days=1, to=url, delete=False)
-    done = archive(root, older_than_days=1, to=url, delete=True, grace_s=0)
+    copied = archive(Ledger(root), older_than_days=1, to=url, delete=False)
+    done = archive(Ledger(root), older_than_days=1, to=url, delete=True, grace_s=0)
     assert (copied.events, done.left, done.url) == (done.events, 3, url)
     assert not list(root.glob("compacted/w/*"))
     assert count_by_engines(url, options) == {done.events}
-    assert verify(root).problems == []
-    assert restore(root, url).events == done.events
+    assert verify(Ledger(root)).problems == []
+    assert restore(Ledger(root), url).events == done.events
     assert seqs(root) == list(range(12))
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     with pytest.raises(LedgerError, match="s3://no-such-bucket/x/compacted/w/"):
-        archive(root, older_than_days=1, to="s3://no-such-bucket/x", delete=True)
+        archive(Ledger(root), older_than_days=1, to="s3://no-such-bucket/x", delete=True)

@@ -13,6 +13,7 @@ from rose.ledger import layout, rows, segments
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.layout import LedgerError, Part
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, copied, flip, record
@@ -60,35 +61,35 @@ def _events(root):
 
 def test_closed_epochs_become_one_file_and_nothing_else_changes(root):
     before = _events(root)
-    assert compact(root) == compaction.Compaction(merged_segments=9, files_written=1, parts_removed=0)
+    assert compact(Ledger(root)) == compaction.Compaction(merged_segments=9, files_written=1, parts_removed=0)
     assert [part.pattern for part in layout.parts(root, "w")] == [
         "compacted/w/000000-000002.parquet",
         f"live/w/000003/{layout.SEGMENT_PATTERN}",
     ]
     assert _events(root) == before
-    report = verify(root)
+    report = verify(Ledger(root))
     assert report.problems == []
     assert [(w.segments, w.events) for w in report.writers if w.writer == "w"] == [(11, 7)]
 
 
 def test_what_was_merged_is_removed_after_the_grace_period(root):
     before = _events(root)
-    compact(root)
-    assert compact(root, grace_s=3600).parts_removed == 0
+    compact(Ledger(root))
+    assert compact(Ledger(root), grace_s=3600).parts_removed == 0
     assert len(layout.epochs(root, "w")) == 4
-    assert compact(root, grace_s=0).parts_removed == 3
+    assert compact(Ledger(root), grace_s=0).parts_removed == 3
     assert layout.epochs(root, "w") == [3]
     assert _events(root) == before
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
 
 
 def test_what_was_merged_is_an_event(root):
-    compact(root)
+    compact(Ledger(root))
     found = ask(root, "SELECT writer, detail_json FROM event WHERE action = 'compacted'")
     times = ask(root, "SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6")
     with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
-        compact(root)
-    manifest, _ = compaction.read_manifest(root, layout.parts(root, "w")[0])
+        compact(Ledger(root))
+    manifest, _ = compaction.read_manifest(Ledger(root), layout.parts(root, "w")[0])
     assert (manifest["at_us_min"], manifest["at_us_max"]) == (min(times)[0], max(times)[0])
     detail = json.loads(found[0][1])
     assert found[0][0] == "compaction"
@@ -101,7 +102,7 @@ def test_a_damaged_segment_is_not_laundered_and_keeps_no_other_writer_from_being
     path = next(root.glob("live/w/000001/000001-*"))
     flip(path, 20)
     with pytest.raises(LedgerError, match=f"{path.name} was changed"):
-        compact(root)
+        compact(Ledger(root))
     assert not list(root.glob("compacted/w/*.json"))
     assert [part.state for part in layout.parts(root, "x")] == ["compacted", "live"]
 
@@ -119,9 +120,9 @@ def test_readers_never_notice(tmp_path, lease, monkeypatch):
         for n in range(100):
             writer.record(lease(lease_id=f"l{n}", event_id=f"e{n}" if n % 3 else None))
             if n % 20 == 19:
-                done = compact(root, grace_s=3)
+                done = compact(Ledger(root), grace_s=3)
                 merged, removed = merged + done.merged_segments, removed + done.parts_removed
-                assert verify(root).problems == []
+                assert verify(Ledger(root)).problems == []
         stop.touch()
         said = [reader.communicate() for reader in readers]
     assert {error for _, error in said} == {""}
@@ -187,7 +188,7 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
         batch = [("lease", rows.encode(lease()))] * events
         tail = segments.append(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
         tail = segments.begin_epoch(made, tail)
-    merges = compact(undisturbed := copied(made, tmp_path / "undisturbed")).files_written
+    merges = compact(Ledger(undisturbed := copied(made, tmp_path / "undisturbed"))).files_written
     assert merges > 2
     real = layout.write_file
     for number in usual((1, merges - 1), long=range(1, merges)):
@@ -203,10 +204,10 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
         with monkeypatch.context() as patch:
             patch.setattr(layout, "write_file", write_file)
             with pytest.raises(LedgerError, match="No space left"):
-                compact(root)
-        compact(root)
+                compact(Ledger(root))
+        compact(Ledger(root))
         assert layout.parts(root, "w") == layout.parts(undisturbed, "w"), number
-        assert verify(root).problems == []
+        assert verify(Ledger(root)).problems == []
 
 
 def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_reads(root, monkeypatch):
@@ -221,10 +222,10 @@ def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         for _ in range(2):
             with pytest.raises(LedgerError, match="No space left on device; make room"):
-                compact(root, grace_s=0)
+                compact(Ledger(root), grace_s=0)
             seen = client.execute("SELECT count(*) FROM stored_event WHERE writer = 'w'").fetchone()
             assert seen == (len(before),), "nothing is removed that the catalog in place reads"
     refusing = False
-    compact(root, grace_s=0)
+    compact(Ledger(root), grace_s=0)
     assert _events(root) == before
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []

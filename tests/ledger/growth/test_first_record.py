@@ -12,6 +12,7 @@ from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.checks.sums import sum_faults
 from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
@@ -64,7 +65,7 @@ def rolled_up_made(tmp_path_factory):
     _write(root, "a", [_power("y", 1, DAY_US)])
     _write(root, "z", [_power("x", 1, DAY_US)])
     close_epochs(root)
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     return root
 
 
@@ -78,27 +79,27 @@ def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sum
     for again in (False, True):
         if again:
             close_epochs(rolled_up)
-            rollup.roll_up(rolled_up, grace_s=0)
-            compaction.compact(rolled_up, grace_s=0)
+            rollup.roll_up(Ledger(rolled_up), grace_s=0)
+            compaction.compact(Ledger(rolled_up), grace_s=0)
         assert _counted(rolled_up) == [("x", 1), ("y", 1)]
         assert _summed(rolled_up) == {"a": 1, "z": 1}
         assert _named(rolled_up) == [("a", 1, CHANGED)]
     assert sum_faults(rolled_up) == ([], None, ())
-    assert verify(rolled_up).problems == []
+    assert verify(Ledger(rolled_up)).problems == []
 
 
 def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_up, tmp_path):
-    compaction.compact(rolled_up, grace_s=0)
+    compaction.compact(Ledger(rolled_up), grace_s=0)
     away = str(tmp_path / "away")
-    assert archive.archive(rolled_up, older_than_days=1, to=away, delete=True, grace_s=0).parts
+    assert archive.archive(Ledger(rolled_up), older_than_days=1, to=away, delete=True, grace_s=0).parts
     _write(rolled_up, "a", [_power("x", 9, 0)])
     assert _counted(rolled_up) == []
     gone = "event_id must be that of one event, and z/0, which counts, was archived: restore it to compare them"
     assert _named(rolled_up) == [("a", 1, gone)]
     close_epochs(rolled_up)
-    rollup.roll_up(rolled_up, grace_s=0)
+    rollup.roll_up(Ledger(rolled_up), grace_s=0)
     assert _summed(rolled_up) == {"a": 1, "z": 1}
-    archive.restore(rolled_up, away)
+    archive.restore(Ledger(rolled_up), away)
     assert _counted(rolled_up) == [("x", 1), ("y", 1)]
     assert _summed(rolled_up) == {"a": 1, "z": 1}
     assert _named(rolled_up) == [("a", 1, CHANGED)]
@@ -123,9 +124,9 @@ def test_times_names_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, 
                 close_epochs(ledger)
         elif act == "roll up":
             for ledger in ledgers:
-                rollup.roll_up(ledger, grace_s=0)
+                rollup.roll_up(Ledger(ledger), grace_s=0)
         elif act == "compact":
-            compaction.compact(root, grace_s=0)
+            compaction.compact(Ledger(root), grace_s=0)
         else:
             writer, events = act
             _write(root, writer, events)
@@ -138,5 +139,5 @@ def test_times_names_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, 
         assert len({event_id for event_id, _ in counted}) == len(counted)
         assert sum(_summed(root).values()) == len(counted)
     assert sum_faults(root) == ([], None, ())
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     shutil.rmtree(home)

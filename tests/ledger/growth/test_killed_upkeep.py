@@ -6,6 +6,7 @@ import pytest
 
 from rose.ledger import catalog, layout
 from rose.ledger.growth import compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
 from tests.ledger.conftest import close_epochs, copied
@@ -41,12 +42,12 @@ def grown(tmp_path_factory):
         for writer in ("a", "b"):
             ledgers.write(root, writer, named=True)
         close_epochs(root)
-        compaction.compact(root, grace_s=3600)
-        rollup.roll_up(root, grace_s=3600)
+        compaction.compact(Ledger(root), grace_s=3600)
+        rollup.roll_up(Ledger(root), grace_s=3600)
     ledgers.write(root, "a", named=True)
     close_epochs(root)
     catalog.connect(root).close()
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     return root
 
 
@@ -58,6 +59,6 @@ def test_a_kill_before_any_step_is_no_tampering(grown, tmp_path, act):
         catalog.connect(root).close()
         ended, _ = programs.run(f"{PROGRAM}\n{ACTS[act]}", root, step)
         assert ended in (0, -signal.SIGKILL)
-        assert (step, verify(root).problems) == (step, [])
+        assert (step, verify(Ledger(root)).problems) == (step, [])
         step += usual(37, long=1)
     assert step > 10

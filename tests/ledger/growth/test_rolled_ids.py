@@ -20,6 +20,7 @@ from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
@@ -77,17 +78,17 @@ def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches):
 def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
     for number in range(2):
         write(root, f"id-{number}", f"more-{number}")
-        rollup.roll_up(root, grace_s=0)
+        rollup.roll_up(Ledger(root), grace_s=0)
     assert max(numbers_of_ids(root).values()) > 2, "the first ids were merged"
     before = counted(root)
     write(root, "id-0", "id-1", "more-1", writer="b")
     assert counted(root) == before + 1, "what closed the epoch"
-    rollup.roll_up(root, grace_s=0)
+    rollup.roll_up(Ledger(root), grace_s=0)
     assert counted(root) == before + 1
     assert sum(numbers_of_ids(root).values()) == 4
     write(root, "id-0", writer="b", run_id="another")
     assert counted(root) == before + 3
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     assert sum_faults(root) == ([], None, ())
 
 
@@ -96,7 +97,7 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
 def test_kill_9_before_a_file_of_ids_counts(root, moment):
     """`replace` puts the file of ids into place, `rename` the generation that names it."""
     write(root, "a", "b")
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     write(root, "c")
     before = counted(root)
     code = (
@@ -115,35 +116,35 @@ def test_kill_9_before_a_file_of_ids_counts(root, moment):
     assert in_folder(root) == ({"000000", "000001"} if moment == "rename" else {"000000"})
     assert numbers_of_ids(root) == {"000000": 2}
     assert counted(root) == before
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     # Nobody's: the retry of an id in it counts until a generation names it.
-    rollup.roll_up(root, grace_s=0)
+    rollup.roll_up(Ledger(root), grace_s=0)
     assert counted(root) == before
     assert numbers_of_ids(root) == {"000001": 3}
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
     assert sum_faults(root) == ([], None, ())
 
 
 def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
     write(root, "a")
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     table = pq.read_table(root / rolled.id_file(0))
     pq.write_table(table.set_column(2, "event_id", pa.array(["x"])), root / rolled.id_file(0))
-    assert verify(root).problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
+    assert verify(Ledger(root)).problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
     assert sum_faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
     write(root, "b")
     with pytest.raises(LedgerError, match=r"rollup/ids/000000.parquet was changed after it was written"):
-        rollup.roll_up(root)
+        rollup.roll_up(Ledger(root))
     (root / rolled.id_file(0)).unlink()
-    assert verify(root).problems == ["rollup/ids/000000.parquet: it is missing"]
+    assert verify(Ledger(root)).problems == ["rollup/ids/000000.parquet: it is missing"]
     (root / rolled.ID_FOLDER / "x.parquet").touch()
-    assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(root).problems
+    assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(Ledger(root)).problems
 
 
 def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     write(root, "a")
-    rollup.roll_up(root)
-    compaction.compact(root, grace_s=0)
+    rollup.roll_up(Ledger(root))
+    compaction.compact(Ledger(root), grace_s=0)
     before = counted(root)
     coverage = root / "rollup/000000/coverage.json"
     content = json.loads(coverage.read_bytes())
@@ -151,10 +152,10 @@ def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     assert counted(root) == before, "from the events"
     assert sum_faults(root) == ([], "rollup/000000 is of another version of ROSE; the next roll-up makes it anew", ())
     shutil.copytree(root, tmp_path / "copy")
-    assert rollup.roll_up(tmp_path / "copy").generation == 1
+    assert rollup.roll_up(Ledger(tmp_path / "copy")).generation == 1
     assert counted(tmp_path / "copy") == before
     coverage.write_text(json.dumps(content))
-    assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
+    assert archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
     coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
     with pytest.raises(LedgerError, match=r"bring it back with `rose ledger restore`, roll up, and archive again"):
-        rollup.roll_up(root)
+        rollup.roll_up(Ledger(root))

@@ -11,6 +11,7 @@ from rose.events import Power
 from rose.ledger import layout, segments
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
@@ -68,11 +69,11 @@ def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(any_e
                     writer.record(event, durable=data.draw(st.booleans()))
             match data.draw(st.sampled_from(["roll up", "compact", "nothing"])):
                 case "roll up":
-                    rollup.roll_up(root, grace_s=0)
+                    rollup.roll_up(Ledger(root), grace_s=0)
                 case "compact":
-                    compaction.compact(root, grace_s=0)
+                    compaction.compact(Ledger(root), grace_s=0)
             assert _differing(root) == {}
-        assert verify(root).problems == []
+        assert verify(Ledger(root)).problems == []
 
 
 def _power(n, event_id=None):
@@ -95,43 +96,43 @@ def root(tmp_path, monkeypatch):
 
 def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root):
     _closed(root, 0, 5)
-    assert rollup.roll_up(root, grace_s=0).generation == 0
-    assert rollup.roll_up(root, grace_s=0).events <= 1, "nothing but its own event may have come since"
+    assert rollup.roll_up(Ledger(root), grace_s=0).generation == 0
+    assert rollup.roll_up(Ledger(root), grace_s=0).events <= 1, "nothing but its own event may have come since"
     _closed(root, 5, 10)
-    rollup.roll_up(root, grace_s=0)
-    rollup.roll_up(root, grace_s=0)
+    rollup.roll_up(Ledger(root), grace_s=0)
+    rollup.roll_up(Ledger(root), grace_s=0)
     assert len(rolled.generations(root)) <= 2
     assert ask(root, "SELECT count(*) FROM unrolled_event WHERE writer = 'a'") == [(0,)]
 
 
 def test_verify_finds_a_changed_or_missing_roll_up(root):
     _closed(root, 0, 5)
-    generation = rollup.roll_up(root).generation
-    assert verify(root).problems == []
+    generation = rollup.roll_up(Ledger(root)).generation
+    assert verify(Ledger(root)).problems == []
     folder = root / "rollup" / f"{generation:06d}"
     (folder / "daily_event.parquet").write_bytes(b"PAR1")
     (folder / "daily_turn.parquet").unlink()
-    assert set(verify(root).problems) == {
+    assert set(verify(Ledger(root)).problems) == {
         f"rollup/{generation:06d}/daily_turn.parquet: it is missing",
         f"rollup/{generation:06d}/daily_event.parquet: its bytes were changed after it was written",
     }
     content = json.loads((folder / "coverage.json").read_bytes())
     (folder / "coverage.json").write_text(json.dumps({**content, "writers": {}}))
-    assert any("coverage.json: no event of a roll-up says so" in problem for problem in verify(root).problems)
+    assert any("coverage.json: no event of a roll-up says so" in problem for problem in verify(Ledger(root)).problems)
     (folder / "coverage.json").write_text("{")
-    assert any("coverage.json is damaged" in problem for problem in verify(root).problems)
+    assert any("coverage.json is damaged" in problem for problem in verify(Ledger(root)).problems)
     with pytest.raises(LedgerError, match=r"coverage.json is damaged; remove the folder"):
-        rollup.roll_up(root)
+        rollup.roll_up(Ledger(root))
     shutil.rmtree(folder)
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     assert _counted(root)["a"] == 5
-    assert verify(root).problems == []
+    assert verify(Ledger(root)).problems == []
 
 
 @pytest.mark.long
 def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
     _closed(root, 0, 5)
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     _closed(root, 5, 10)
     writes = ("rose.ledger.layout.sync_file", "rose.ledger.layout.write_file")
     for moment in ("shutil.rmtree", *writes, "pathlib.Path.rename"):
@@ -151,6 +152,6 @@ def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
         )
         assert programs.run(code) == (-signal.SIGKILL, "")
         assert _counted(root)["a"] == 10
-    rollup.roll_up(root)
+    rollup.roll_up(Ledger(root))
     assert _counted(root)["a"] == 10
     assert not list((root / "rollup").glob(".*.tmp"))

@@ -8,6 +8,7 @@ from rose.events import Access
 from rose.ledger import access
 from rose.ledger.access import OTHER_PEERS, AccessLog, statement
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask
@@ -72,7 +73,7 @@ def test_while_the_disk_refuses_nothing_is_read_and_refusals_are_kept(root, writ
     # The read that was refused is on record as soon as it can be: an entry too many, never one too few.
     assert rows(root, "who, count") == [("finance", 1), ("(unknown token)", 3)]
     writer.close()
-    assert verify(root).ok
+    assert verify(Ledger(root)).ok
 
 
 def test_a_statement_is_kept_in_part_with_the_hash_of_all_of_it():

@@ -10,6 +10,7 @@ from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
@@ -69,7 +70,7 @@ def segments_at(centre):
 
 
 def check_whole(centre, events):
-    report = verify(centre)
+    report = verify(Ledger(centre))
     assert report.ok, report.problems
     counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"
     assert ask(centre, f"{counted} WHERE kind = 'lease'") == [(events, events, events)]
@@ -89,11 +90,11 @@ def test_epochs_merged_at_the_centre_are_not_sent_again(centre, far, url, write,
     with forwarder(far, url) as sender:
         sender.once()
         for _ in range(2):
-            compact(centre, grace_s=0)
+            compact(Ledger(centre), grace_s=0)
         assert layout.epochs(centre, "host1-agent") == layout.epochs(far, "host1-agent")[-1:]
         write(7)
         assert sender.once().events == 7
-        compact(centre, grace_s=0)
+        compact(Ledger(centre), grace_s=0)
     check_whole(centre, 17)
     assert spool.first_unsent_epoch(far, "host1-agent") == layout.epochs(far, "host1-agent")[-1]
 
@@ -102,7 +103,7 @@ def test_an_epoch_that_was_merged_before_it_was_sent_is_named(centre, far, url, 
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     write(10)
     for _ in range(2):
-        compact(far, grace_s=0)
+        compact(Ledger(far), grace_s=0)
     with forwarder(far, url) as sender:
         progress = sender.once()
     assert "epoch 0 of writer 'host1-agent' was merged before it was forwarded" in progress.problems["host1-agent"]
@@ -164,20 +165,20 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     spool.make(far)
     write(15)
-    compact(far, grace_s=0)
-    roll_up(far)
-    kept = archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0)
+    compact(Ledger(far), grace_s=0)
+    roll_up(Ledger(far))
+    kept = archive(Ledger(far), older_than_days=0, to=f"{far}-away", delete=True, grace_s=0)
     assert kept.left == 0
     assert "not all at the gateway" in str(kept.skipped)
     with serve(centre) as url:
         with forwarder(far, url) as sender:
             sender.once()
-        compact(far, grace_s=0)
-        assert archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0).left > 0
+        compact(Ledger(far), grace_s=0)
+        assert archive(Ledger(far), older_than_days=0, to=f"{far}-away", delete=True, grace_s=0).left > 0
         write(5)
         with forwarder(far, url) as sender:
             assert (sender.once().events, sender.once().problems) == (5, {})
-    assert verify(far).problems == []
+    assert verify(Ledger(far)).problems == []
     assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 9
     check_whole(centre, 20)
 

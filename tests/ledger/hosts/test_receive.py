@@ -13,6 +13,7 @@ from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, record
@@ -70,7 +71,7 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
         assert (held.epoch, held.index, held.next_seq) == (0, count, max(0, count))
     assert files(receiver.root / "live") == files(spool / "live")
     assert (receiver.root / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
-    report = verify(receiver.root)
+    report = verify(Ledger(receiver.root))
     assert report.ok, report.problems
     assert [(w.writer, w.events) for w in report.writers] == [("far", 4)]
     assert receiver.held() == {"far": held}
@@ -165,7 +166,7 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
         assert said in str(caught.value)
     assert files(receiver.root) == before
     receiver.receive(*shipped(spool)[1])
-    assert verify(receiver.root).ok
+    assert verify(Ledger(receiver.root)).ok
 
 
 def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receiver, monkeypatch):
@@ -198,7 +199,7 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     receiver.receive(path, content)
     receiver.receive(path, content)
     assert files(receiver.root)[path] == content
-    assert verify(receiver.root).ok
+    assert verify(Ledger(receiver.root)).ok
     assert ask(receiver.root, "SELECT count(*) FROM lease") == [(0,)]
     assert ask(receiver.root, "SELECT kind FROM faulty_event") == [("lease",)]
 
@@ -231,7 +232,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
             receiver.receive(*changed)
         registry.endorse(receiver.root, other_key.public, gateway, "far")
         receiver.receive(*changed)
-    report = verify(receiver.root)
+    report = verify(Ledger(receiver.root))
     assert (report.problems, report.notes) == ([], [])
     assert [signer.key for signer in report.writers[0].signers] == [own_key_of(spool), other_key.public]
 
@@ -250,6 +251,6 @@ def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed
     link = chain_sha256(header.chain_sha256, "far", 0, 0, digest)
     digests = {"previous_sha256": segments.sha256_in(first[0]), "rows_sha256": digest, "chain_sha256": link}
     receiver.receive(*forged(second, **digests, key=key.public, signature=key.sign(link_message(link))))
-    report = verify(receiver.root)
+    report = verify(Ledger(receiver.root))
     assert report.problems == []
     assert (report.writers[0].signed_events, report.writers[0].events) == (1, 1)

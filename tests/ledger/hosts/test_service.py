@@ -15,6 +15,7 @@ from rose import tokens
 from rose.ledger.hosts import remote
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, copied, record
@@ -112,7 +113,7 @@ def answer(url, method, path, body=None, token=None):
 
 def test_a_query_gives_what_it_gives_on_the_folder(open_reader, root):
     text = "SELECT lease_id, step, event_time, 1::HUGEINT AS one, uuid() IS NULL AS no FROM lease ORDER BY step LIMIT 3"
-    assert open_reader.query(text) == query(root, text)
+    assert open_reader.query(text) == query(Ledger(root), text)
 
 
 def test_the_controller_caps_what_a_client_asks_for(open_reader):
@@ -225,7 +226,7 @@ def test_every_query_is_on_record_when_its_answer_is_there(reader, root):
     assert sha256 == hashlib.sha256(long.encode()).hexdigest()
     assert peer.startswith("127.0.0.1:")
     assert took_ns > 0
-    assert verify(root).ok
+    assert verify(Ledger(root)).ok
 
 
 def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):

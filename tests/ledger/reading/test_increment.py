@@ -3,6 +3,7 @@ import duckdb
 from rose.events import BUCKETS, DeviceSlice
 from rose.ledger import layout
 from rose.ledger.growth.compaction import compact
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.increment import since
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import close_epochs
@@ -30,14 +31,14 @@ def read(root, select):
 def test_what_is_read_is_not_read_again(tmp_path):
     write(tmp_path / "l", "a", 4)
     root = layout.check(tmp_path / "l")
-    first = since(root, {})
+    first = since(Ledger(root), {})
     assert read(root, first.select) == [("a", n) for n in range(4)]
     assert first.events == 4
-    assert since(root, first.marks).events == 0
-    assert read(root, since(root, first.marks).select) == []
+    assert since(Ledger(root), first.marks).events == 0
+    assert read(root, since(Ledger(root), first.marks).select) == []
     write(root, "a", 2)
     write(root, "b", 1)
-    second = since(root, first.marks)
+    second = since(Ledger(root), first.marks)
     assert read(root, second.select) == [("a", 4), ("a", 5), ("b", 0)]
     assert second.events == 3
 
@@ -46,11 +47,11 @@ def test_a_compaction_across_the_mark_loses_nothing(tmp_path):
     root = layout.create(tmp_path / "l")
     with LedgerWriter.open(root, "a", "r", "replay") as ledger:
         ledger.record(slice_at(0), durable=True)
-        mark = since(root, {}).marks
+        mark = since(Ledger(root), {}).marks
         ledger.record(slice_at(0), durable=True)
     close_epochs(root)
     write(root, "a", 1)
-    compact(root, grace_s=0)
-    found = since(root, mark)
+    compact(Ledger(root), grace_s=0)
+    found = since(Ledger(root), mark)
     assert read(root, found.select) == [("a", 1), ("a", 2)]
     assert "seq <" in found.select

@@ -4,6 +4,7 @@ from decimal import Decimal
 import pytest
 
 from rose.events import Device, Run
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.ledger.reading.named import NamedQuery, NamedQueryError, Variable
 from tests.ledger.conftest import copied, record
@@ -96,29 +97,29 @@ def test_the_head_of_a_file_is_read():
 
 def test_a_query_runs_with_bound_values(root):
     text = "SELECT lease_id, getvariable('v') AS v, typeof(getvariable('v')) AS t FROM lease_event ORDER BY lease_id"
-    result = named.run(root, query(text, v="VARCHAR"), {"v": "'; DROP VIEW lease; --"}, limit=2)
+    result = named.run(Ledger(root), query(text, v="VARCHAR"), {"v": "'; DROP VIEW lease; --"}, limit=2)
     assert (result.columns, result.types) == (["lease_id", "v", "t"], ["VARCHAR"] * 3)
     assert result.rows == [(f"l{n}", "'; DROP VIEW lease; --", "VARCHAR") for n in range(2)]
     assert result.truncated
-    assert not named.run(root, query(text, v="VARCHAR"), {}, limit=5).truncated
+    assert not named.run(Ledger(root), query(text, v="VARCHAR"), {}, limit=5).truncated
     asked = query("SELECT typeof(getvariable('v'))", v="DECIMAL(18,9)")
-    assert named.run(root, asked, {"v": Decimal("2.35")}).rows == [("DECIMAL(18,9)",)]
+    assert named.run(Ledger(root), asked, {"v": Decimal("2.35")}).rows == [("DECIMAL(18,9)",)]
 
 
 def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root, tmp_path):
     root = copied(root, tmp_path / "ledger")
     asked = (("run_id", "run", named.load("run_overview")), ("device_id", "device", named.load("lease_timeline")))
     for variable, _, asked_query in asked:
-        rows = named.run(root, asked_query, {variable: "nothing-like-it"}).rows
+        rows = named.run(Ledger(root), asked_query, {variable: "nothing-like-it"}).rows
         assert rows == [], "this ledger records no runs and devices"
     device = Device(at_us=1, action="joined", t_ns=1000, device_id="d", pool="serving", device_class="any")
     record(root, Run(at_us=1, action="started", name="r"), device, writer="deployment")
     for variable, view, asked_query in asked:
         with pytest.raises(NamedQueryError, match=f"no {view} with {variable} 'nothing-like-it'"):
-            named.run(root, asked_query, {variable: "nothing-like-it"})
+            named.run(Ledger(root), asked_query, {variable: "nothing-like-it"})
 
 
 def test_a_query_that_takes_too_long_is_ended(root):
     endless = query("SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1")
     with pytest.raises(NamedQueryError, match=r"asked took longer than 0.2 s; narrow it by --since or --run"):
-        named.run(root, endless, {}, timeout_s=0.2)
+        named.run(Ledger(root), endless, {}, timeout_s=0.2)

@@ -3,6 +3,7 @@ from contextlib import closing
 from rose import events
 from rose.ledger import catalog
 from rose.ledger.growth.compaction import compact
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import close_epochs, record
@@ -20,11 +21,11 @@ def cut(tokens):
 def test_a_pinned_connection_reads_the_ledger_as_it_was(tmp_path):
     root = record(tmp_path / "ledger", cut(1), run_id="run")
     close_epochs(root)
-    compact(root, grace_s=0)
+    compact(Ledger(root), grace_s=0)
     assert list(root.glob("compacted/w/*.parquet"))
     with LedgerWriter.open(root, "w", "run", "live") as writer, closing(catalog.connect(root)) as connection:
         writer.record(cut(2))
-        pinned.pin(connection, root)
+        pinned.pin(connection, Ledger(root))
         assert lost(connection) == 3
         writer.record(cut(4))
         assert lost(connection) == 3

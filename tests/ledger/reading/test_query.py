@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.ledger.hostile_made import MADE, statements
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import QueryError, query, query_arrow
 from tests.ledger.conftest import record
@@ -26,13 +27,13 @@ def root(tmp_path_factory, lease):
 
 
 def test_columns_and_types_are_named_also_without_rows(root):
-    result = query(root, "SELECT lease_id, event_time FROM lease WHERE false")
+    result = query(Ledger(root), "SELECT lease_id, event_time FROM lease WHERE false")
     assert (result.columns, result.types, result.rows) == (["lease_id", "event_time"], ["VARCHAR", "TIMESTAMP"], [])
 
 
 def test_the_limit_is_kept_and_said(root):
     for limit, truncated in ((0, True), (4, True), (5, False)):
-        result = query(root, "FROM lease", limit=limit)
+        result = query(Ledger(root), "FROM lease", limit=limit)
         assert (len(result.rows), result.truncated) == (min(limit, 5), truncated)
 
 
@@ -79,11 +80,11 @@ def test_what_is_harmless_works(root):
         for text, rows in HARMLESS:
             assert connection.execute(query_check.limited(connection, text, 100)).fetchall() == rows, text
     for text, rows in TRAVELLED:
-        assert query(root, text).rows == rows
+        assert query(Ledger(root), text).rows == rows
 
 
 def test_an_arrow_table_says_the_types_of_its_columns(root):
-    table, truncated = query_arrow(root, "SELECT lease_id, sum(step) AS steps FROM lease GROUP BY ALL", limit=3)
+    table, truncated = query_arrow(Ledger(root), "SELECT lease_id, sum(step) AS steps FROM lease GROUP BY ALL", limit=3)
     assert (table.num_rows, truncated) == (3, True)
     assert [field.metadata for field in table.schema] == [{b"type": b"VARCHAR"}, {b"type": b"HUGEINT"}]
     assert table.schema.field("steps").type == pa.decimal128(38, 0)
@@ -108,7 +109,7 @@ def test_every_hostile_statement_is_refused_or_stopped(root):
     def attempt(comment):
         began = time.monotonic()
         try:
-            outcome = query(root, texts[comment], limit=1000, timeout_s=0.2, memory_limit_gb=0.3)
+            outcome = query(Ledger(root), texts[comment], limit=1000, timeout_s=0.2, memory_limit_gb=0.3)
         except QueryError as error:
             outcome = error
         return comment, outcome, time.monotonic() - began
@@ -134,7 +135,7 @@ def passes(connection, text):
 
 def test_a_result_that_is_too_large_is_refused(root):
     with pytest.raises(QueryError, match="the result is larger than 256 MiB"):
-        query(root, "SELECT repeat('x', 1000000) FROM range(400)")
+        query(Ledger(root), "SELECT repeat('x', 1000000) FROM range(400)")
 
 
 @pytest.mark.parametrize(
@@ -150,11 +151,11 @@ def test_a_result_that_is_too_large_is_refused(root):
 )
 def test_an_error_says_what_is_allowed(root, text, says):
     with pytest.raises(QueryError) as caught:
-        query(root, text)
+        query(Ledger(root), text)
     assert says in str(caught.value)
 
 
 def test_a_query_that_takes_too_long_is_interrupted(root):
     endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
     with pytest.raises(QueryError, match=r"took longer than 0.2 s"):
-        query(root, endless, timeout_s=0.2)
+        query(Ledger(root), endless, timeout_s=0.2)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading import query_worker
 from rose.ledger.reading.query import QueryError, Request, query
 from tests.ledger.conftest import record
@@ -36,10 +37,10 @@ def workers():
 
 
 def test_a_query_that_heeds_nothing_is_killed_and_leaves_no_process(root):
-    query(root, "SELECT 1")
+    query(Ledger(root), "SELECT 1")
     before = workers()
     with pytest.raises(QueryError, match=r"took longer than 0.2 s"):
-        query(root, DEAF, timeout_s=0.2)
+        query(Ledger(root), DEAF, timeout_s=0.2)
     assert workers() == before
 
 
@@ -52,14 +53,14 @@ def test_a_query_that_heeds_nothing_is_killed_and_leaves_no_process(root):
     ],
 )
 def test_what_ended_a_query_is_said(root, number, says):
-    query(root, "SELECT 1")
+    query(Ledger(root), "SELECT 1")
     before = workers()
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(query, root, DEAF, timeout_s=60)
         while not (new := [process for process in workers() if process not in before]):
             assert not asked.done()
             time.sleep(0.01)
-        assert query(root, "SELECT 1").rows == [(1,)], "another answer does not wait for this one"
+        assert query(Ledger(root), "SELECT 1").rows == [(1,)], "another answer does not wait for this one"
         new[0].send_signal(number)
         with pytest.raises(QueryError, match=says):
             asked.result()
@@ -68,7 +69,7 @@ def test_what_ended_a_query_is_said(root, number, says):
 
 def test_a_query_that_takes_more_memory_than_it_may_is_ended(root):
     with pytest.raises(QueryError, match="Out of Memory"):
-        query(root, "SELECT length(repeat('x', 4000000000))", memory_limit_gb=0.1)
+        query(Ledger(root), "SELECT length(repeat('x', 4000000000))", memory_limit_gb=0.1)
 
 
 def test_duckdb_s_own_lock_down_stands_behind_the_check(root):
@@ -97,11 +98,11 @@ def test_duckdb_s_own_lock_down_stands_behind_the_check(root):
 
 
 def test_the_process_that_forks_is_replaced_when_it_is_killed(root):
-    assert query(root, "SELECT 1").rows == [(1,)]
+    assert query(Ledger(root), "SELECT 1").rows == [(1,)]
     (parent,) = workers()
     parent.kill()
     psutil.wait_procs([parent], timeout=10)
-    assert query(root, "SELECT 2").rows == [(2,)]
+    assert query(Ledger(root), "SELECT 2").rows == [(2,)]
 
 
 def test_it_ends_with_the_process_that_started_it_even_if_that_is_killed_and_holds_no_token(root, gone, monkeypatch):

@@ -8,11 +8,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.clock import utc_us
-from rose.events import BUCKETS, DeviceSlice, Ledger, Preemption, Sync
+from rose.events import BUCKETS, DeviceSlice, LedgerAction, Preemption, Sync
 from rose.ledger import segments
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import metrics
 from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
@@ -58,7 +59,7 @@ def write(root, provenance, at_us, lease, request_event):
         record(DeviceSlice(device_id="d", at_us=at_us, t0_ns=t0_ns, t1_ns=t0_ns + sum(times.values()), **times))
         for count in (3, 4):
             detail = f'{{"count": {count}, "kinds": {{"turn": {count}}}}}'
-            record(Ledger(action="dropped", detail_json=detail, at_us=at_us))
+            record(LedgerAction(action="dropped", detail_json=detail, at_us=at_us))
 
 
 def samples(text):
@@ -109,21 +110,21 @@ def check_views(read):
 
 
 def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(root, monkeypatch):
-    check_views(Read(metrics.text(root)))
+    check_views(Read(metrics.text(Ledger(root))))
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 0)
     for provenance in ("live", "simulated"):
-        record(root, Ledger(action="note"), writer=f"w-{provenance}")
-    assert roll_up(root).events == 52
-    check_views(Read(metrics.text(root)))
+        record(root, LedgerAction(action="note"), writer=f"w-{provenance}")
+    assert roll_up(Ledger(root)).events == 52
+    check_views(Read(metrics.text(Ledger(root))))
 
 
 def test_what_the_files_say(root):
-    read = Read(metrics.text(root))
+    read = Read(metrics.text(Ledger(root)))
     assert 3590 < read("rose_ledger_newest_event_age_seconds", writer="w-live") < 3700
     with LedgerWriter.open(root, "w-live", "r") as writer:
-        assert read("rose_ledger_events_total", writer="w-live") == writer.record(Ledger(action="note"))
+        assert read("rose_ledger_events_total", writer="w-live") == writer.record(LedgerAction(action="note"))
     files = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
-    read = Read(metrics.text(root))
+    read = Read(metrics.text(Ledger(root)))
     taken = {path.name: read("rose_ledger_bytes", folder=path.name) or 0 for path in root.iterdir() if path.is_dir()}
     assert sum(taken.values()) + (read("rose_ledger_bytes", folder=".") or 0) == sum(files)
     assert taken["live"] == sum(path.stat().st_size for path in root.glob("live/*/*/*.parquet"))
@@ -135,19 +136,19 @@ def fail(root):
 
 
 def test_what_the_jobs_say(root):
-    assert Read(metrics.text(root))("rose_ledger_audit_ok") is None
+    assert Read(metrics.text(Ledger(root)))("rose_ledger_audit_ok") is None
     (audit,) = [job for job in ledger_jobs(Settings()) if job.name == "audit"]
-    run_job(root, audit)
-    read = Read(metrics.text(root))
+    run_job(Ledger(root), audit)
+    read = Read(metrics.text(Ledger(root)))
     assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (1, 1)
     assert 0 <= (read("rose_job_last_success_age_seconds", job="audit") or -1) < 60
     assert (read("rose_job_last_duration_seconds", job="audit") or 0) > 0
     path = sorted(root.glob("live/w-live/*/*.parquet"))[-1]
     good = path.rename(path.with_name(f"{path.name.partition('-')[0]}-{'0' * 64}.parquet"))
-    run_job(root, audit)
-    run_job(root, Job("j", fail, 300))
+    run_job(Ledger(root), audit)
+    run_job(Ledger(root), Job("j", fail, 300))
     assert good.exists()
-    read = Read(metrics.text(root))
+    read = Read(metrics.text(Ledger(root)))
     assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (0, 0)
     assert read("rose_job_last_success_age_seconds", job="audit") is not None
     assert read("rose_job_ok", job="j") == 0
@@ -156,18 +157,18 @@ def test_what_the_jobs_say(root):
 
 def test_a_ledger_that_cannot_be_read_gives_no_figures(root, tmp_path):
     with pytest.raises(LedgerError, match="is not a ledger"):
-        metrics.registry(tmp_path)
+        metrics.registry(Ledger(tmp_path))
     for path in root.glob("live/w-live/*/*.parquet"):
         path.write_bytes(b"damaged")
     with pytest.raises(LedgerError):
-        metrics.text(root)
+        metrics.text(Ledger(root))
 
 
 def test_every_metric_is_documented_and_the_documented_rules_speak_of_metrics_that_are_there(root):
     for job in ledger_jobs(Settings()):
-        run_job(root, job)
+        run_job(Ledger(root), job)
     names = {}
-    for family in text_string_to_metric_families(metrics.text(root)):
+    for family in text_string_to_metric_families(metrics.text(Ledger(root))):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         names[name] = {label for sample in family.samples for label in sample.labels}
         assert family.documentation.endswith("."), name
@@ -191,8 +192,8 @@ def test_how_far_a_writer_is_shows_without_a_query_also_after_a_compaction(tmp_p
     record(root, *(lease(at_us=1000 - n) for n in range(7)))
     newest = sorted((root / "live/w").iterdir())[-1]
     for _ in range(2):
-        assert [metrics.writer_state(root, name) for name in ("silent", "w")] == [(0, None), (7, 994)]
-        compact(root, grace_s=0)
+        assert [metrics.writer_state(Ledger(root), name) for name in ("silent", "w")] == [(0, None), (7, 994)]
+        compact(Ledger(root), grace_s=0)
     shutil.rmtree(newest)
     # A merged file holds events 0 to 5; its newest by time is its first.
-    assert metrics.writer_state(root, "w") == (6, 1000)
+    assert metrics.writer_state(Ledger(root), "w") == (6, 1000)

@@ -8,6 +8,7 @@ import pytest
 
 from rose.clock import utc_us
 from rose.ledger import layout
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import scheduler
 from rose.ledger.upkeep.jobs import Job, JobRun, history, record
 from rose.ledger.upkeep.scheduler import Scheduler
@@ -51,7 +52,7 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(root, m
 
     monkeypatch.setattr(scheduler, "_LOOK_S", 0.05)
     for name, minutes in (("due", 36), ("early", 1)):
-        record(root, JobRun(name, "ok", utc_us() - minutes * 60_000_000, 1, result={}))
+        record(Ledger(root), JobRun(name, "ok", utc_us() - minutes * 60_000_000, 1, result={}))
     ended = queue.Queue()
     running = Scheduler(root, [Job(name, scheduled_work.quick, 300) for name in ("due", "early")], ended.put)
     running.start()
@@ -60,7 +61,7 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(root, m
         assert (run.job, run.status, run.missed) == ("due", "ok", 6), "what was missed is caught up by one run"
         assert run.result["pid"] != os.getpid()
         assert run.result["nice"] == 19, "at the lowest priority, also while it loads what it needs"
-        assert history(root)["due"].missed == 6
+        assert history(Ledger(root))["due"].missed == 6
         assert ended.empty()
         running._scheduler.modify_job("early", next_run_time=datetime.now(UTC) + timedelta(days=1))
         run = ended.get(timeout=240)
@@ -87,7 +88,7 @@ def test_stopping_stops_the_jobs_that_run_also_one_that_does_not_listen(root, tm
     finally:
         running.stop()
     assert {ended.get_nowait().error, ended.get_nowait().error} == {"stopped before it was done"}
-    assert {last.error for last in history(root).values()} == {"stopped before it was done"}
+    assert {last.error for last in history(Ledger(root)).values()} == {"stopped before it was done"}
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing import formulas
 from rose.pricing.answers import frontier
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
@@ -196,7 +197,7 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
 
 
 def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Callable[..., Path]) -> None:
-    with priced(write_ledger(many_steps(sample_made))) as run:
+    with priced(Ledger(write_ledger(many_steps(sample_made)))) as run:
         answer = frontier.frontier(run)
     eta = answer.table("elasticities")
     assert eta.row(frontier.N)["value"].value == 3

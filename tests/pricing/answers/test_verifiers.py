@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rose.ledger.ledger import Ledger
 from rose.pricing.answers import report, verifiers
 from rose.pricing.answers.probes import Probe
 from rose.pricing.answers.verifiers import JUDGED, procurement
@@ -190,7 +191,7 @@ def test_verifiers_on_probes_of_a_file(sample_kept: Path, tmp_path: Path) -> Non
         lines += [f"p{n},careful,{0.9 if n % 2 else 0.1},{n % 2}", f"p{n},hasty,1,{n % 2}"]
     probes = tmp_path / "probes.csv"
     probes.write_text("\n".join(lines))
-    with priced(sample_kept, price_book=book) as run:
+    with priced(Ledger(sample_kept), price_book=book) as run:
         answer, strict = procurement(run, probes), procurement(run, probes, 0.95)
         per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
         judged = answer.figure("cost", JUDGED, "per correct")
@@ -229,7 +230,7 @@ def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(priced_sam
 def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: Path) -> None:
     empty = tmp_path / "probes.csv"
     empty.write_text("probe,verifier,probability,correct\n")
-    with priced(sample_kept) as run:
+    with priced(Ledger(sample_kept)) as run:
         run.connection.execute("UPDATE verdict SET correct = NULL")
         with pytest.raises(PricingError, match="no verdict of run 'run' has its truth recorded"):
             procurement(run)

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rose.pricing.api import app
-from rose.pricing.api.questions import Ledger, named
+from rose.pricing.api.questions import ServedLedger, named
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, HOUR_NS, T0_NS
 
 #: Two days after the hour that `fleet` worked.
@@ -34,7 +34,7 @@ class Answer:
 
 
 class Served:
-    def __init__(self, ledgers: list[Ledger], now_ns: int = NOW_NS, token: str | None = None) -> None:
+    def __init__(self, ledgers: list[ServedLedger], now_ns: int = NOW_NS, token: str | None = None) -> None:
         application = app.application(ledgers, token=token, clock=lambda: now_ns)
         self._client = TestClient(application, base_url="http://127.0.0.1", raise_server_exceptions=False)
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from rose.ledger.ledger import Ledger
 from rose.pricing.api import metrics
 from rose.pricing.api.questions import named
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
@@ -45,7 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample with a budget, and a simulated run beside it."""
     root = write(tmp_path_factory.mktemp("scraped") / "ledger", sample_events(), provenance="replay")
     write(root, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated", "other")
-    budget.set_budget(root, "chat", "1000", MONTH)
+    budget.set_budget(Ledger(root), "chat", "1000", MONTH)
     return root
 
 
@@ -57,7 +58,7 @@ def scraped(root: Path) -> Samples:
 
 def test_a_scrape_has_the_figures_of_the_month(root: Path, scraped: Samples) -> None:
     found, replay = scraped, {"ledger": "ledger", "provenance": "replay"}
-    lines = ask(root, Question(period=MONTH, by=("pool", "bucket"), provenance="replay"), "example")
+    lines = ask(Ledger(root), Question(period=MONTH, by=("pool", "bucket"), provenance="replay"), "example")
     rollout = {line.values[0]: line for line in lines.lines if line.values[1] == "rollout"}
     rollout_nano = sum(line.cost_nano for line in lines.lines if line.values[1] in ROLLOUT_BUCKETS)
     assert value(found, "rose_cost_bill_dollars", **replay) == lines.bill_nano / 1e9
@@ -93,7 +94,7 @@ def test_beyond_the_dearest_teams_and_runs_are_one_series(
         made = [*begun(tags), slice_(0, rollout=900 * (number + 1)), *ended(3600)]
         write(many, made, f"r{number}", run_id=f"r{number}")
     costs = {
-        view: ask(many, Question(period=MONTH, by=by, view=view), "example")
+        view: ask(Ledger(many), Question(period=MONTH, by=by, view=view), "example")
         for view, by in (("amortized", ("team", "run", "pool", "bucket")), ("fully-loaded", ("team", "run")))
     }
     collected = metrics.Samples()

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from rose.ledger.ledger import Ledger
 from rose.pricing.api import questions
 from rose.pricing.api.questions import CostQuery, ForecastQuery
 from rose.pricing.closing.period import of_month
@@ -29,12 +30,12 @@ def test_answers_are_those_of_the_commands(quiet_fleet: Served, quiet_folder: Pa
         assert data.pop("ledger") == "ledger"
         return data
 
-    question = cost.question(root, now_ns=now_ns, period=HOUR, by=["bucket", "task"], team="research")
-    expected = cost.ask(root, question, book).to_json()
+    question = cost.question(Ledger(root), now_ns=now_ns, period=HOUR, by=["bucket", "task"], team="research")
+    expected = cost.ask(Ledger(root), question, book).to_json()
     assert answer("/cost", period=HOUR, by=["bucket", "task"], team="research") == expected
     assert expected["bill_nano"] == BILL_NANO > expected["total"]["cost_nano"]
-    assert answer("/saved", period="2026-06-01") == saved(root, day, book).to_json()
-    rows = budget.expected(root, of_month("2026-06"), book, now_us=now_ns // 1000)
+    assert answer("/saved", period="2026-06-01") == saved(Ledger(root), day, book).to_json()
+    rows = budget.expected(Ledger(root), of_month("2026-06"), book, now_us=now_ns // 1000)
     assert answer("/forecast") == {"month": "2026-06", "rows": [row.to_json() for row in rows]}
     # Its meters do not tell what lending drew, and the book has no power to assume: that term alone is not known.
     assert quiet_fleet.get("/report", run="run").status == 200

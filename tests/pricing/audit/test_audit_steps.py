@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, Sum
@@ -16,8 +17,8 @@ from tests.pricing.closing.conftest import BOOK, BOOK_TOML, HOUR_NS, T0_NS, begu
 @pytest.fixture(scope="module")
 def hour(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[pl.DataFrame, Evidence]:
     root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("hour") / "ledger"))
-    frame = charges.price(root, BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame
-    return frame, gather(root, DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS))
+    frame = charges.price(Ledger(root), BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame
+    return frame, gather(Ledger(root), DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS))
 
 
 def wrong(steps: Iterator[Step]) -> list[str]:
@@ -63,7 +64,7 @@ def test_what_the_events_do_not_say_shows(
 def test_tokens_that_cost_nothing_count_alike(fleet: Path, hour: tuple[pl.DataFrame, Evidence]) -> None:
     text = BOOK_TOML.replace("input_usd_per_million = 1", "input_usd_per_million = 0")
     free = pricebook.parse(text.replace("output_usd_per_million = 3", "output_usd_per_million = 0"), "free.toml")
-    rows = charges.price(fleet, free, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
+    rows = charges.price(Ledger(fleet), free, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
     assert wrong(audit_steps.capacity(rows, rows, free, T0_NS, hour[1])) == []
 
 
@@ -79,9 +80,9 @@ def test_tokens_in_an_hour_without_device_time_cost_nothing(tmp_path: Path) -> N
     made = [*begun(), slice_(0, rollout=3600), turn("t", 3700, 9, lease_id=None), *ended(3600)]
     root = write(tmp_path / "ledger", made)
     next_ns = T0_NS + HOUR_NS
-    frame = charges.price(root, BOOK).frame.filter(pl.col("tokens") > 0)
+    frame = charges.price(Ledger(root), BOOK).frame.filter(pl.col("tokens") > 0)
     device_hour = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=next_ns)
-    steps = list(audit_steps.capacity(frame, frame, BOOK, next_ns, gather(root, device_hour)))
+    steps = list(audit_steps.capacity(frame, frame, BOOK, next_ns, gather(Ledger(root), device_hour)))
     assert wrong(iter(steps)) == []
     assert "costs nothing" in steps[0].says
     assert "tokens of the hour's turns and preemptions = 9 tokens" in [total.text for total in steps[1].sums]

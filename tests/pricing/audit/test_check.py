@@ -5,6 +5,7 @@ import pytest
 
 from rose import events
 from rose.ledger.evidence import continuation, receipt
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
 from rose.pricing.closing.period import of_month
@@ -18,8 +19,8 @@ from tests.pricing.conftest import a_copy_of
 @pytest.fixture(scope="module")
 def corrected_made(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("corrected") / "ledger"))
-    assert restate(root, CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
-    set_budget(root, "research", "12000", of_month("2026-06"), by="finance")
+    assert restate(Ledger(root), CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
+    set_budget(Ledger(root), "research", "12000", of_month("2026-06"), by="finance")
     return root
 
 
@@ -27,7 +28,7 @@ corrected = a_copy_of("corrected_made", "corrected")
 
 
 def test_sound_books_are_found_sound(corrected: Path) -> None:
-    report = check(corrected)
+    report = check(Ledger(corrected))
     assert (report.closes, report.corrections, report.files, report.problems) == (1, 1, 5, ())
 
 
@@ -36,7 +37,7 @@ def test_a_changed_byte_of_any_frozen_file_is_found_and_named(corrected: Path) -
     paths = [corrected / "closes" / CLOSE_ID / name for name in names]
     for path in paths:
         flip(path, path.stat().st_size // 2)
-    told = [problem.partition(" was changed after it was frozen") for problem in check(corrected).problems]
+    told = [problem.partition(" was changed after it was frozen") for problem in check(Ledger(corrected)).problems]
     assert sorted(path for path, changed, _ in told if changed) == sorted(map(str, paths))
     assert len(told) == len(paths)
 
@@ -44,7 +45,7 @@ def test_a_changed_byte_of_any_frozen_file_is_found_and_named(corrected: Path) -
 def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
     (corrected / "closes" / "mine.parquet").write_bytes(b"")
     (corrected / "closes" / CLOSE_ID / "charges.parquet").unlink()
-    gone, foreign = check(corrected).problems
+    gone, foreign = check(Ledger(corrected)).problems
     assert "charges.parquet, which" in gone
     assert "mine.parquet: no event of the ledger speaks of it" in foreign
 
@@ -54,17 +55,17 @@ def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:
     shutil.rmtree(corrected / "live" / "test")
     (corrected / "heads" / "test.json").unlink()
     write(corrected, [*fleet_events(), late_slice()])
-    assert not verify(corrected).ok, "the last verification saw the segments that are gone"
+    assert not verify(Ledger(corrected)).ok, "the last verification saw the segments that are gone"
     shutil.rmtree(corrected / "verified")
-    assert verify(corrected).ok
-    problems = check(corrected).problems
+    assert verify(Ledger(corrected)).ok
+    problems = check(Ledger(corrected)).problems
     assert len(problems) == 2
     assert all("was priced from writer 'test' up to seq 16, whose segment" in problem for problem in problems)
 
 
 def test_a_changed_event_of_a_close_is_found(corrected: Path) -> None:
     flip(sorted((corrected / "live" / "closing" / "000000").iterdir())[-1], -20)
-    assert any(problem.startswith("ledger: live/closing") for problem in check(corrected).problems)
+    assert any(problem.startswith("ledger: live/closing") for problem in check(Ledger(corrected)).problems)
 
 
 def test_a_priced_segment_in_the_middle_that_is_gone_or_changed_is_found(corrected: Path) -> None:
@@ -76,15 +77,15 @@ def test_a_priced_segment_in_the_middle_that_is_gone_or_changed_is_found(correct
         middle.unlink()
         if damaged is not None:
             middle.write_bytes(damaged)
-        problems = check(corrected).problems
+        problems = check(Ledger(corrected)).problems
         assert any(problem.startswith("ledger: live/test") for problem in problems), problems
 
 
 def test_closes_that_were_removed_with_every_trace_are_found_by_a_receipt(corrected: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    receipt.keep(kept, receipt.take(corrected).content())
+    receipt.keep(kept, receipt.take(Ledger(corrected)).content())
     receipts = continuation.read([kept])
-    assert not check(corrected, receipts).problems
+    assert not check(Ledger(corrected), receipts).problems
     for trace in ("live/closing", "closes", "verified"):
         shutil.rmtree(corrected / trace)
     (corrected / "heads" / "closing.json").unlink()
@@ -92,5 +93,5 @@ def test_closes_that_were_removed_with_every_trace_are_found_by_a_receipt(correc
     if registry.exists():
         lines = registry.read_bytes().splitlines(True)
         registry.write_bytes(b"".join(line for line in lines if b"closing" not in line))
-    problems = check(corrected, receipts).problems
+    problems = check(Ledger(corrected), receipts).problems
     assert any("closing" in problem and "receipt" in problem for problem in problems), problems

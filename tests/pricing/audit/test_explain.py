@@ -4,6 +4,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.audit_steps import Held, held
 from rose.pricing.audit.explain import Explanation, Question, elements, explain, explain_closed
@@ -42,7 +43,7 @@ def sums(explained: Explanation) -> list[str]:
 
 
 def test_a_whole_device_hour_goes_back_to_its_events(fleet_kept: Path) -> None:
-    made = explain(fleet_kept, Question(), BOOK)
+    made = explain(Ledger(fleet_kept), Question(), BOOK)
     assert (made.amount.value, made.faults, made.notes) == (BILL_NANO, [], ())
     assert len(made.rows) == 8
     titles = [step.title for step in made.steps]
@@ -65,13 +66,13 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet_kept: Path) -> None:
 
 
 def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) -> None:
-    made = explain(fleet_kept, Question(bucket="rollout", fate="rejected"), BOOK)
+    made = explain(Ledger(fleet_kept), Question(bucket="rollout", fate="rejected"), BOOK)
     assert made.amount.value == 287_234_043
     asked = [total.text for step in made.steps for total in step.sums if total.asked]
     assert any("rejected" in text for text in asked)
     assert not any("accepted, version" in text or "idle" in text for text in asked)
     assert {kind for kind, rows in made.events.items() if rows} == {"slices", "tokens"}
-    idle = explain(fleet_kept, Question(bucket="idle"), BOOK)
+    idle = explain(Ledger(fleet_kept), Question(bucket="idle"), BOOK)
     assert (idle.amount.value, {kind for kind, rows in idle.events.items() if rows}) == (600_000_000, {"slices"})
 
 
@@ -86,7 +87,7 @@ def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) 
 )
 def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: Question, says: str) -> None:
     with pytest.raises(QuestionError, match=says):
-        explain(fleet_kept, question, BOOK)
+        explain(Ledger(fleet_kept), question, BOOK)
 
 
 def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
@@ -94,19 +95,19 @@ def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
     from rose.pricing.audit.evidence import DeviceHour, gather
 
     device_hour = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
-    frame = charges.price(fleet, BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
+    frame = charges.price(Ledger(fleet), BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
     write(fleet, [late_slice()], "late")
-    steps = list(audit_steps.capacity(frame, frame, BOOK, T0_NS, gather(fleet, device_hour)))
+    steps = list(audit_steps.capacity(frame, frame, BOOK, T0_NS, gather(Ledger(fleet), device_hour)))
     (wrong,) = [total for step in steps for total in step.sums if not total.ok]
     assert wrong.text == "idle, not lent comes to 900,000,000,000 ns, and 600,000,000,000 is charged"
-    steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(fleet, device_hour)))
+    steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(Ledger(fleet), device_hour)))
     texts = " ".join(total.text for step in steps for total in step.sums)
     assert "comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in texts
 
 
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
     (fleet / "live" / "test" / "000000" / "foreign").write_text("")
-    made = explain(fleet, HOUR, BOOK, allow_unverified=True)
+    made = explain(Ledger(fleet, allow_unverified=True), HOUR, BOOK)
     assert made.faults == ["the hash chain of writer 'test' does not hold: run `rose ledger verify`"]
     assert "UNVERIFIED LEDGER" in str(made.amount.stamp)
 
@@ -115,19 +116,19 @@ def test_a_question_that_means_several_hours_names_them(weeks_kept: Path) -> Non
     with pytest.raises(
         PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
     ):
-        explain(weeks_kept, Question(run_id="run"), BOOK)
+        explain(Ledger(weeks_kept), Question(run_id="run"), BOOK)
     with pytest.raises(PricingError, match="no charge has bucket 'train'"):
-        explain(weeks_kept, Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
+        explain(Ledger(weeks_kept), Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
 
 
 def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) -> None:
-    note = explain(closed, HOUR, BOOK).notes[0]
+    note = explain(Ledger(closed), HOUR, BOOK).notes[0]
     assert note == f"this hour is closed in {CLOSE_ID}; `--close {CLOSE_ID}` explains the booked figure"
-    (only,) = explain_closed(closed, Question(bucket="idle"), CLOSE_ID)
+    (only,) = explain_closed(Ledger(closed), Question(bucket="idle"), CLOSE_ID)
     assert (only.amount.value, only.faults) == (600_000_000, [])
     write(closed, [late_slice()], "late")
-    restate(closed, CLOSE_ID, "cut off", DEARER, now_us=NEXT_DAY_US + 1)
-    before, after = explain_closed(closed, Question(bucket="idle"), CLOSE_ID)
+    restate(Ledger(closed), CLOSE_ID, "cut off", DEARER, now_us=NEXT_DAY_US + 1)
+    before, after = explain_closed(Ledger(closed), Question(bucket="idle"), CLOSE_ID)
     # Each re-adds with the events and prices of its own time.
     assert (before.amount.value, before.faults) == (600_000_000, [])
     assert before.notes == ("1 events of the hour came in later and are not in this figure",)
@@ -135,7 +136,7 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
     assert after.notes == ("closed $0.600; correction 1: $0.390 (cut off); restated $0.990",)
     assert "$3.96 for each hour" in after.steps[0].says
     # What is only in the corrections, or only in the close, can be asked for too.
-    gone, zero = explain_closed(closed, Question(bucket="unaccounted"), CLOSE_ID)
+    gone, zero = explain_closed(Ledger(closed), Question(bucket="unaccounted"), CLOSE_ID)
     assert (gone.amount.value, zero.amount.value) == (300_000_000, 0)
     assert zero.notes[0].startswith("closed $0.300; correction 1: -$0.300 (cut off); restated $0.00")
 
@@ -153,7 +154,9 @@ def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_b
         turn("b", 700, 30),
         power(600, 1260, 777),
     ]
-    made_of = explain(write_ledger(made), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    made_of = explain(
+        Ledger(write_ledger(made)), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK
+    )
     assert made_of.faults == []
     assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
 
@@ -178,15 +181,15 @@ def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any
         power(20, 37, 911),
     ]
     root = write_ledger(made)
-    assert not charges.price(root, test_tenures.BOOK).frame.select(DIMENSIONS).is_duplicated().any()
-    made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    assert not charges.price(Ledger(root), test_tenures.BOOK).frame.select(DIMENSIONS).is_duplicated().any()
+    made_of = explain(Ledger(root), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
     assert made_of.faults == []
     assert sum("headroom, not lent" in text for text in sums(made_of)) == 2
     later = [device("left", 37), device("joined", 40, pool="rollout"), slice_(40, rollout=2), device("left", 42)]
     write_ledger([*later, device("joined", 50), slice_(50, idle=1.3), device("left", 51.3)], root=root)
-    again = charges.price(root, test_tenures.BOOK).frame
+    again = charges.price(Ledger(root), test_tenures.BOOK).frame
     (root / "pricing.duckdb").unlink(missing_ok=True)
-    assert again.equals(charges.price(root, test_tenures.BOOK).frame)
+    assert again.equals(charges.price(Ledger(root), test_tenures.BOOK).frame)
 
 
 @pytest.mark.usefixtures("ledgers_folder")
@@ -198,7 +201,7 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
     # What an RL run has of a shared device, by itself, and with all that others have of it.
     for run_id, fleet, device_id, hour in shared.head(1).iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        explained = explain(root, asked, ANY_BOOK)
+        explained = explain(Ledger(root), asked, ANY_BOOK)
         assert (explained.faults, explained.device_hour.run_id) == ([], fleet)
         own = frame.filter(run_id=run_id, device_id=device_id, hour=hour)
         assert explained.amount.value == charge_algebra.total(own)
@@ -206,14 +209,14 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        explained = explain(root, asked, ANY_BOOK)
+        explained = explain(Ledger(root), asked, ANY_BOOK)
         assert explained.faults == []
         total += int(explained.amount.value or 0)
     assert total == charge_algebra.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))
 
 
 def test_an_explanation_is_a_chain_of_lines(fleet_kept: Path) -> None:
-    made = explain(fleet_kept, Question(bucket="rollout"), BOOK)
+    made = explain(Ledger(fleet_kept), Question(bucket="rollout"), BOOK)
     text = shown(elements(made, with_events=True))
     assert "$0.900, as the ledger is now  [amortized; USD, live]" in text
     assert "run run, device s0, hour 2026-06-01; 3 charges" in text
@@ -244,14 +247,14 @@ def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: An
     other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
     write_ledger(other, root=root, writer="other", run_id="other")
     asked = Question(run_id="run", hour_ns=T0_NS + H)
-    explained = explain(root, asked, test_tenures.BOOK)
+    explained = explain(Ledger(root), asked, test_tenures.BOOK)
     assert explained.faults == []
     (shared,) = [step for step in explained.steps if step.title == "shared"]
     assert "1 h 00 min 00 s of the hour, some of it together with x of run other" in shared.says
     assert shared.sums[0].charged == 2500 * S
     assert any("the run's part, 2,500,000,000,000 of 3,600,000,000,000 ns" in step.says for step in explained.steps)
-    closed = close.close(root, Period(T0_NS, T0_NS + 2 * H), test_tenures.BOOK, with_open_runs=True)
-    (booked,) = explain_closed(root, asked, closed.close_id)
+    closed = close.close(Ledger(root), Period(T0_NS, T0_NS + 2 * H), test_tenures.BOOK, with_open_runs=True)
+    (booked,) = explain_closed(Ledger(root), asked, closed.close_id)
     assert (booked.faults, booked.amount.value) == ([], explained.amount.value)
 
 
@@ -263,9 +266,9 @@ def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: A
         made += [device("joined", 1800, hardware_id=gpus[1]), slice_(1800, idle=1800), device("left", 3600)]
         root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
     assert root is not None
-    explained = explain(root, Question(run_id="run", hour_ns=T0_NS), test_tenures.BOOK)
+    explained = explain(Ledger(root), Question(run_id="run", hour_ns=T0_NS), test_tenures.BOOK)
     assert (explained.faults, explained.amount.value) == ([], 2_350_000_000)
     assert not [step for step in explained.steps if step.title == "shared"]
-    closed = close.close(root, Period(T0_NS, T0_NS + H), test_tenures.BOOK, with_open_runs=True)
-    (booked,) = explain_closed(root, Question(run_id="run", hour_ns=T0_NS), closed.close_id)
+    closed = close.close(Ledger(root), Period(T0_NS, T0_NS + H), test_tenures.BOOK, with_open_runs=True)
+    (booked,) = explain_closed(Ledger(root), Question(run_id="run", hour_ns=T0_NS), closed.close_id)
     assert (booked.faults, booked.amount.value) == ([], 2_350_000_000)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing.price_books.pricebook import PriceBook, load, parse
 from rose.pricing.run.priced import PricedRun, priced
 from tests.pricing.closing.conftest import write
@@ -39,7 +40,7 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def held_out_run(held_out: Path) -> Iterator[PricedRun]:
-    with priced(held_out, "run", PRICED) as run:
+    with priced(Ledger(held_out), "run", PRICED) as run:
         yield run
 
 
@@ -53,5 +54,5 @@ def never_withheld(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def never_withheld_run(never_withheld: Path) -> Iterator[PricedRun]:
-    with priced(never_withheld, "run", PRICED) as run:
+    with priced(Ledger(never_withheld), "run", PRICED) as run:
         yield run

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.marginal import price
 from rose.pricing.borrowing.provision import REALISED, provision
 from rose.pricing.borrowing.risk import without_prices
@@ -235,7 +236,7 @@ WRONG = [
 def test_windows_that_were_not_drawn_or_are_few_say_nothing(
     write_ledger: WriteLedger, windows: list[events.Holdout], why: str
 ) -> None:
-    confounded = without_prices(write_ledger(run(windows=windows)), "run").confounded
+    confounded = without_prices(Ledger(write_ledger(run(windows=windows))), "run").confounded
     assert str(confounded).startswith("confounded: ")
     assert why in str(confounded)
 
@@ -248,7 +249,7 @@ def test_a_lease_after_the_wash_out_of_a_withheld_window_is_said(
     times = {"at_us": us(n * WINDOW_S), "expires_at_us": us(n * WINDOW_S + to_s)}
     granted = any_event.lease(device_id="s0", lease_id="X", **times)
     says = f"confounded: a lease was in force in 1 of {sum(WITHHELD)} windows in which leases were to be withheld"
-    assert without_prices(write_ledger([*run(), granted]), "run").confounded == (says if confounded else None)
+    assert without_prices(Ledger(write_ledger([*run(), granted])), "run").confounded == (says if confounded else None)
 
 
 def test_what_serving_did_not_say_and_the_book_does_not_price_is_absent_and_not_0(write_ledger: WriteLedger) -> None:

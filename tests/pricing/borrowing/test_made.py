@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing.answers import frontier
 from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
 from rose.pricing.borrowing.made import Made, made, together
@@ -67,7 +68,7 @@ def ours(tokens: int = 1000) -> list[events.Event]:
 
 
 def seen(root: Path, book: PriceBook = BOOK, run_id: str = "run") -> Seen:
-    with priced(root, run_id, book) as run:
+    with priced(Ledger(root), run_id, book) as run:
         compared, slack = compare(run, market=False), frontier.slack(run.allocation, run.tokens, run.groups)
         break_even = provision(run).figure("totals", BREAK_EVEN_TIME).value
         return Seen(made(run.charged), compared, run.borrow, slack, break_even)
@@ -114,7 +115,7 @@ def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(w
     kept = any_event.scale_down(device_id="s", t0_ns=T0_NS + 900 * S, t1_ns=T0_NS + 3600 * S)
     write_ledger([kept], root=root, writer="kim")
     gone = parse(BOOK.text.replace("idle_anyway = true", "idle_anyway = false"), "b.toml")
-    with priced(root, "run", BOOK) as run:
+    with priced(Ledger(root), "run", BOOK) as run:
         # The lease ended at 1,800 s.
         assert (run.borrow.avoidable_usd, run.borrow.kept) == (PRICE * 450 / 3600, True)
         assert marginal(run.connection, "run", run.allocation, gone).avoidable_usd == PRICE * 600 / 3600
@@ -125,7 +126,7 @@ def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
     made = [*ours(), device("joined", 3600, "s", hardware_id="GPU-s"), slice_(3600, "s", idle=3600)]
     made.append(device("left", 7200, "s", hardware_id="GPU-s"))
     root = write_ledger(made, root=with_another(write_ledger, *holding(s="serving")))
-    assert build(root, "run", BOOK).section.figure("glance", HARVEST).value == pytest.approx(1200 / 5400)
+    assert build(Ledger(root), "run", BOOK).section.figure("glance", HARVEST).value == pytest.approx(1200 / 5400)
 
 
 def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(write_ledger: Any) -> None:

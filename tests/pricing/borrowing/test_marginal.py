@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.borrowing.marginal import Marginal, marginal, plain, price
 from rose.pricing.charges.allocation import TIME_BUCKETS, Allocation, allocate
@@ -49,7 +50,7 @@ def by_book(run: PricedRun, *books: PriceBook) -> list[Marginal]:
 
 @pytest.fixture(scope="module")
 def sample_by(sample_kept: Path) -> Iterator[Callable[[PriceBook], Marginal]]:
-    with pricing.priced(sample_kept, "run", BOOK) as run:
+    with pricing.priced(Ledger(sample_kept), "run", BOOK) as run:
         yield lambda book: by_book(run, book)[0]
 
 
@@ -140,7 +141,7 @@ def test_metered_power_is_compared_with_withheld_windows(write_ledger: WriteLedg
 def test_a_meter_of_a_run_without_withheld_windows_leaves_energy_assumed(sample: Path, write_ledger: Any) -> None:
     read = any_event.power(t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000)
     write_ledger([read], root=sample, writer="second")
-    with pricing.priced(sample, "run", BOOK) as run:
+    with pricing.priced(Ledger(sample), "run", BOOK) as run:
         energy, answer = run.borrow.terms["energy"], price(run)
     assert energy.basis == "assumed"
     assert "confounded: leases were never withheld" in energy.explained
@@ -171,7 +172,7 @@ def test_an_engine_s_start_is_charged_to_what_needed_it(
 ) -> None:
     assert "whose engine started for 72.0 s of it is unknown" in sample_by(BOOK).terms["energy"].explained
     write_ledger([starts("serving", 30, 27), starts("rollout", 40, 9)], root=sample, writer="agent")
-    with pricing.priced(sample, "run", BOOK) as run:
+    with pricing.priced(Ledger(sample), "run", BOOK) as run:
         energy = run.borrow.terms["energy"]
     assert energy.usd == Fraction(413 * (1584 - 27)) * Fraction(5, 4) / 3_600_000 / 10
     assert "whose engine started for 36.0 s of it is unknown" in energy.explained
@@ -192,7 +193,7 @@ def test_where_the_fleet_would_not_have_existed_device_time_is_charged(
     assert ends(stated.charged_interval)[1] - ends(stated.interval)[1] > 0.4
     # Decisions that overlap count once.
     write_ledger([kept(1000, 1300), kept(1200, 1600)], root=sample, writer="kim")
-    with pricing.priced(sample, "run", UNEVEN) as run:
+    with pricing.priced(Ledger(sample), "run", UNEVEN) as run:
         answer = price(run)
         result, partly, again = by_book(run, BOOK, likely, book_with(("idle_anyway = true", "idle_anyway = false")))
     assert (result.idle_anyway, result.kept, result.avoidable_usd) == (1, True, PRICE * 600 / 3600)
@@ -304,7 +305,7 @@ def test_an_equal_price_is_no_change_and_terms_sum_to_the_run(
     )
     root = write(tmp_path_factory.mktemp("ledger"), [*made, span], provenance="simulated")
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
+        snapshot(connection, Ledger(root), "run")
         whole, same, other = (marginal(connection, "run", allocation, prices) for prices in (ONE, SAME, OTHER))
     for name, term in whole.terms.items():
         assert term.usd == same.terms[name].usd, name
@@ -327,7 +328,7 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
     assume(allocation.period_ns[1] > MIDNIGHT_NS)
     root = write(tmp_path_factory.mktemp("ledger"), made, provenance="simulated")
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
+        snapshot(connection, Ledger(root), "run")
         result = marginal(connection, "run", allocation, OTHER)
         closed = "SELECT epoch_ns(granted_at), epoch_ns(closed_at) FROM lease WHERE closed_at > granted_at"
         spans = connection.execute(closed).fetchall()
@@ -360,9 +361,9 @@ def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
     begun = [events.Run(action="started", name="n", at_us=T0_NS // 1000), joined("s"), joined("r", "rollout")]
     root = write_ledger([*begun, *turns], run_id="run")
     prices = book_with(("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 3"))
-    allocation = allocate(charges.price(root, BOOK, run_id="run"))
+    allocation = allocate(charges.price(Ledger(root), BOOK, run_id="run"))
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
+        snapshot(connection, Ledger(root), "run")
         assert marginal(connection, "run", allocation, prices).terms["kv_recompute"].usd == 6
 
 

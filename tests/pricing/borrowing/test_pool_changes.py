@@ -4,6 +4,7 @@ from typing import Any
 
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run
 from tests.pricing.conftest import T0_NS, S, WriteLedger, us
@@ -34,7 +35,7 @@ def device(action: Any, at_s: int, pool: Any, device_class: str = "h100-sxm") ->
 
 def read(root: Path, end_s: int) -> dict[str, Any]:
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
+        snapshot(connection, Ledger(root), "run")
         period = {"run_id": "run", "period_end_ns": T0_NS + end_s * S, "horizon_ns": 10 * S, "load_points": [0.5]}
         span = {"span_device": ["s0"], "span_from": [T0_NS + 100 * S], "span_to": [T0_NS + 1000 * S]}
         penalty = {"penalty_nano": [10**6], "curve_at": [[0.5, 1.0]], "curve_nano": [[0.0, 500_000.0]]}

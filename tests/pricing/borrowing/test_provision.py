@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.provision import (
     ACCRUED,
@@ -208,7 +209,7 @@ def test_windows_and_bursts_are_as_defined(
     made += [asked_for(n, second, late) for n, (second, late) in enumerate(asked)]
     root = write(tmp_path_factory.mktemp("ledger"), made, provenance="simulated")
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
+        snapshot(connection, Ledger(root), "run")
         set_variables(connection, run_id="run", horizon_ns=H)
         rows(connection, "borrowing/window_pieces")
         counted = rows(connection, "borrowing/bursts")
@@ -330,7 +331,7 @@ def test_serving_s_delay_beside_rollouts_is_no_load_of_its_own(write_ledger: Wri
     )
     root = write_ledger([joined("s0"), beside])
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
+        snapshot(connection, Ledger(root), "run")
         set_variables(connection, run_id="run", horizon_ns=10 * S, price_changes=[], load_points=[])
         (lent,) = rows(connection, "borrowing/lent_time")
         rows(connection, "borrowing/window_pieces")

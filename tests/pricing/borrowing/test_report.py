@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.made import made
@@ -35,7 +36,7 @@ def dear_spot(sample_kept: Path) -> Iterator[PricedRun]:
         ("interruptions_per_hour = 0.05", "interruptions_per_hour = 720"),
         ('class = "h100-sxm"\ncommitment = "on demand"', 'class = "h100-sxm"\ncommitment = "by the hour"'),
     )
-    with priced(sample_kept, "run", book) as run:
+    with priced(Ledger(sample_kept), "run", book) as run:
         yield steady(run)
 
 
@@ -108,7 +109,7 @@ def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:
         ('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5'),
         ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"),
     )
-    with priced(sample_kept, "run", book) as run:
+    with priced(Ledger(sample_kept), "run", book) as run:
         answer = report.comparison(run)
     assert answer.figure("bill", DEDICATED, "cash saved").value < -9 * 10**9
     # No share of waste by itself would have made up for it, and a cheaper route would have.
@@ -126,7 +127,9 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
         'pool = "rollout"\nusd_per_hour = 4\ncommitment = "own"\nvalid_from = 2026-01-01\n'
         'source = "test"\nsource_date = 2026-01-01\n'
     )
-    with priced(root, "run", book_with(("[[power]]", f'[[device]]\nclass = "h100-sxm"\n{own}\n[[power]]'))) as run:
+    with priced(
+        Ledger(root), "run", book_with(("[[power]]", f'[[device]]\nclass = "h100-sxm"\n{own}\n[[power]]'))
+    ) as run:
         ways = {way.name: way for way in compare(run).alternatives}
         answer = report.comparison(run)
     # The 1440 s that were borrowed, at the price of a rollout device.

@@ -11,6 +11,7 @@ from benchmarks import price_book
 from rose import events
 from rose.cli import app
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import scale_down
 from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH
 from rose.pricing.borrowing.scale_down import COLUMNS, decisions, let_go_usd, spans_of
@@ -64,7 +65,7 @@ def test_what_cannot_be_used_is_refused_by_line(tmp_path: Path, lines: list[str]
 
 def test_a_decision_that_overlaps_one_in_the_ledger_is_not_recorded(tmp_path: Path, sample: Path) -> None:
     def record(*lines: str) -> None:
-        scale_down.record(sample, "run", "replay", decisions(file_of(tmp_path, HEADER, *lines)))
+        scale_down.record(Ledger(sample), "run", "replay", decisions(file_of(tmp_path, HEADER, *lines)))
 
     record(KEPT)
     record(KEPT)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.charges.allocation import Allocation, allocate
@@ -34,7 +35,7 @@ def slice_(device_id: str, t0_ns: int, **ns: int) -> events.DeviceSlice:
 
 
 def allocated(root: Path) -> Allocation:
-    return allocate(charges.price(root, BOOK, run_id="run"))
+    return allocate(charges.price(Ledger(root), BOOK, run_id="run"))
 
 
 def test_time_and_dollars_of_the_sample(sample_kept: Path) -> None:

@@ -6,6 +6,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import WORK, fully_load
 from rose.pricing.price_books.pricebook import load
@@ -39,7 +40,7 @@ def test_the_idle_of_a_device_that_did_nothing_goes_to_what_its_pool_is_for() ->
 
 
 def test_the_sample_s_views_have_the_same_total_day_by_day(sample_kept: Path) -> None:
-    result = charges.price(sample_kept, load("example"))
+    result = charges.price(Ledger(sample_kept), load("example"))
     loaded = fully_load(result.frame)
     assert loaded["loaded_nano"].sum() == result.total_nano
     assert set(loaded["work"]) <= set(WORK)

@@ -1,6 +1,7 @@
 from fractions import Fraction
 from typing import Any
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges.allocation import allocate
 from rose.pricing.charges.measured import shared
@@ -9,7 +10,7 @@ from tests.pricing.charges.test_tenures import BOOK, device, run
 
 
 def test_time_that_nobody_shares_has_no_other_measure(write_ledger: Any) -> None:
-    result = charges.price(write_ledger([run(), device("joined", 0), slice_(0, rollout=3600)]), BOOK)
+    result = charges.price(Ledger(write_ledger([run(), device("joined", 0), slice_(0, rollout=3600)])), BOOK)
     assert shared(result) == ()
     allocation = allocate(result)
     assert (allocation.shared, allocation.measured_ns()) == ((), allocation.bucket_ns())
@@ -22,7 +23,7 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
     for name, to_s in (("a", 7200), ("b", 5400)):
         other = [run(), device("joined", 3600, "x"), slice_(3600, "x", rollout=1200), device("left", to_s, "x")]
         write_ledger(other, root=root, writer=name, run_id=name)
-    result = charges.price(root, BOOK, run_id="run")
+    result = charges.price(Ledger(root), BOOK, run_id="run")
     # 600 s of 1,800 s, then 900 s of 1,800 s; all three worked for 4,200 s of an hour.
     part, room = Fraction(1500, 3600), Fraction(3600, 4200)
     assert {(time.hour_ns - T0_NS) // HOUR for time in shared(result)} == {1}
@@ -44,6 +45,6 @@ def test_two_names_of_one_run_for_one_device_have_their_own_time(write_ledger: A
     made = [run(), device("joined", 0), device("joined", 0, "e"), slice_(0, rollout=1200), slice_(0, "e", rollout=600)]
     measured = {
         d.device_id: d.bucket_ns["rollout"] + d.others_ns.get("rollout", 0)
-        for d in allocate(charges.price(write_ledger(made), BOOK)).devices
+        for d in allocate(charges.price(Ledger(write_ledger(made)), BOOK)).devices
     }
     assert measured == {"d": 1200 * S, "e": 600 * S}

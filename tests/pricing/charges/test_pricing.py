@@ -8,6 +8,7 @@ import pytest
 
 from rose import events
 from rose.ledger import catalog, layout
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import pricing
 from rose.pricing.closing.close import totals
@@ -99,7 +100,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(root: Path) -> charges.Charges:
-    return charges.price(root, BOOK)
+    return charges.price(Ledger(root), BOOK)
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +136,11 @@ def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(frame: 
 
 def test_a_later_verdict_moves_the_dollars_and_keeps_their_sum(write_ledger: Any) -> None:
     root = write_ledger([*begin(), slice_(0, rollout=100), turn("a", 10, 5)])
-    before = charges.price(root, BOOK).frame
+    before = charges.price(Ledger(root), BOOK).frame
     assert set(before["fate"].drop_nulls()) == {"open"}
     write_ledger(judged("a", 20, accepted=False), root=root, writer="second")
     write_ledger(judged("a", 30, accepted=True), root=root, writer="third")
-    after = charges.price(root, BOOK).frame
+    after = charges.price(Ledger(root), BOOK).frame
     assert set(after["fate"].drop_nulls()) == {"accepted"}
     assert after["cost_nano"].sum() == before["cost_nano"].sum()
 
@@ -163,11 +164,11 @@ def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> No
         return any_event.lease(device_id="d", lease_id=lease_id, expires_at_us=us(9999), at_us=us(at_s))
 
     root = write_ledger([*begin(), slice_(0, idle=600), sync(10, None, 10**9), sync(30, "A", 1), sync(40, None, 2)])
-    nobody = charges.price(root, BOOK).frame.filter(kind="transfer")
+    nobody = charges.price(Ledger(root), BOOK).frame.filter(kind="transfer")
     assert nobody.select("lease_id", "bytes", "cost_nano").rows() == [(None, 10**9 + 2, 20_000_000), ("A", 1, 0)]
     # The leases reach the ledger later than the syncs that were sent for them.
     write_ledger([lease(20, "A"), lease(50, "B")], root=root, writer="second")
-    result = charges.price(root, BOOK).frame.filter(kind="transfer")
+    result = charges.price(Ledger(root), BOOK).frame.filter(kind="transfer")
     assert result.select("lease_id", "bytes", "cost_nano").rows() == [("A", 10**9 + 1, 20_000_000), ("B", 2, 0)]
     assert set(result["route"]) == {"inter-region"}
 
@@ -180,11 +181,13 @@ def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(root: Path,
     assert frame.filter(run_id="unmetered")["energy_mw_ns"].sum() == 60 * 1000 * S
     included = [price.model_copy(update={"energy_included": True}) for price in BOOK.device]
     rented = BOOK.model_copy(update={"device": included, "sha256": "rented"})
-    assert charges.price(root, rented, run_id="metered").frame.filter(kind="energy").is_empty()
+    assert charges.price(Ledger(root), rented, run_id="metered").frame.filter(kind="energy").is_empty()
 
 
 def test_periods_partition_the_bill(root: Path, whole: charges.Charges) -> None:
-    parts = [charges.price(root, BOOK, from_ns=from_ns, to_ns=to_ns) for from_ns, to_ns in ((None, H1), (H1, None))]
+    parts = [
+        charges.price(Ledger(root), BOOK, from_ns=from_ns, to_ns=to_ns) for from_ns, to_ns in ((None, H1), (H1, None))
+    ]
     assert pl.concat([part.frame for part in parts]).equals(whole.frame)
     assert (whole.from_ns, whole.to_ns) == (T0_NS, T0_NS + 2 * HOUR)
     assert sum(stay.t1_ns - stay.t0_ns for part in parts for stay in part.stays) == sum(
@@ -201,16 +204,16 @@ def test_a_period_that_cannot_be_priced_is_refused(root: Path) -> None:
     ]
     for given, says in asked:
         with pytest.raises(PricingError, match=says):
-            charges.price(root, BOOK, **given)
+            charges.price(Ledger(root), BOOK, **given)
 
 
 def test_provenances_are_never_mixed(write_ledger: Any) -> None:
     root: Path = write_ledger([*begin(), slice_(0, idle=10)])
     write_ledger([*begin(), slice_(0, idle=20)], root=root, writer="b", run_id="made-up", provenance="simulated")
     with pytest.raises(PricingError, match="replay, simulated"):
-        charges.price(root, BOOK)
-    assert charges.price(root, BOOK, provenance="simulated").frame["ns"].sum() == 20 * S
-    assert charges.price(root, BOOK, run_id="run").frame["ns"].sum() == 10 * S
+        charges.price(Ledger(root), BOOK)
+    assert charges.price(Ledger(root), BOOK, provenance="simulated").frame["ns"].sum() == 20 * S
+    assert charges.price(Ledger(root), BOOK, run_id="run").frame["ns"].sum() == 10 * S
 
 
 def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger: Any) -> None:
@@ -219,17 +222,17 @@ def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger
     ended = [p.model_copy(update={"valid_to": None}) for p in BOOK.device if p.valid_to is None]
     later = [p.model_copy(update={"valid_from": p.valid_from.replace(year=2027)}) for p in ended]
     with pytest.raises(PriceBookError, match="h100-sxm"):
-        charges.price(root, BOOK.model_copy(update={"device": later, "sha256": "later"}))
+        charges.price(Ledger(root), BOOK.model_copy(update={"device": later, "sha256": "later"}))
     at_ns = T0_NS + 400 * 24 * HOUR
     new = [replace(event, t_ns=at_ns) if isinstance(event, events.Device) else event for event in old]
     moved = replace(slice_(0, idle=30), t0_ns=at_ns, t1_ns=at_ns + 30 * S)
     write_ledger([*new, moved], root=root, writer="b", run_id="new")
     book = BOOK.model_copy(update={"device": later, "sha256": "later"})
-    assert charges.price(root, book, from_ns=at_ns).frame["ns"].sum() == 30 * S
+    assert charges.price(Ledger(root), book, from_ns=at_ns).frame["ns"].sum() == 30 * S
 
 
 def test_what_is_billed_without_device_time_is_billed_all_the_same(root: Path) -> None:
-    result = charges.price(root, BOOK, run_id="no device time")
+    result = charges.price(Ledger(root), BOOK, run_id="no device time")
     assert result.total_nano == 20_000_000
     assert (result.from_ns, result.to_ns) == (T0_NS, T0_NS + HOUR)
 
@@ -241,17 +244,17 @@ def test_a_turn_of_no_trajectory_and_tags_that_say_nothing_are_charged(frame: pl
 
 def test_power_that_cannot_be_counted_or_was_read_twice_or_of_no_device_is_refused(write_ledger: Any) -> None:
     root = write_ledger([*begin(), slice_(0, idle=3600), power(0, 60, 1), power(60, 120, 1)], run_id="twice")
-    assert charges.price(root, BOOK).frame["energy_mw_ns"].sum() == 120 * S
+    assert charges.price(Ledger(root), BOOK).frame["energy_mw_ns"].sum() == 120 * S
     # What reads it again may be another host, later.
     write_ledger([power(119, 180, 1)], root=root, writer="second", run_id="twice")
     write_ledger([*begin(), slice_(0, idle=60), power(0, 60, 1, "stranger")], root=root, writer="w", run_id="strange")
     with pytest.raises(PricingError) as error:
-        charges.price(root, BOOK)
+        charges.price(Ledger(root), BOOK)
     assert f"run twice, d: power was read more than once over [{T0_NS + 119 * S}, " in str(error.value)
     assert "run strange, stranger: power was read of a device that never joined over" in str(error.value)
     write_ledger([*begin(), slice_(0, idle=3600), power(0, 3600, 3_000_000)], root=root, writer="x", run_id="large")
     with pytest.raises(PricingError, match=r"more than 2.5 kW"):
-        charges.price(root, BOOK, run_id="large")
+        charges.price(Ledger(root), BOOK, run_id="large")
 
 
 def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]]:
@@ -259,7 +262,7 @@ def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]
     if not root.exists():
         write(root, [*begun(tags), *fleet_events()[2:]])
     text = BOOK_TOML + "".join(f"\n[[device_tag]]\n{entry}\n{CITED}" for entry in entries)
-    frame = charges.price(root, parse(text, "book.toml")).frame
+    frame = charges.price(Ledger(root), parse(text, "book.toml")).frame
     assert frame["cost_nano"].sum() == BILL_NANO
     by_bucket: dict[str, set[str]] = {}
     for bucket, team in frame.select("bucket", "team").iter_rows():
@@ -314,4 +317,4 @@ def test_a_catalog_of_an_earlier_version_is_no_damage(tmp_path: Path) -> None:
     catalog.connect(root).close()
     with duckdb.connect(root / layout.CATALOG) as older:
         older.execute("CREATE OR REPLACE VIEW sync AS SELECT 1 AS seq")
-    assert charges.price(root, BOOK).verified
+    assert charges.price(Ledger(root), BOOK).verified

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rose.events import BUCKETS
 from rose.ledger.growth.compaction import compact
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.money import NS_PER_HOUR
@@ -38,15 +39,15 @@ def test_a_slice_is_cut_at_hours_without_losing_a_nanosecond(t0_ns: int, buckets
 
 @pytest.mark.long
 def test_a_small_ledger_leaves_no_file_and_a_large_one_does(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_memory = charges.price(sample, BOOK)
+    in_memory = charges.price(Ledger(sample), BOOK)
     assert not (sample / state.STATE).exists()
     monkeypatch.setattr(state, "KEPT_EVENTS", 10)
-    assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
+    assert charges.price(Ledger(sample), BOOK).frame.equals(in_memory.frame)
     assert (sample / state.STATE).exists()
     # Kept sums are used, and forgotten ones made again.
-    assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
+    assert charges.price(Ledger(sample), BOOK).frame.equals(in_memory.frame)
     (sample / state.STATE).unlink()
-    assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
+    assert charges.price(Ledger(sample), BOOK).frame.equals(in_memory.frame)
 
 
 def test_memory_answers_for_the_same_events_and_prices_only(
@@ -54,36 +55,40 @@ def test_memory_answers_for_the_same_events_and_prices_only(
 ) -> None:
     def fresh(root: Path) -> charges.Charges:
         state._memory.clear()
-        return charges.price(root, BOOK)
+        return charges.price(Ledger(root), BOOK)
 
     root = write_ledger(sample_made[:-20], root=tmp_path / "ledger")
-    before = charges.price(root, BOOK)
+    before = charges.price(Ledger(root), BOOK)
     copy = shutil.copytree(root, tmp_path / "copy")
     (copy / "logs").mkdir()
     (copy / "logs" / "fleet.log").write_text("no event")
     kept = list(state._memory)
-    assert charges.price(copy, BOOK).frame.equals(before.frame)
+    assert charges.price(Ledger(copy), BOOK).frame.equals(before.frame)
     assert list(state._memory) == kept
     write_ledger(sample_made[-20:], root=root)
-    after = charges.price(root, BOOK)
+    after = charges.price(Ledger(root), BOOK)
     assert not after.frame.equals(before.frame)
     assert after.frame.equals(fresh(root).frame)
-    assert charges.price(copy, BOOK).frame.equals(before.frame)
+    assert charges.price(Ledger(copy), BOOK).frame.equals(before.frame)
     free = [price.model_copy(update={"usd_per_hour": price.usd_per_hour * 0}) for price in BOOK.device]
     cheap = BOOK.model_copy(update={"device": free, "sha256": "cheap"})
-    assert charges.price(copy, cheap).total_nano < before.total_nano == charges.price(copy, BOOK).total_nano
-    assert charges.price(copy, BOOK).frame.equals(fresh(copy).frame)
+    assert (
+        charges.price(Ledger(copy), cheap).total_nano
+        < before.total_nano
+        == charges.price(Ledger(copy), BOOK).total_nano
+    )
+    assert charges.price(Ledger(copy), BOOK).frame.equals(fresh(copy).frame)
 
 
 @pytest.mark.long
 def test_a_damaged_or_older_file_is_made_again(sample: Path, kept: None) -> None:
-    whole = charges.price(sample, BOOK).frame
+    whole = charges.price(Ledger(sample), BOOK).frame
     (sample / state.STATE).write_bytes(b"no database")
-    assert charges.price(sample, BOOK).frame.equals(whole)
+    assert charges.price(Ledger(sample), BOOK).frame.equals(whole)
     state._version.cache_clear()
     try:
         state._KINDS = (*state._KINDS, "step")
-        assert charges.price(sample, BOOK).frame.equals(whole)
+        assert charges.price(Ledger(sample), BOOK).frame.equals(whole)
     finally:
         state._KINDS = state._KINDS[:-1]
         state._version.cache_clear()
@@ -98,11 +103,11 @@ def test_what_was_killed_while_it_was_made_is_made_again(
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(state, "_fold_crossing", killed)
         with pytest.raises(KeyboardInterrupt):
-            charges.price(sample, BOOK)
+            charges.price(Ledger(sample), BOOK)
     assert (sample / state.STATE).exists()
-    half = charges.price(sample, BOOK).frame
+    half = charges.price(Ledger(sample), BOOK).frame
     (sample / state.STATE).unlink()
-    assert half.equals(charges.price(sample, BOOK).frame)
+    assert half.equals(charges.price(Ledger(sample), BOOK).frame)
 
 
 def test_every_portion_counts_once_and_gives_what_the_whole_gives(
@@ -114,12 +119,12 @@ def test_every_portion_counts_once_and_gives_what_the_whole_gives(
     for n in range(0, len(sample_made), size):
         write_ledger(sample_made[n : n + size], root=root)
         if n % 2:
-            compact(root, grace_s=0)
-        so_far = charges.price(root, BOOK)
+            compact(Ledger(root), grace_s=0)
+        so_far = charges.price(Ledger(root), BOOK)
         again = shutil.copytree(root, tmp_path / f"copy-{n}")
         (again / state.STATE).unlink()
-        assert charges.price(again, BOOK).frame.equals(so_far.frame)
-    stepwise, expected = charges.price(root, BOOK).frame, charges.price(whole, BOOK).frame
+        assert charges.price(Ledger(again), BOOK).frame.equals(so_far.frame)
+    stepwise, expected = charges.price(Ledger(root), BOOK).frame, charges.price(Ledger(whole), BOOK).frame
     # Written by the same writer in the same order, the events have the same places.
     assert stepwise.equals(expected)
 
@@ -129,17 +134,17 @@ def test_a_retried_event_counts_once_also_in_another_portion(
 ) -> None:
     named = [replace(event, event_id=f"e{n}") for n, event in enumerate(sample_made)]
     root = write_ledger(named)
-    before = charges.price(root, BOOK).frame
+    before = charges.price(Ledger(root), BOOK).frame
     # Of one time, so the first writer by name counts.
     write_ledger([*named[5:], *named], root=root, writer="zagain")
-    assert charges.price(root, BOOK).frame.equals(before)
+    assert charges.price(Ledger(root), BOOK).frame.equals(before)
 
 
 def test_another_book_prices_anew_and_leaves_the_sums(sample: Path, kept: None) -> None:
-    here = charges.price(sample, BOOK)
+    here = charges.price(Ledger(sample), BOOK)
     doubled = [price.model_copy(update={"usd_per_hour": 2 * price.usd_per_hour}) for price in BOOK.device]
     dear = BOOK.model_copy(update={"device": doubled, "sha256": "dear"})
-    twice = charges.price(sample, dear)
+    twice = charges.price(Ledger(sample), dear)
     capacity = here.frame["kind"] == "capacity"
     assert twice.frame.filter(capacity)["cost_nano"].sum() == 2 * here.frame.filter(capacity)["cost_nano"].sum()
-    assert charges.price(sample, BOOK).frame.equals(here.frame)
+    assert charges.price(Ledger(sample), BOOK).frame.equals(here.frame)

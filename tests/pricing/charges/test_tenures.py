@@ -12,6 +12,7 @@ import pytest
 from benchmarks import price_book
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.money import PricingError
@@ -144,7 +145,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def priced(root: Path) -> charges.Charges:
-    return charges.price(root, BOOK, provenance="live")
+    return charges.price(Ledger(root), BOOK, provenance="live")
 
 
 def of_case(priced: charges.Charges, case: str) -> pl.DataFrame:
@@ -202,7 +203,7 @@ def test_two_runs_on_one_device_at_a_time_are_billed_once(root: Path, priced: ch
         ("two+other", "unaccounted"): (1350 * S, 0, 881_250_000),
     }
     assert set(frame["hardware_id"]) == {f"two/{GPU}"}
-    alone = charges.price(root, BOOK, run_id="two")
+    alone = charges.price(Ledger(root), BOOK, run_id="two")
     assert alone.frame.equals(frame.filter(run_id="two"))
     assert {stay.run_id for stay in alone.stays} == {"two"}
 
@@ -247,17 +248,17 @@ def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:
     other = [run(), device("joined", 1800, "x", device_class="l4"), device("left", 7200, "x", device_class="l4")]
     write_ledger(other, root=root, writer="other", run_id="other")
     with pytest.raises(PricingError) as caught:
-        charges.price(root, BOOK, run_id="run")
+        charges.price(Ledger(root), BOOK, run_id="run")
     for name in (GPU, "run other, x: l4", "run run, d: h100-sxm", str(T0_NS + 1800 * S), str(T0_NS + 3600 * S)):
         assert name in str(caught.value)
-    later = charges.price(root, BOOK, from_ns=T0_NS + HOUR)
+    later = charges.price(Ledger(root), BOOK, from_ns=T0_NS + HOUR)
     assert by(later.frame, "run_id", "device_class") == {("other", "l4"): (3600 * S, 0, 500_000_000)}
 
 
 def test_time_between_two_tenures_is_nobodys(write_ledger: Any) -> None:
     made = [run(), device("joined", 0), device("left", 600), device("joined", 1200), slice_(0, idle=1800)]
     with pytest.raises(PricingError, match="outside"):
-        charges.price(write_ledger(made), BOOK)
+        charges.price(Ledger(write_ledger(made)), BOOK)
 
 
 def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
@@ -269,7 +270,7 @@ def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
     root: Path = write_ledger([run(), device("joined", 0), slice_(0, serving=3600, idle=5 * 3600)])
 
     def bill() -> dict[Any, Any]:
-        frame = charges.price(root, BOOK).frame
+        frame = charges.price(Ledger(root), BOOK).frame
         return {name: amounts[2] / 2_350_000_000 for name, amounts in by(frame, "run_id").items()}
 
     def add(*made: events.Event) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks import price_book
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS
 from rose.pricing.closing import close as closing
@@ -157,8 +158,11 @@ CLOSE_ID = "2026-06-01T00-live-1"
 BILL_NANO = 3_600_000_000 + 200_000_000 + 68_750_000
 
 
-def close(root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, **options: Any) -> Posting:
-    return closing.close(root, period, book, **({"now_us": NEXT_DAY_US, "by": "ann"} | options))
+def close(
+    root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, *, allow_unverified: bool = False, **options: Any
+) -> Posting:
+    ledger = Ledger(root, allow_unverified=allow_unverified)
+    return closing.close(ledger, period, book, **({"now_us": NEXT_DAY_US, "by": "ann"} | options))
 
 
 def late_slice() -> events.Event:

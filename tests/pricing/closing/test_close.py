@@ -9,6 +9,7 @@ import pytest
 
 from rose import events
 from rose.ledger import examine
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.check import check
 from rose.pricing.charges import pricing
@@ -35,12 +36,12 @@ from tests.pricing.closing.conftest import (
 
 
 def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) -> None:
-    before = charges.price(fleet, BOOK, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
+    before = charges.price(Ledger(fleet), BOOK, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
     posting = close(fleet)
-    assert [posting] == postings(fleet)[CLOSE_ID]
-    (charged,) = of_close(fleet, CLOSE_ID).parts
+    assert [posting] == postings(Ledger(fleet))[CLOSE_ID]
+    (charged,) = of_close(Ledger(fleet), CLOSE_ID).parts
     assert charged.frame.equals(before.frame)
-    assert store.stays(fleet, posting) == before.stays
+    assert store.stays(Ledger(fleet), posting) == before.stays
     assert charged.book.text == BOOK_TOML
     folder = fleet / "closes" / CLOSE_ID
     assert {path.name for path in folder.iterdir()} == set(posting.files)
@@ -52,7 +53,7 @@ def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) ->
 
     (payload,) = examine.recorded(fleet, "closing", "closed")
     assert payload["files"] == dict(posting.files)
-    assert not check(fleet).problems
+    assert not check(Ledger(fleet)).problems
 
 
 def test_the_same_ledger_and_book_give_the_same_bytes(fleet: Path, closed: Path) -> None:
@@ -73,7 +74,7 @@ def test_what_cannot_be_closed_is_refused(closed: Path) -> None:
     for period, options, says in cases:
         with pytest.raises(PricingError, match=says):
             close(closed, period, **options)
-    assert list(postings(closed)) == [CLOSE_ID]
+    assert list(postings(Ledger(closed))) == [CLOSE_ID]
     assert [path.name for path in (closed / "closes").iterdir()] == [CLOSE_ID]
 
 
@@ -102,7 +103,7 @@ def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) ->
     with pytest.raises(PricingError, match="does not verify"):
         close(fleet)
     assert not close(fleet, allow_unverified=True).verified
-    assert "UNVERIFIED LEDGER" in str(of_close(fleet, CLOSE_ID).stamp)
+    assert "UNVERIFIED LEDGER" in str(of_close(Ledger(fleet), CLOSE_ID).stamp)
 
 
 _KILLED = """
@@ -131,17 +132,17 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
     command = [sys.executable, "-c", _KILLED, str(fleet), where]
     done = subprocess.run(command, cwd=root, check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
-    assert list(postings(fleet)) == ([CLOSE_ID] if stands else [])
+    assert list(postings(Ledger(fleet))) == ([CLOSE_ID] if stands else [])
     if stands:
-        assert of_close(fleet, CLOSE_ID).total_nano == BILL_NANO
+        assert of_close(Ledger(fleet), CLOSE_ID).total_nano == BILL_NANO
         with pytest.raises(PricingError, match="overlaps"):
             close(fleet)
     else:
         assert not (fleet / "closes" / CLOSE_ID).exists()
         with pytest.raises(PricingError, match="there is no close"):
-            of_close(fleet, CLOSE_ID)
+            of_close(Ledger(fleet), CLOSE_ID)
         assert close(fleet).close_id == CLOSE_ID
-    report = check(fleet)
+    report = check(Ledger(fleet))
     assert (report.closes, report.problems) == (1, ())
     assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]
 
@@ -160,5 +161,5 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
         patch.setattr(pricing, "_refuse_too_large", lambda frame: None)
         with pytest.raises(PricingError, match="the books hold amounts below"):
             close(fleet, book=_too_dear())
-    assert postings(fleet) == {}
+    assert postings(Ledger(fleet)) == {}
     assert not (fleet / "closes").exists()

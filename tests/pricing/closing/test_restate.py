@@ -4,6 +4,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.check import check
 from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
@@ -29,11 +30,11 @@ from tests.pricing.conftest import printed
 
 
 def again(root: Path, reason: str = "late", book: PriceBook | None = None, hours: int = 1) -> Posting | None:
-    return restate(root, CLOSE_ID, reason, book, by="bob", now_us=NEXT_DAY_US + hours * 3_600_000_000)
+    return restate(Ledger(root), CLOSE_ID, reason, book, by="bob", now_us=NEXT_DAY_US + hours * 3_600_000_000)
 
 
 def now(root: Path, book: PriceBook = BOOK) -> pl.DataFrame:
-    return charges.price(root, book, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns).frame
+    return charges.price(Ledger(root), book, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns).frame
 
 
 def amounts(frame: pl.DataFrame) -> pl.DataFrame:
@@ -44,7 +45,7 @@ def test_no_difference_is_not_posted(closed: Path) -> None:
     before = sorted(path.name for path in (closed / "closes" / CLOSE_ID).iterdir())
     assert again(closed) is None
     assert sorted(path.name for path in (closed / "closes" / CLOSE_ID).iterdir()) == before
-    assert len(postings(closed)[CLOSE_ID]) == 1
+    assert len(postings(Ledger(closed))[CLOSE_ID]) == 1
 
 
 def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path) -> None:
@@ -54,7 +55,7 @@ def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path
     assert posting is not None
     # 300 s at $0.001 move from unaccounted to idle; the bill stays.
     assert (posting.number, posting.cost_nano, posting.reason) == (1, 0, "an agent was cut off")
-    close = of_close(closed, CLOSE_ID)
+    close = of_close(Ledger(closed), CLOSE_ID)
     corrections = pl.read_parquet(closed / "closes" / CLOSE_ID / "corrections-0001.parquet")
     rows = {(row["bucket"], row["cause"]): row for row in corrections.iter_rows(named=True)}
     assert rows["unaccounted", None]["cost_nano"] == -300_000_000
@@ -68,7 +69,7 @@ def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path
     assert (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes() == frozen
     assert close.parts[0].total_nano == BILL_NANO
     assert again(closed) is None
-    assert not check(closed).problems
+    assert not check(Ledger(closed)).problems
 
 
 def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed: Path) -> None:
@@ -83,16 +84,16 @@ def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed
     second = again(closed, "the verdict was revised", hours=3)
     assert second is not None
     assert (second.number, second.book.sha256, second.book.file) == (2, DEARER.sha256, "price_book-0001.toml")
-    close = of_close(closed, CLOSE_ID)
+    close = of_close(Ledger(closed), CLOSE_ID)
     assert amounts(close.frame).equals(amounts(now(closed, DEARER)))
     assert close.parts[0].book.sha256 == BOOK.sha256
-    assert store.book_of(closed, second).text == DEARER.text
-    assert not check(closed).problems
+    assert store.book_of(Ledger(closed), second).text == DEARER.text
+    assert not check(Ledger(closed)).problems
 
 
 def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> None:
     assert again(closed, "contract 18", DEARER, hours=-30)
-    first, second = postings(closed)[CLOSE_ID]
+    first, second = postings(Ledger(closed))[CLOSE_ID]
     assert second.posted_us == first.posted_us + 1
 
 
@@ -101,7 +102,7 @@ def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> N
 )
 def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason: str, says: str) -> None:
     with pytest.raises(PricingError, match=says):
-        restate(closed, close_id, reason)
+        restate(Ledger(closed), close_id, reason)
 
 
 @pytest.mark.parametrize("name", ["charges.parquet", "stays.parquet", "price_book.toml"])
@@ -113,18 +114,18 @@ def test_a_close_whose_file_was_changed_is_not_restated(closed: Path, name: str)
 
 
 def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) -> None:
-    known = [(NEXT_DAY_US, amounts(of_close(closed, CLOSE_ID).frame))]
+    known = [(NEXT_DAY_US, amounts(of_close(Ledger(closed), CLOSE_ID).frame))]
     for step, rate in enumerate(["1.8", "3.6000000007"], 1):
         book = parse(BOOK_TOML.replace("3.60", rate), "book.toml")
         assert again(closed, f"rate {rate}", book, hours=step)
         known.append((NEXT_DAY_US + step * 3_600_000_000, amounts(now(closed, book))))
     for place, (at_us, expected) in enumerate(known):
-        close = of_close(closed, CLOSE_ID, at_us * 1000)
+        close = of_close(Ledger(closed), CLOSE_ID, at_us * 1000)
         assert amounts(close.frame).equals(expected)
         for keys in ("team", "bucket", "hour", "device_id", "fate"):
             assert _by(pl.concat([part.frame for part in close.parts]), keys) == _by(expected, keys)
         # One who asks about the same instant later is told the same, and one who asks about a later instant knows more.
-        later = of_close(closed, CLOSE_ID, known[-1][0] * 1000)
+        later = of_close(Ledger(closed), CLOSE_ID, known[-1][0] * 1000)
         assert all(part.frame.equals(then.frame) for part, then in zip(later.parts, close.parts, strict=False))
         assert close.posted == later.posted[: len(close.posted)]
         assert place >= len(close.posted) - 1
@@ -135,10 +136,12 @@ def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:
 
 
 def test_a_close_and_its_corrections_are_shown(closed: Path) -> None:
-    restate(closed, CLOSE_ID, "contract 18 [signed]", DEARER, by="bob", now_us=NEXT_DAY_US + 1)
-    assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in printed(tables.closes(postings(closed)))
-    text = printed(tables.postings(postings(closed)[CLOSE_ID]))
-    assert f"SHA-256 of the close {postings(closed)[CLOSE_ID][0].sha256}" in text
+    restate(Ledger(closed), CLOSE_ID, "contract 18 [signed]", DEARER, by="bob", now_us=NEXT_DAY_US + 1)
+    assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in printed(
+        tables.closes(postings(Ledger(closed)))
+    )
+    text = printed(tables.postings(postings(Ledger(closed))[CLOSE_ID]))
+    assert f"SHA-256 of the close {postings(Ledger(closed))[CLOSE_ID][0].sha256}" in text
     assert "0 2026-06-02T00:00:00Z $3.87" in text
     assert "+$0.360" in text
     assert "contract 18 [signed] (bob)" in text

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from rose.ledger.growth import compaction
+from rose.ledger.ledger import Ledger
 from rose.pricing.audit.check import check
 from rose.pricing.charges import Stay
 from rose.pricing.closing import store
@@ -16,9 +17,9 @@ from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR
 
 
 def read(root: Path, close_id: str = CLOSE_ID, as_of_ns: int | None = None) -> tuple[Bill, tuple[Stay, ...]]:
-    close = of_close(root, close_id, as_of_ns)
+    close = of_close(Ledger(root), close_id, as_of_ns)
     assert close.total_nano == int(close.frame["cost_nano"].sum())
-    return close, store.stays(root, close.posted[0])
+    return close, store.stays(Ledger(root), close.posted[0])
 
 
 def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
@@ -61,31 +62,31 @@ def test_the_same_rows_are_the_same_bytes(closed_kept: Path) -> None:
 
 
 def test_a_posting_goes_through_json_unchanged(closed: Path) -> None:
-    (posting,) = postings(closed)[CLOSE_ID]
+    (posting,) = postings(Ledger(closed))[CLOSE_ID]
     assert Posting.from_json(json.loads(json.dumps(posting.to_json()))) == posting
     with pytest.raises(KeyError):
         Posting.from_json({"close_id": "x"})
 
 
 def test_the_watermark_is_the_last_event_and_its_segment(fleet: Path) -> None:
-    before = watermark(fleet)
+    before = watermark(Ledger(fleet))
     ((writer, (seq, sha256)),) = before.items()
     assert (writer, seq) == ("test", 16)
     assert list((fleet / "live" / "test" / "000000").glob(f"*-{sha256}.parquet"))
     write(fleet, [late_slice()], "late")
-    assert watermark(fleet) == {"late": (0, watermark(fleet)["late"][1]), **before}
+    assert watermark(Ledger(fleet)) == {"late": (0, watermark(Ledger(fleet))["late"][1]), **before}
     write(fleet, [late_slice()])
-    assert watermark(fleet)["test"][0] == 17
+    assert watermark(Ledger(fleet))["test"][0] == 17
     # A writer that was killed before its first segment stood.
     (fleet / "live" / "closing").mkdir()
-    assert "closing" not in watermark(fleet)
+    assert "closing" not in watermark(Ledger(fleet))
 
 
 def test_closes_outlive_a_compaction(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (before,) = postings(closed)[CLOSE_ID]
+    (before,) = postings(Ledger(closed))[CLOSE_ID]
     close_epochs(closed)
-    assert compaction.compact(closed, grace_s=0).files_written >= 2
-    compaction.compact(closed, grace_s=0)
-    assert postings(closed)[CLOSE_ID] == [before]
+    assert compaction.compact(Ledger(closed), grace_s=0).files_written >= 2
+    compaction.compact(Ledger(closed), grace_s=0)
+    assert postings(Ledger(closed))[CLOSE_ID] == [before]
     assert (closed / "compacted" / "test").exists()
-    assert not check(closed).problems
+    assert not check(Ledger(closed)).problems

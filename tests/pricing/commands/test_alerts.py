@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Settings, run_job
 from rose.pricing.jobs import planned
 from tests.pricing.conftest import data, rose
@@ -61,8 +62,8 @@ def test_alerts_are_a_job(weeks: Path, file: Path, hook: Hook) -> None:
     (job,) = [job for job in planned(Settings(alerts=file)) if job.name == "alerts"]
     assert job.every_s == 300
     hook.code = 500
-    failed = run_job(weeks, job)
+    failed = run_job(Ledger(weeks), job)
     assert (failed.status, "-> c: " in str(failed.error)) == ("failed", True)
     hook.code = 200
-    done = run_job(weeks, job)
+    done = run_job(Ledger(weeks), job)
     assert (done.status, dict(done.result or {})["sent"]) == ("ok", 1)

@@ -5,6 +5,7 @@ import openpyxl
 import polars as pl
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, CLOSE_ID, begun, ended, judged, slice_, turn, write
@@ -23,7 +24,7 @@ def test_focus_of_a_period_and_a_run(sample_kept: Path, tmp_path: Path) -> None:
         assert done["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
         assert done["rows"] == 19
     # One purchase, and each charge but the tokens that the preemption threw away: they have no time and no cost.
-    frame = charges.price(sample_kept, pricebook.load("example")).frame
+    frame = charges.price(Ledger(sample_kept), pricebook.load("example")).frame
     unpriced = frame.filter(~pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     assert unpriced.select("lease_id", "fate", "cause", "tokens").rows() == [("L2", "lost", "preempted", 100)]
     assert frame.height - unpriced.height + 1 == 19

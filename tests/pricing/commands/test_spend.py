@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 from typer.testing import Result
 
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import of_close
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML
 from tests.pricing.conftest import WEEK_CLOSE_ID, data, refused, rose, words
@@ -54,7 +55,7 @@ def test_a_close_is_a_page_to_send(half_closed_kept: Path, tmp_path: Path) -> No
     by_team = ("cost", "--by", "team", "--close", WEEK_CLOSE_ID)
     done = run(ledger, *by_team, "--out", str(page), book="")
     assert done.exit_code == 0, done.output
-    closed = of_close(ledger, WEEK_CLOSE_ID)
+    closed = of_close(Ledger(ledger), WEEK_CLOSE_ID)
     answer = data(run(ledger, *by_team, "--json", book=""))
     teams = dict(closed.frame.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
     assert {line["team"]: line["cost_nano"] for line in answer["lines"]} == teams

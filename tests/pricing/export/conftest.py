@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_close
@@ -47,27 +48,27 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def period_bill(busy: Path, book: PriceBook) -> Bill:
-    return bill(busy, PERIOD, book)
+    return bill(Ledger(busy), PERIOD, book)
 
 
 @pytest.fixture(scope="session")
 def closed(tmp_path_factory: pytest.TempPathFactory, book: PriceBook, dear_book: PriceBook) -> tuple[Path, str]:
     """A ledger with a close that was restated with other prices, and the name of the close."""
     root = record(tmp_path_factory.mktemp("closed") / "ledger", "live")
-    made = closing.close(root, PERIOD, book, by="lead")
-    restate(root, made.close_id, "a new contract", dear_book, by="lead")
+    made = closing.close(Ledger(root), PERIOD, book, by="lead")
+    restate(Ledger(root), made.close_id, "a new contract", dear_book, by="lead")
     return root, made.close_id
 
 
 @pytest.fixture(scope="session")
 def close_bill(closed: tuple[Path, str]) -> Bill:
     root, close_id = closed
-    return of_close(root, close_id)
+    return of_close(Ledger(root), close_id)
 
 
 def whole_bill(root: Path, book: PriceBook) -> Bill:
-    hours = [nanoseconds(hour) for hour in charges.price(root, book).frame["hour"].unique()]
-    return bill(root, of_hours(min(hours), max(hours)), book)
+    hours = [nanoseconds(hour) for hour in charges.price(Ledger(root), book).frame["hour"].unique()]
+    return bill(Ledger(root), of_hours(min(hours), max(hours)), book)
 
 
 def record(root: Path, provenance: events.Provenance) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_run
 from rose.pricing.closing.period import Period
@@ -92,7 +93,7 @@ def test_tags_and_teams_are_the_run_s(rows: pl.DataFrame) -> None:
 
 
 def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample_kept: Path, tmp_path: Path) -> None:
-    bill = of_run(sample_kept, "run", pricebook.load("example"))
+    bill = of_run(Ledger(sample_kept), "run", pricebook.load("example"))
     focus.write(bill, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
     assert bill.marginal_nano is not None
@@ -177,8 +178,8 @@ def test_closed_hours_of_a_period_are_those_of_the_books(
     busy: Path, book: PriceBook, dear_book: PriceBook, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(busy, tmp_path / "ledger"))
-    frozen = closing.close(root, Period(PERIOD.from_ns, PERIOD.from_ns + 3 * HOUR_NS), book)
-    made = bill(root, PERIOD, dear_book)
+    frozen = closing.close(Ledger(root), Period(PERIOD.from_ns, PERIOD.from_ns + 3 * HOUR_NS), book)
+    made = bill(Ledger(root), PERIOD, dear_book)
     done = focus.write(made, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
     sums = dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows())

@@ -8,6 +8,7 @@ import pytest
 
 from rose.events import KINDS, Event
 from rose.ledger import rows, segments
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.run import report
@@ -35,5 +36,5 @@ def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: 
     tail = segments.recover(sample, "damage")
     assert tail is not None
     segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
-    assert verify(sample).ok
-    assert report.build(sample).to_json() == sample_report.to_json()
+    assert verify(Ledger(sample)).ok
+    assert report.build(Ledger(sample)).to_json() == sample_report.to_json()

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges, money
 from rose.pricing.borrowing import power, provision
 from rose.pricing.charges import fully_load, state
@@ -291,7 +292,7 @@ def test_identity_6_spreading_idle_keeps_the_total_where_every_weight_is_zero() 
         recorded.append(slice_of(pool, MIDNIGHT_NS, idle=HOUR_NS // 2 + 1))
         # A nanosecond of work costs nothing.
         recorded.append(slice_of(pool, MIDNIGHT_NS + HOUR_NS, train=1))
-    frame = charges.price(root_of(made_of(recorded)), BOOK).frame
+    frame = charges.price(Ledger(root_of(made_of(recorded))), BOOK).frame
     loaded = fully_load(frame)
     assert loaded["loaded_nano"].sum() == frame["cost_nano"].sum() > 0
     idle = frame.filter(pl.col("bucket") == "idle")
@@ -385,9 +386,9 @@ def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Ma
             own = of_fleet.filter(run_id=tenant)
             if own.is_empty():
                 with pytest.raises(money.NothingChargedError):
-                    charges.price(root_of(made), BOOK, run_id=tenant)
+                    charges.price(Ledger(root_of(made)), BOOK, run_id=tenant)
                 continue
-            alone = charges.price(root_of(made), BOOK, run_id=tenant)
+            alone = charges.price(Ledger(root_of(made)), BOOK, run_id=tenant)
             loaded = whole.filter(fleet_run_id=fleet, run_id=tenant)["loaded_nano"].sum()
             assert content(alone.frame) == content(own)
             assert alone.fully_loaded()["loaded_nano"].sum() == loaded
@@ -407,5 +408,5 @@ def test_identity_11_the_same_ledger_and_book_give_the_same_bytes(made: Made) ->
     last = -(-whole.to_ns // HOUR_NS) * HOUR_NS
     at_ns = first + (last - first) // HOUR_NS // 2 * HOUR_NS
     spans = [(None, at_ns), (at_ns, None)] if first < at_ns else [(None, None)]
-    parts = [charges.price(root_of(made), BOOK, from_ns=begin, to_ns=end).frame for begin, end in spans]
+    parts = [charges.price(Ledger(root_of(made)), BOOK, from_ns=begin, to_ns=end).frame for begin, end in spans]
     assert content(pl.concat(parts)) == content(whole.frame)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger.checks import views
 from rose.ledger.growth import compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges.pricing import AMOUNTS
 from rose.pricing.closing import charge_algebra, close, restate
@@ -48,21 +49,21 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
     began_us = period.to_ns // 1000
     if not provisioned(Made(tuple(record for record in made.recorded if record.portion == 0))):
         return
-    close_id = close.close(root, period, BOOK, with_open_runs=True, now_us=began_us).close_id
-    first = of_close(root, close_id)
+    close_id = close.close(Ledger(root), period, BOOK, with_open_runs=True, now_us=began_us).close_id
+    first = of_close(Ledger(root), close_id)
     frames = [first.frame]
     assert content(first.frame.drop("closed")) == content(first.parts[0].frame)
     for portion in range(1, PORTIONS):
         made.write(root, portion, portion)
-        restate.restate(root, close_id, "late events", now_us=began_us + portion)
-        now = of_close(root, close_id)
-        truth = charges.price(root, BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
+        restate.restate(Ledger(root), close_id, "late events", now_us=began_us + portion)
+        now = of_close(Ledger(root), close_id)
+        truth = charges.price(Ledger(root), BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
         assert charge_algebra.difference(truth, now.frame.drop("closed")).is_empty()
         for amount in AMOUNTS:
             assert sum(part.frame[amount].sum() for part in now.parts) == truth[amount].sum()
         frames.append(now.frame)
     for portion, frame in enumerate(frames):
-        then = of_close(root, close_id, (began_us + portion) * 1000)
+        then = of_close(Ledger(root), close_id, (began_us + portion) * 1000)
         assert content(then.frame) == content(frame)
         assert content(then.parts[0].frame) == content(first.parts[0].frame)
 
@@ -88,7 +89,7 @@ def test_identity_11_whatever_the_split_of_the_work(made: Made) -> None:
     assert (kept / KEPT).stat().st_size > 0
     last = outcome(kept)
     close_epochs(kept)
-    compaction.compact(kept, grace_s=0)
+    compaction.compact(Ledger(kept), grace_s=0)
     assert outcome(kept) == last
     (kept / KEPT).unlink()
     assert outcome(kept) == last
@@ -112,7 +113,7 @@ def _sent_twice() -> Made:
 
 
 def _tokens(root: Path) -> int:
-    return int(charges.price(root, BOOK, allow_unverified=True).frame["tokens"].sum())
+    return int(charges.price(Ledger(root, allow_unverified=True), BOOK).frame["tokens"].sum())
 
 
 def test_identity_11_a_retry_counts_once_whichever_portion_it_came_in() -> None:
@@ -124,7 +125,9 @@ def test_identity_11_a_retry_counts_once_whichever_portion_it_came_in() -> None:
     _sent_twice().write(home / "kept", 1, 1)
     _sent_twice().write(home / "fresh")
     assert _tokens(home / "kept") == 5
-    assert content(charges.price(home / "kept", BOOK).frame) == content(charges.price(home / "fresh", BOOK).frame)
+    assert content(charges.price(Ledger(home / "kept"), BOOK).frame) == content(
+        charges.price(Ledger(home / "fresh"), BOOK).frame
+    )
 
 
 def test_identity_11_a_record_that_a_roll_up_counts_is_the_first() -> None:
@@ -132,7 +135,7 @@ def test_identity_11_a_record_that_a_roll_up_counts_is_the_first() -> None:
     _sent_twice().write(kept, last=0)
     (kept / KEPT).touch()
     close_epochs(kept)
-    rollup.roll_up(kept)
+    rollup.roll_up(Ledger(kept))
     assert _tokens(kept) == 9
     _sent_twice().write(kept, 1, 1)
     assert _tokens(kept) == 9
@@ -149,7 +152,7 @@ def test_identity_11_a_record_that_a_roll_up_counts_is_the_first() -> None:
 
 def outcome(root: Path) -> bytes | str:
     try:
-        return content(charges.price(root, BOOK).frame)
+        return content(charges.price(Ledger(root), BOOK).frame)
     except PricingError as error:
         return str(error).replace(str(root), "")
 
@@ -169,10 +172,10 @@ def test_time_that_is_reported_again_changes_no_charge_and_is_named(made: Made, 
     root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
     made.write(root)
     (root / KEPT).touch()
-    before = content(charges.price(root, BOOK).frame)
+    before = content(charges.price(Ledger(root), BOOK).frame)
     late = slice_of(str(again.event.device_id), at_ns, idle=1)
     Made((Recorded(0, "late", again.run_id, late),)).write(root)
     for _ in range(2):
-        assert content(charges.price(root, BOOK).frame) == before
+        assert content(charges.price(Ledger(root), BOOK).frame) == before
         (root / KEPT).unlink(missing_ok=True)
     assert ("late", 0) in [(fault.writer, fault.seq) for fault in views.faulty_events(root, 10_000)[1]]

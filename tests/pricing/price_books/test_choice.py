@@ -10,6 +10,7 @@ import pytest
 
 from rose import events
 from rose.ledger import examine
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.closing import records, store
 from rose.pricing.closing.close import close
@@ -63,7 +64,7 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
     with pytest.raises(
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F"
     ):
-        report.build(sample)
+        report.build(Ledger(sample))
     refused(rose("report", ledger=sample), "there is no price book")
     asked = ("explain", "--hour", "2001-01-01T00", "--bucket", "idle")
     refused(rose(*asked, ledger=sample), "no run lies in 2001-01-01T00")
@@ -78,15 +79,15 @@ def test_each_rule_goes_before_the_next(
     root = write_ledger([run_with(book_file("own")), *sample_made[1:]])
 
     def rule() -> tuple[str, str]:
-        book = choose(root, run_id="run")
+        book = choose(Ledger(root), run_id="run")
         return book.name, book.chosen
 
     assert rule() == ("own", RUNS_OWN)
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
     assert rule() == ("own", RUNS_OWN)
-    adopted = store.adopt(root, pricebook.load(book_file("adopted")), by="ann")
+    adopted = store.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
     assert rule() == ("adopted", f"adopted by {adopted.adopted_by}")
-    book = choose(root, book_file("named"))
+    book = choose(Ledger(root), book_file("named"))
     assert (book.name, book.chosen) == ("named", NAMED)
 
 
@@ -94,10 +95,12 @@ def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
     sample: Path, book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(book_file("ours")))
-    for book in (choose(sample), choose_for_new_run(None, None)):
+    for book in (choose(Ledger(sample)), choose_for_new_run(Ledger(None), None)):
         assert book is not None
         assert (book.name, book.chosen, book.example) == ("ours", CONFIGURED, False)
-    assert choose_for_new_run(sample, "example") == choose(sample, "example").model_copy(update={"chosen": RUNS_OWN})
+    assert choose_for_new_run(Ledger(sample), "example") == choose(Ledger(sample), "example").model_copy(
+        update={"chosen": RUNS_OWN}
+    )
 
 
 def device(action: Literal["joined", "left"], at_us: int) -> events.Device:
@@ -113,15 +116,15 @@ def test_a_bill_of_runs_that_name_different_books_asks_for_one(
     held = [device("joined", begin_us), device("left", begin_us + 1)]
     write_ledger([run_with(book_file("two"), "b", begin_us), *held], writer="b", run_id="b")
     with pytest.raises(PricingError, match=r"different price books \(a: .*one\.toml; b: .*two\.toml\).*--adopt"):
-        choose(root)
-    assert choose(root, run_id="b").name == "two"
-    assert choose(root, to_ns=(BEGIN_US + DAY_US) * 1000).name == "one"
+        choose(Ledger(root))
+    assert choose(Ledger(root), run_id="b").name == "two"
+    assert choose(Ledger(root), to_ns=(BEGIN_US + DAY_US) * 1000).name == "one"
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
-    assert choose(root).name == "configured"
+    assert choose(Ledger(root)).name == "configured"
     monkeypatch.delenv(VARIABLE)
     book_file("one").unlink()
     with pytest.raises(PriceBookError, match=r"(?s)that run a names cannot be used.*one\.toml.*--adopt"):
-        choose(root, run_id="a")
+        choose(Ledger(root), run_id="a")
 
 
 def test_a_run_reprices_no_other_run(
@@ -131,12 +134,12 @@ def test_a_run_reprices_no_other_run(
     held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
     root = write_ledger([run_with(book_file("own")), *held])
     write_ledger([run_with(book_file("cheap"), "empty")], writer="empty", run_id="empty")
-    assert choose(root).name == "own", "a run without a device is charged nothing"
+    assert choose(Ledger(root)).name == "own", "a run without a device is charged nothing"
     write_ledger([run_with(None, "silent"), *held], writer="silent", run_id="silent")
     with pytest.raises(PricingError, match=r"run: .*own\.toml; silent: none"):
-        choose(root)
+        choose(Ledger(root))
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
-    assert choose(root).name == "configured"
+    assert choose(Ledger(root)).name == "configured"
 
 
 def test_only_the_file_that_a_run_began_with_is_opened(
@@ -162,7 +165,7 @@ def test_only_the_file_that_a_run_began_with_is_opened(
     assert root is not None
     for number, (_, _, says) in enumerate(asked):
         with pytest.raises(PriceBookError, match=says) as refused:
-            choose(root, run_id=f"r{number}")
+            choose(Ledger(root), run_id=f"r{number}")
         assert "secret" not in str(refused.value)
 
 
@@ -174,33 +177,33 @@ def test_a_run_of_another_provenance_or_that_died_before_prices_nothing(
     root = write_ledger(dead, writer="dead", run_id="dead", provenance="simulated")
     held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
     write_ledger([run_with(book_file("own")), *held])
-    assert choose(root, provenance="replay").name == "own"
-    assert choose(root, from_ns=BEGIN_US * 1000).name == "own"
+    assert choose(Ledger(root), provenance="replay").name == "own"
+    assert choose(Ledger(root), from_ns=BEGIN_US * 1000).name == "own"
     with pytest.raises(PricingError, match="different price books"):
-        choose(root)
+        choose(Ledger(root))
 
 
 def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book_file: Callable[[str], Path]) -> None:
     first, second = book_file("first"), book_file("second")
     for file, name in ((first, "first"), (second, "second"), (first, "first")):
         book = pricebook.load(file)
-        adoption = store.adopt(sample, book, by="ann")
-        assert store.adopt(sample, book, by="ben") == adoption == records.adopted(sample)
-        assert (choose(sample).name, choose(sample).text) == (name, book.text)
+        adoption = store.adopt(Ledger(sample), book, by="ann")
+        assert store.adopt(Ledger(sample), book, by="ben") == adoption == records.adopted(Ledger(sample))
+        assert (choose(Ledger(sample)).name, choose(Ledger(sample)).text) == (name, book.text)
     assert adoption.adopted_by == "ann"
     assert len(examine.recorded(sample, "closing", records.ADOPTED)) == 3
     first.unlink()
-    assert choose(sample).name == "first"
-    assert verify(sample).problems == []
+    assert choose(Ledger(sample)).name == "first"
+    assert verify(Ledger(sample)).problems == []
 
 
 @pytest.mark.parametrize("name", pricebook.shipped())
 def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) -> None:
     book = pricebook.load(name)
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*rose price FILE"):
-        close(sample, of_day(date(2026, 6, 1)), book)
+        close(Ledger(sample), of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
-        store.adopt(sample, book, by="ann")
+        store.adopt(Ledger(sample), book, by="ann")
     assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example
 
 

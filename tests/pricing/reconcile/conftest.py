@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import NS_PER_DAY, Period
@@ -58,7 +59,7 @@ def fleet_of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for event in _events(run_id):
                 ledger.record(event, durable=False)
     closing.close(
-        root,
+        Ledger(root),
         Period(T0_NS, T0_NS + NS_PER_DAY),
         BOOK,
         now_us=(T0_NS + 2 * NS_PER_DAY) // 1000,

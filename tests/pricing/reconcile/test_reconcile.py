@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rose.ledger.ledger import Ledger
 from rose.pricing import reconcile as reconciliation
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
@@ -30,7 +31,7 @@ def priced_once() -> Iterator[None]:
     def bill_once(root: Path, period: Period, book: PriceBook, **options: Any) -> Bill:
         key = root, f"{period} {book.sha256} {options}"
         if key not in bills:
-            bills[key] = bill(root, period, book, **options)
+            bills[key] = bill(Ledger(root), period, book, **options)
         return bills[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +42,7 @@ def priced_once() -> Iterator[None]:
 @pytest.fixture
 def compare(fleet_of_four: Path, tmp_path: Path) -> Compare:
     def compared(rows: list[Row], book: PriceBook = BOOK, **options: Any) -> dict[str, Any]:
-        made = reconcile(fleet_of_four, write_csv(tmp_path / "v.csv", rows), PERIOD, book, **options)
+        made = reconcile(Ledger(fleet_of_four), write_csv(tmp_path / "v.csv", rows), PERIOD, book, **options)
         for name in ("ledger_nano", "effective_nano", "difference_nano"):
             assert sum(line[name] for line in made["lines"]) == made["total"][name]
         assert made["disagreement_nano"] == sum(abs(line["difference_nano"]) for line in made["lines"])
@@ -165,7 +166,7 @@ def test_the_ledger_side_of_transfer_is_compared_where_the_invoice_has_it(compar
 
 @pytest.mark.parametrize("name", ["vendor.csv", "v*[1]?.csv", "it's.csv", "-v.csv"])
 def test_a_csv_is_read_whatever_it_is_called(fleet_of_four: Path, tmp_path: Path, name: str) -> None:
-    assert reconcile(fleet_of_four, write_csv(tmp_path / name, whole()), PERIOD, BOOK)["within"]
+    assert reconcile(Ledger(fleet_of_four), write_csv(tmp_path / name, whole()), PERIOD, BOOK)["within"]
 
 
 def test_gzip_and_parquet_are_read(fleet_of_four: Path, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_gzip_and_parquet_are_read(fleet_of_four: Path, tmp_path: Path) -> None:
     frame = pl.read_csv(tmp_path / "v.csv")
     frame.with_columns(pl.col("BilledCost", "EffectiveCost").cast(pl.Decimal(30, 10))).write_parquet(tmp_path / "v.pq")
     for name in ("v.gz", "v.pq"):
-        assert reconcile(fleet_of_four, tmp_path / name, PERIOD, BOOK, tolerance=Fraction(0))["within"]
+        assert reconcile(Ledger(fleet_of_four), tmp_path / name, PERIOD, BOOK, tolerance=Fraction(0))["within"]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +199,10 @@ def test_a_cell_that_cannot_be_used_is_named(compare: Compare, column: str, cell
 def test_a_file_that_is_no_invoice_is_refused(compare: Compare, fleet_of_four: Path, tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text("BilledCost,ChargeCategory\n1,Usage\n")
     with pytest.raises(PricingError, match="lacks the FOCUS columns BillingCurrency"):
-        reconcile(fleet_of_four, tmp_path / "v.csv", PERIOD, BOOK)
+        reconcile(Ledger(fleet_of_four), tmp_path / "v.csv", PERIOD, BOOK)
     (tmp_path / "v.csv").write_bytes(b"PAR1 and nothing of Parquet")
     with pytest.raises(PricingError, match="is no FOCUS file in CSV or Parquet"):
-        reconcile(fleet_of_four, tmp_path / "v.csv", PERIOD, BOOK)
+        reconcile(Ledger(fleet_of_four), tmp_path / "v.csv", PERIOD, BOOK)
     with pytest.raises(PricingError, match="has no charge of usage in"):
         compare([charge(day=9)])
 

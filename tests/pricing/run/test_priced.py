@@ -5,6 +5,7 @@ import pytest
 
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.run import report
@@ -37,7 +38,7 @@ def test_time_that_another_writer_reports_again_changes_no_figure(sample: Path, 
         select = "SELECT run_id, provenance, device_id, t0_ns FROM device_slice LIMIT 1"
         ((run_id, provenance, device_id, t0_ns),) = connection.execute(select).fetchall()
     write(sample, [slice_of(device_id, t0_ns, rollout=10**9)], "late", provenance, run_id)
-    said, before = report.build(sample, "run").to_json(), sample_report.to_json()
+    said, before = report.build(Ledger(sample), "run").to_json(), sample_report.to_json()
     for document in (said, before):
         del document["stamp"]
     assert said == before
@@ -45,9 +46,12 @@ def test_time_that_another_writer_reports_again_changes_no_figure(sample: Path, 
 
 def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:
     for run_id in ("", "nope"):
-        with pytest.raises(PricingError, match=f"no run '{run_id}'"), priced(sample_kept, run_id):
+        with pytest.raises(PricingError, match=f"no run '{run_id}'"), priced(Ledger(sample_kept), run_id):
             pass
-    with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample_kept, price_book="nowhere.toml"):
+    with (
+        pytest.raises(PriceBookError, match="cannot read price book"),
+        priced(Ledger(sample_kept), price_book="nowhere.toml"),
+    ):
         pass
 
 
@@ -57,5 +61,5 @@ def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[.
         trajectory_id="t", group_id="g", step=0, device_id="d0", policy_version=1, answer_tokens=1, at_us=at_us
     )
     root = write_ledger([joined("d0"), turn, events.Run(action="ended", name="r", at_us=at_us)])
-    with pytest.raises(PricingError, match="has no device time yet"), priced(root):
+    with pytest.raises(PricingError, match="has no device time yet"), priced(Ledger(root)):
         pass

@@ -10,6 +10,7 @@ import pytest
 from rose import events
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.report import (
@@ -97,7 +98,7 @@ def test_the_same_ledger_and_book_give_the_same_bytes(
     # Written again in another order, through two writers: the same facts.
     again = write_ledger(sample_made[::2], root=tmp_path / "again", writer="z")
     write_ledger(sample_made[1::2][::-1], root=again, writer="a")
-    assert json.dumps(report.build(again).to_json()) == once
+    assert json.dumps(report.build(Ledger(again)).to_json()) == once
 
 
 def test_every_figure_says_what_it_is(sample_report: Report) -> None:
@@ -123,7 +124,7 @@ def test_sums_are_exact(sample_report: Report) -> None:
 
 def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates(write_ledger: Any) -> None:
     root = write_ledger([events.Run(action="started", name="bare", at_us=1), joined("a"), work("a", 0, serving=1)])
-    built = report.build(root)
+    built = report.build(Ledger(root))
     made, c3 = built.section, built.section.table("c3").records()
     for figure in (
         made.figure("glance", HARVEST),
@@ -161,7 +162,7 @@ def test_a_report_tells_what_serving_lost_beside_rollouts_and_harvest_of_what_se
             any_event.request(device_id="s0", request_id="q", output_tokens=21, **times),
         ]
     )
-    made = report.build(root).section
+    made = report.build(Ledger(root)).section
     assert made.figure("glance", HARVEST).value == pytest.approx(20 / 40)
     assert made.figure("glance", HARVEST_OF_UNUSED).value == pytest.approx(20 / 50)
     # 20 s of tokens, of which a fifth is delay.
@@ -180,14 +181,14 @@ def test_idle_time_that_the_experiment_withheld_is_apart(write_ledger: Any) -> N
     begun = events.Run(action="started", name="drawn", at_us=us(0))
     lent = work("s0", 100, "L1", rollout=10, idle=5)
     root = write_ledger([begun, joined("s0"), work("s0", 0, serving=60, idle=40), lent, *windows])
-    made = report.build(root).section
+    made = report.build(Ledger(root)).section
     assert made.figure("glance", WITHHELD).value == 10 * S
     assert made.figure("glance", UNUSED).value == 5 * S
 
 
 def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_price(sample_kept: Path) -> None:
     stated, avoidable_nano = "idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1", 94_000_000
-    with priced.priced(sample_kept, price_book=book_with(("idle_anyway = true", stated))) as run:
+    with priced.priced(Ledger(sample_kept), price_book=book_with(("idle_anyway = true", stated))) as run:
         saved = {row["what"]: row["value"].value for row in savings_table(run.make, compare(run), run.borrow).records()}
         assert run.cost.by_line["opportunistic"] == Fraction(avoidable_nano + 62_715_000, 1400 * 10**9)
     assert saved[ADDED] == avoidable_nano + 62_715_000
@@ -195,7 +196,7 @@ def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_
 
 
 def test_where_the_book_is_silent_both_ends_are_shown(sample_kept: Path) -> None:
-    built = report.build(sample_kept, price_book=book_with(("idle_anyway = true", "")))
+    built = report.build(Ledger(sample_kept), price_book=book_with(("idle_anyway = true", "")))
     saved = values(built.section, "savings")
     assert saved[CASH] is None
     assert "the price book states no idle_anyway" in str(built.section.figure("savings", CASH).why)
@@ -219,7 +220,7 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
         for engine_id, actions in lives
         for n, action in enumerate(actions)
     ]
-    table = report.build(write_ledger(made, root=sample, writer="agents")).section.table("engines")
+    table = report.build(Ledger(write_ledger(made, root=sample, writer="agents"))).section.table("engines")
     assert table.title == "Engines that died: 3, of which 2 were started again"
     assert table.rows == (
         ("s0-rollout", "2026-06-01T00:00:01.000000Z", "2026-06-01T00:00:02.000000Z", "the process [ended]"),
@@ -231,21 +232,21 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
 def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
     write_ledger([events.Preemption(action="cut", reason="r")], root=sample, writer="second", provenance="simulated")
     with pytest.raises(PricingError, match=r"mixes .* replay, 1 simulated"):
-        report.build(sample)
+        report.build(Ledger(sample))
 
 
 def test_an_unknown_run_and_an_empty_ledger_are_refused(sample_kept: Path, write_ledger: Any, tmp_path: Path) -> None:
     with pytest.raises(PricingError, match="no run 'other'"):
-        report.build(sample_kept, "other")
+        report.build(Ledger(sample_kept), "other")
     with pytest.raises(PricingError, match="no run yet"):
-        report.build(write_ledger([], root=tmp_path / "empty"))
+        report.build(Ledger(write_ledger([], root=tmp_path / "empty")))
 
 
 def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) -> None:
     came = joined("s0", device_class="h200")
     made = [events.Run(action="started", name="later"), came, replace(came, action="left", t_ns=T0_NS + 3600 * S)]
     write_ledger(made, root=sample, writer="second", run_id="later", provenance="simulated")
-    with priced.priced(sample) as run:
+    with priced.priced(Ledger(sample)) as run:
         assert (run.run.run_id, run.stamp.provenance) == ("later", "simulated")
         assert run.allocation.cost_nano_usd == 2_500_000_000
 
@@ -265,14 +266,14 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(
     tail = segments.recover(sample, writer)
     assert tail is not None
     segments.begin_epoch(sample, tail)
-    compaction.compact(sample)
-    rollup.roll_up(sample)
+    compaction.compact(Ledger(sample))
+    rollup.roll_up(Ledger(sample))
     away = str(tmp_path / "away")
-    assert archive.archive(sample, older_than_days=0, to=away, delete=True, grace_s=0).left == 1
+    assert archive.archive(Ledger(sample), older_than_days=0, to=away, delete=True, grace_s=0).left == 1
     with pytest.raises(PricingError, match=r"events of run 'run' were archived.*rose ledger restore"):
-        report.build(sample, "run")
-    archive.restore(sample, away)
-    assert report.build(sample, "run").to_json() == sample_report.to_json()
+        report.build(Ledger(sample), "run")
+    archive.restore(Ledger(sample), away)
+    assert report.build(Ledger(sample), "run").to_json() == sample_report.to_json()
 
 
 def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path, sample_report: Report) -> None:

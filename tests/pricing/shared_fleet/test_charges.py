@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from rose import events
 from rose.cli import app
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
@@ -24,7 +25,7 @@ def _sums(frame: pl.DataFrame, *by: str) -> dict[Any, int]:
 
 @pytest.fixture(scope="module")
 def frame(root: Path) -> pl.DataFrame:
-    return charges.price(root, BOOK).frame
+    return charges.price(Ledger(root), BOOK).frame
 
 
 def test_each_run_has_its_own_time_and_the_fleet_the_rest(frame: pl.DataFrame) -> None:
@@ -53,16 +54,16 @@ def _cost(frame: pl.DataFrame, by: str) -> dict[str, int]:
 
 def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path, frame: pl.DataFrame) -> None:
     assert frame["cost_nano"].sum() == 2 * 3_600_000_000 + 40_000_000
-    assert frame["cost_nano"].sum() == charges.price(root, BOOK, run_id="fleet").total_nano
+    assert frame["cost_nano"].sum() == charges.price(Ledger(root), BOOK, run_id="fleet").total_nano
     assert _cost(frame, "run_id") == {"fleet": 4_400_000_000, "red": 1_820_000_000, "blue": 1_020_000_000}
-    red = charges.price(root, BOOK, run_id="red")
+    red = charges.price(Ledger(root), BOOK, run_id="red")
     assert red.frame.equals(frame.filter(run_id="red"))
     # An RL run is told what it had within its own hours, of devices that are the fleet's.
     assert {(stay.run_id, stay.device_id) for stay in red.stays} == {("fleet", "s0"), ("fleet", "t0")}
 
 
 def test_every_charge_of_a_shared_device_re_adds_to_its_events(root: Path, frame: pl.DataFrame) -> None:
-    told = explain(root, Question(hour_ns=T0_NS, run_id="red", device_id="s0"), BOOK)
+    told = explain(Ledger(root), Question(hour_ns=T0_NS, run_id="red", device_id="s0"), BOOK)
     assert told.faults == []
     assert told.amount.value == frame.filter(run_id="red", device_id="s0")["cost_nano"].sum()
 
@@ -88,7 +89,7 @@ def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -
         writer.record(events.Run(action="started", name="lab", at_us=us(0)))
         writer.record(joined())
         writer.record(slice_(3500, "s0", "red", "L", rollout=101, serving=99), durable=True)
-    frame = charges.price(root, BOOK).frame.filter(pl.col("bucket") != "unaccounted")
+    frame = charges.price(Ledger(root), BOOK).frame.filter(pl.col("bucket") != "unaccounted")
     sums = frame.group_by("run_id", "bucket").agg(pl.col("ns").sum()).sort("bucket").rows()
     assert sums == [("red", "rollout", 101 * S), ("fleet", "serving", 99 * S)]
     assert frame["hour"].n_unique() == 2

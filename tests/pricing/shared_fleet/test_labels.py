@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import price_book
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing.period import Period
 from rose.pricing.price_books import pricebook
@@ -85,7 +86,7 @@ def amounts(answer: Saved, attribute: str) -> list[int | None]:
 def test_what_the_fleet_saved_is_what_borrowing_added_where_idle_devices_would_have_made_it(
     tmp_path: Path, labels: list[str]
 ) -> None:
-    answer = saved(written(tmp_path / "ledger", labels), DAY, BOOK)
+    answer = saved(Ledger(written(tmp_path / "ledger", labels)), DAY, BOOK)
     assert answer.fleet.cash_nano == (-DOLLAR // 10, -DOLLAR // 10)
     assert (answer.fleet.bought_nano, answer.fleet.capacity_nano) == (0, 47 * DOLLAR // 10)
     assert sum((run.saving.cash_nano or (0,))[0] for run in answer.runs) == -DOLLAR // 10
@@ -96,7 +97,7 @@ def test_what_the_fleet_saved_is_what_borrowing_added_where_idle_devices_would_h
 
 def test_a_period_has_the_shares_of_its_hours(tmp_path: Path) -> None:
     root = written(tmp_path / "ledger", LABELS["runs take turns"])
-    halves = [saved(root, Period(T0_NS + n * HOUR_NS, T0_NS + (n + 2) * HOUR_NS), BOOK) for n in (0, 2)]
+    halves = [saved(Ledger(root), Period(T0_NS + n * HOUR_NS, T0_NS + (n + 2) * HOUR_NS), BOOK) for n in (0, 2)]
     assert [half.fleet.added_nano for half in halves] == [DOLLAR // 20] * 2
     assert [half.fleet.capacity_nano for half in halves] == [235 * DOLLAR // 100] * 2
     # A run that the period does not have all of has no interval there.
@@ -115,7 +116,7 @@ def test_labels_of_runs_and_teams_change_no_figure_of_the_fleet(tmp_path: Path) 
 
 def figures(root: Path, labels: Sequence[str], teams: Sequence[str]) -> list[object]:
     """Return every figure of the fleet in its report, bill and savings. Steps are of one run alone."""
-    section = report.build(written(root, labels, teams), "fleet", BOOK).section
+    section = report.build(Ledger(written(root, labels, teams)), "fleet", BOOK).section
     tables = ("glance", "time", "borrow", "savings", "tokens", "fates", "latency", "events", "preemptions")
     cells = [
         [(getattr(cell, "value", cell), getattr(cell, "low", None), getattr(cell, "high", None)) for cell in row]
@@ -123,5 +124,5 @@ def figures(root: Path, labels: Sequence[str], teams: Sequence[str]) -> list[obj
         for row in section.table(name).rows
         if not str(row[0]).endswith(" step")
     ]
-    spent = ask(root, Question(period=DAY, by=("bucket", "pool", "cause")), BOOK)
-    return [cells, spent.bill_nano, spent.lines, saved(root, DAY, BOOK).fleet]
+    spent = ask(Ledger(root), Question(period=DAY, by=("bucket", "pool", "cause")), BOOK)
+    return [cells, spent.bill_nano, spent.lines, saved(Ledger(root), DAY, BOOK).fleet]

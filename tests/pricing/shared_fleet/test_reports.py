@@ -9,6 +9,7 @@ import pytest
 
 from rose import events
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.price_books import choice
 from rose.pricing.run import report
@@ -21,7 +22,7 @@ from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_event
 
 @pytest.fixture(scope="module")
 def reports(root: Path) -> dict[str, report.Report]:
-    return {run_id: report.build(root, run_id, BOOK) for run_id in RUNS}
+    return {run_id: report.build(Ledger(root), run_id, BOOK) for run_id in RUNS}
 
 
 def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, report.Report]) -> None:
@@ -59,7 +60,7 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, re
             run_id="red", trajectory_id="next", group_id="h", reward=0.0, threshold=0.5, at_us=us(1501)
         )
         writer.record(verdict, durable=False)
-    assert steps(report.build(alone, "fleet", BOOK)) == ["100.0%", "0.0%"]
+    assert steps(report.build(Ledger(alone), "fleet", BOOK)) == ["100.0%", "0.0%"]
 
 
 def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, report.Report]) -> None:
@@ -108,4 +109,4 @@ def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) ->
         writer.record(events.Run(action="started", name="lab", config_json=json.dumps(named)))
         writer.record(events.Run(action="started", name="grpo", run_id="red"))
     for run_id in ("fleet", "red"):
-        assert choice.choose(root, None, run_id=run_id).sha256 == BOOK.sha256
+        assert choice.choose(Ledger(root), None, run_id=run_id).sha256 == BOOK.sha256

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rose.cli import app
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.borrowing.report import CASH
 from rose.pricing.closing.period import Period
@@ -43,7 +44,7 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
     assert "$3.60 of dedicated devices that recorded decisions let go" in whole["rests on"]
     counted = "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
     assert counted in red["rests on"]
-    answer = saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), BOOK)
+    answer = saved(Ledger(root), Period(T0_NS, T0_NS + 24 * HOUR_NS), BOOK)
     runs = {run.run_id: run.saving for run in answer.runs}
     cash = {run_id: saving.cash_nano[0] for run_id, saving in runs.items() if saving.cash_nano}
     assert set(cash) == set(RUNS)

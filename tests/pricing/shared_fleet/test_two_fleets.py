@@ -9,6 +9,7 @@ import sql
 from rose import events
 from rose.clock import utc
 from rose.ledger import catalog
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import report
@@ -39,12 +40,12 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
             writer.record(slice_(begin_s + 450, "s0", "red", None, rollout=550))
             if fleet == "f1":
                 writer.record(slice_(1000, "s0", "blue", "L", rollout=1000))
-    ends = report.build(root, "red", BOOK).section.table("engines").records()
+    ends = report.build(Ledger(root), "red", BOOK).section.table("engines").records()
     assert [(end["died"], end["back"]) for end in ends] == [
         (utc(T0_NS + died_s * S), utc(T0_NS + (died_s + 100) * S)) for died_s in (500, 1400)
     ]
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "red")
+        snapshot(connection, Ledger(root), "red")
         set_variables(connection, run_id="red", period_end_ns=T0_NS + HOUR_NS, price_changes=[])
         connection.execute(sql.read("borrowing/lease_spans.sql"))
         assert [row["byte_ns"] for row in rows(connection, "borrowing/held_memory")] == [(1 << 30) * 1800 * S]
@@ -64,7 +65,7 @@ def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: P
                 writer.record(slice_(begin_s + part_s, "s0", "red", f"{fleet}-L", rollout=seconds))
             if fleet == "f1":
                 writer.record(joined(at_s=1500, action="left"))
-    with priced(root, "red", BOOK) as run:
+    with priced(Ledger(root), "red", BOOK) as run:
         assert run.borrow.borrowed_ns == 2000 * S
         worked = {(device.fleet_run_id, device.bucket_ns["rollout"]) for device in run.allocation.devices}
     assert worked == {("f1", 1000 * S), ("f2", 1000 * S)}
@@ -97,7 +98,8 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
             if fleet == "f1":
                 writer.record(dataclasses.replace(granted, action="released", at_us=us(lasts_s)))
     counts = {
-        row["what"]: row["how many"].value for row in report.build(root, "red", BOOK).section.table("events").records()
+        row["what"]: row["how many"].value
+        for row in report.build(Ledger(root), "red", BOOK).section.table("events").records()
     }
     assert [counts[f"leases {name}"] for name in ("granted", "released", "open")] == [3, 1, 2]
     assert counts["time leased"] == (500 + 1000 + 100) * S
@@ -128,14 +130,14 @@ def test_a_lease_that_nothing_closed_and_engines_end_with_the_run_that_had_the_d
         for action, at_s in changes:
             engine = any_event.engine(action=action, engine_id="r0", device_id="s0", at_us=us(at_s))
             writer.record(engine, durable=False)
-    sections = [report.build(root, run_id, BOOK).section for run_id in RUNS]
+    sections = [report.build(Ledger(root), run_id, BOOK).section for run_id in RUNS]
     for name, values in (("time leased", [2000 * S, 1000 * S, 1000 * S]), ("leases open", [1, 1, 0])):
         assert [made.figure("events", name, "how many").value for made in sections] == values
     deaths = [[row["died"] for row in made.table("engines").records()] for made in sections]
     times = [utc(T0_NS + died_s * S) for died_s in DEATHS_S]
     assert [[died for died in of_run if died != "not seen"] for of_run in deaths] == [times, times[1:2], times[2:4]]
     with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "fleet")
+        snapshot(connection, Ledger(root), "fleet")
         set_variables(connection, run_id="fleet", period_end_ns=T0_NS + 2 * HOUR_NS, price_changes=[])
         connection.execute(sql.read("borrowing/lease_spans.sql"))
         rows(connection, "borrowing/holdout_windows")

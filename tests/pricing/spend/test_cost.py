@@ -11,6 +11,7 @@ import pytest
 
 from rose.ledger import layout, segments
 from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import Bill, bill, of_close
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
@@ -60,13 +61,13 @@ def asked(billed: Bill, *by: str, **fields: Any) -> Cost:
 
 @pytest.fixture(scope="module")
 def hour(fleet_kept: Path) -> Bill:
-    return bill(fleet_kept, HOUR, BOOK)
+    return bill(Ledger(fleet_kept), HOUR, BOOK)
 
 
 @pytest.fixture(scope="module")
 def ten_days(half_closed_kept: Path) -> Bill:
     """Seven closed days and three open ones."""
-    return bill(half_closed_kept / "ledger", Period(T0_NS, T0_NS + 10 * DAY_NS), BOOK)
+    return bill(Ledger(half_closed_kept / "ledger"), Period(T0_NS, T0_NS + 10 * DAY_NS), BOOK)
 
 
 def test_closed_days_are_those_of_the_books_and_open_ones_live(ten_days: Bill) -> None:
@@ -83,7 +84,7 @@ def test_closed_days_are_those_of_the_books_and_open_ones_live(ten_days: Bill) -
 def test_closed_hours_without_a_charge_cost_nothing(fleet: Path) -> None:
     close(fleet, Period(T0_NS, T0_NS + DAY_NS))
     night = Period(T0_NS + 5 * HOUR_NS, T0_NS + 6 * HOUR_NS)
-    assert ask(fleet, Question(period=night, by=("team",))).total.cost_nano == 0
+    assert ask(Ledger(fleet), Question(period=night, by=("team",))).total.cost_nano == 0
 
 
 def test_by_any_dimensions_the_lines_sum_to_the_bill(ten_days: Bill) -> None:
@@ -110,12 +111,12 @@ def test_a_tag_is_read_once_whatever_its_name_and_of_the_runs_that_are_charged(t
     root = write(tmp_path / "ledger", [*begun(tags), *fleet_events()[2:]])
     write(root, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
     by = ("team", "tag:team", 'tag:a"*', "tag:size", "tag:null")
-    made = asked(bill(root, HOUR, BOOK, provenance="live"), *by)
+    made = asked(bill(Ledger(root), HOUR, BOOK, provenance="live"), *by)
     assert made.bill_nano == BILL_NANO
     (line,) = made.lines
     assert (line.values, line.cost_nano) == (("research", "research", "odd", "3", "unallocated"), BILL_NANO)
     with pytest.raises(PricingError, match="there is team"):
-        asked(bill(root, HOUR, BOOK, provenance="simulated"), "tag:size")
+        asked(bill(Ledger(root), HOUR, BOOK, provenance="simulated"), "tag:size")
 
 
 @pytest.mark.parametrize(
@@ -136,12 +137,12 @@ def test_what_cannot_be_answered_is_refused(hour: Bill, fields: dict[str, Any], 
 
 def test_a_period_without_a_charge_is_refused(fleet_kept: Path) -> None:
     with pytest.raises(PricingError, match="nothing is charged"):
-        ask(fleet_kept, Question(period=Period(T0_NS - DAY_NS, T0_NS)), BOOK)
+        ask(Ledger(fleet_kept), Question(period=Period(T0_NS - DAY_NS, T0_NS)), BOOK)
 
 
 def test_days_are_those_of_the_reader(half_closed_kept: Path) -> None:
     berlin = Calendar("Europe/Berlin")
-    billed = bill(half_closed_kept / "ledger", berlin.period("2026-06-03..2026-06-04", 0), BOOK)
+    billed = bill(Ledger(half_closed_kept / "ledger"), berlin.period("2026-06-03..2026-06-04", 0), BOOK)
     made = asked(billed, "day", "bucket", calendar=berlin)
     assert {line.values[0] for line in made.lines} == {"2026-06-03", "2026-06-04"}
     assert made.total.cost_nano == int(billed.frame["cost_nano"].sum())
@@ -156,19 +157,19 @@ def test_a_device_s_tag_holds_where_its_run_has_none(half_closed_kept: Path) -> 
     root = half_closed_kept / "ledger"
     entries = 'pool = "serving"\ntags = { site = "fra", team = "ops" }', 'hardware = "*/s0"\ntags = { rack = "7" }'
     book = tagged_book(*entries)
-    billed = bill(root, Period(T0_NS + 6 * DAY_NS, T0_NS + 8 * DAY_NS), book)
+    billed = bill(Ledger(root), Period(T0_NS + 6 * DAY_NS, T0_NS + 8 * DAY_NS), book)
     only = asked(billed, "day", only={"tag:rack": "7"})
     assert [line.values[0] for line in only.lines] == ["2026-06-07", "2026-06-08"]
     assert only.total.cost_nano == only.bill_nano
     assert [line.values for line in asked(billed, "tag:team").lines] == [("research",)]
     open_hour = Period(T0_NS + 8 * DAY_NS, T0_NS + 8 * DAY_NS + HOUR_NS)
-    (line,) = ask(root, Question(period=open_hour, by=("tag:site", "tag:rack")), book).lines
+    (line,) = ask(Ledger(root), Question(period=open_hour, by=("tag:site", "tag:rack")), book).lines
     assert (line.values, line.cost_nano) == (("fra", "7"), 3_600_000_000)
 
 
 @on_any_ledger
 def test_the_lines_of_any_ledger_sum_to_its_bill_in_both_views(made: Made) -> None:
-    billed = bill(root_of(made), Calendar().period("2026-02-20..2026-03-10", 0), ANY_BOOK)
+    billed = bill(Ledger(root_of(made)), Calendar().period("2026-02-20..2026-03-10", 0), ANY_BOOK)
     for view, by in (("amortized", ("team", "day")), ("fully-loaded", ("pool", "task", "version"))):
         cost = asked(billed, *by, view=view)
         assert sum(line.cost_nano for line in cost.lines) == cost.bill_nano == priced(made).total_nano
@@ -178,12 +179,12 @@ def test_the_lines_of_any_ledger_sum_to_its_bill_in_both_views(made: Made) -> No
 def corrected(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("corrected") / "ledger"))
     write(root, [late_slice()], "late")
-    assert restate(root, CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
+    assert restate(Ledger(root), CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
     return root
 
 
 def test_a_close_sums_to_its_total_by_every_dimension_in_both_views(corrected: Path) -> None:
-    billed = of_close(corrected, CLOSE_ID)
+    billed = of_close(Ledger(corrected), CLOSE_ID)
     for view in ("amortized", "fully-loaded"):
         for names in batched(NAMES if view == "amortized" else BY, 6):
             made = asked(billed, *names, view=view)
@@ -195,7 +196,7 @@ def test_a_close_sums_to_its_total_by_every_dimension_in_both_views(corrected: P
 
 def test_a_close_as_of_a_time_is_what_it_was(corrected: Path) -> None:
     closed = Question(period=HOUR, by=("bucket",), close_id=CLOSE_ID, as_of_ns=NEXT_DAY_US * 1000)
-    assert {line.values[0]: line.cost_nano for line in ask(corrected, closed).lines} == {
+    assert {line.values[0]: line.cost_nano for line in ask(Ledger(corrected), closed).lines} == {
         "serving": 1_800_000_000,
         "rollout": 900_000_000,
         "idle": 600_000_000,
@@ -203,7 +204,7 @@ def test_a_close_as_of_a_time_is_what_it_was(corrected: Path) -> None:
         "transfer": 200_000_000,
         "energy": 68_750_000,
     }
-    loaded = ask(corrected, replace(closed, by=("work",), view="fully-loaded"))
+    loaded = ask(Ledger(corrected), replace(closed, by=("work",), view="fully-loaded"))
     # Idle and energy, $0.66875, go two to one to what serving and rollout time cost; the sync to rollout.
     assert {line.values[0]: line.cost_nano for line in loaded.lines} == {
         "serving": 2_245_833_333,
@@ -211,29 +212,29 @@ def test_a_close_as_of_a_time_is_what_it_was(corrected: Path) -> None:
         "unaccounted": 300_000_000,
     }
     with pytest.raises(PricingError, match="nothing of it was known"):
-        ask(corrected, replace(closed, as_of_ns=NEXT_DAY_US * 1000 - 1))
+        ask(Ledger(corrected), replace(closed, as_of_ns=NEXT_DAY_US * 1000 - 1))
 
 
 def test_an_archived_period_is_refused_and_not_called_free(sample: Path, tmp_path: Path) -> None:
-    before = bill(sample, DAY, OURS).frame
+    before = bill(Ledger(sample), DAY, OURS).frame
     assert before["cost_nano"].sum() > 0
     for writer in layout.writers(sample):
         if (tail := segments.recover(sample, writer)) is not None:
             segments.begin_epoch(sample, tail)
-    compaction.compact(sample)
-    rollup.roll_up(sample)
-    archive.archive(sample, older_than_days=0, to=str(tmp_path / "away"), delete=True, grace_s=0)
+    compaction.compact(Ledger(sample))
+    rollup.roll_up(Ledger(sample))
+    archive.archive(Ledger(sample), older_than_days=0, to=str(tmp_path / "away"), delete=True, grace_s=0)
     for price in (bill, saved):
         with pytest.raises(PricingError, match=r"were archived, so .* only be priced in part.*rose ledger restore"):
-            price(sample, DAY, OURS)
-    archive.restore(sample, str(tmp_path / "away"))
-    assert bill(sample, DAY, OURS).frame.equals(before)
+            price(Ledger(sample), DAY, OURS)
+    archive.restore(Ledger(sample), str(tmp_path / "away"))
+    assert bill(Ledger(sample), DAY, OURS).frame.equals(before)
 
 
 @pytest.fixture(scope="module")
 def eight_days(half_closed_kept: Path) -> Cost:
     question = Question(period=Period(T0_NS, T0_NS + 8 * DAY_NS), by=("team", "bucket"), only={"team": "research"})
-    return ask(half_closed_kept / "ledger", question, BOOK)
+    return ask(Ledger(half_closed_kept / "ledger"), question, BOOK)
 
 
 def test_a_table_says_what_is_closed_and_what_is_open(eight_days: Cost) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rose import events
+from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
@@ -33,20 +34,20 @@ def ended(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def fleet_saved(ended: Path) -> Saved:
-    return saved(ended, DAY, "example")
+    return saved(Ledger(ended), DAY, "example")
 
 
 def test_a_period_without_a_run_or_a_name_that_it_lacks_is_refused(ended: Path) -> None:
     with pytest.raises(PricingError, match="no run"):
-        saved(ended, NEXT, "example")
+        saved(Ledger(ended), NEXT, "example")
     with pytest.raises(PricingError, match="has team 'reserch'; did you mean 'research'"):
-        saved(ended, DAY, "example", team="reserch")
+        saved(Ledger(ended), DAY, "example", team="reserch")
 
 
 def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     with pytest.raises(NoPriceBookError):
-        saved(ended, DAY)
+        saved(Ledger(ended), DAY)
 
 
 def test_runs_of_different_books_are_not_added_up(
@@ -63,8 +64,8 @@ def test_runs_of_different_books_are_not_added_up(
         root = write_ledger([begun, *sample_made[1:5], ended], root=root, writer=name, run_id=name)
     assert root is not None
     with pytest.raises(PricingError, match=r"different price books \(one: .*one\.toml; two: .*two\.toml\)"):
-        saved(root, DAY)
-    book = saved(root, DAY, run_id="two").book
+        saved(Ledger(root), DAY)
+    book = saved(Ledger(root), DAY, run_id="two").book
     assert book is not None
     assert book.name == "two"
 
@@ -83,9 +84,9 @@ def test_the_figures_are_those_of_the_fleet_s_report(ended: Path, fleet_saved: S
 
 def test_a_closed_period_has_the_book_of_its_close(ended: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(ended, tmp_path / "ledger"))
-    closing.close(root, DAY, OURS, with_open_runs=True)
+    closing.close(Ledger(root), DAY, OURS, with_open_runs=True)
     for named in (None, "example"):
-        answer = saved(root, DAY, named)
+        answer = saved(Ledger(root), DAY, named)
         assert answer.book is not None
         assert (answer.book.name, answer.book.example, answer.book.chosen) == ("ours", False, choice.FROZEN)
 
@@ -125,7 +126,7 @@ def test_as_a_table(fleet_saved: Saved) -> None:
 def test_the_readme_has_the_sample_s_figures(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
-    made, readme = report.build(ledger, None, "example").section, (root / "README.md").read_text("utf-8")
+    made, readme = report.build(Ledger(ledger), None, "example").section, (root / "README.md").read_text("utf-8")
     cash = made.figure("savings", CASH)
     assert f"at most {cash.text} (95% {cash.interval_text})" in readme
     assert f"{made.figure('glance', report.THOUSAND).text} (amortized)" in readme

@@ -15,6 +15,7 @@ import pytest
 
 from rose.config.example import demo
 from rose.events import BUCKETS
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.run import report
 from rose.runtime.coserving.attach.attachment import described
@@ -175,7 +176,7 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(stopped_run, without
 
 def test_its_ledger_is_whole(stopped_run):
     ledger, _, _ = stopped_run
-    found = verify(ledger)
+    found = verify(Ledger(ledger))
     assert found.ok, found.problems
     fields = "status, trace, trace_keep_share, trace_length_scale"
     fleet, *others = ask(ledger, f"select {fields} from run order by fleet_run_id <> run_id")
@@ -240,7 +241,7 @@ def test_every_token_has_one_version_and_one_owner(stopped_run):
 
 
 def test_its_report_prices_it(stopped_run):
-    priced = report.build(stopped_run[0]).to_json()
+    priced = report.build(Ledger(stopped_run[0])).to_json()
     assert (priced["stamp"]["provenance"], priced["stamp"]["verified"]) == ("live", True)
     borrowed, dedicated = priced["report"]["tokens"]["rows"]
     assert borrowed["marginal"]["value"] > 0
@@ -261,5 +262,5 @@ def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
         process.kill()
         process.wait()
     assert wait_gone(ledger, 60, besides=RAY_AGENTS) == []
-    assert verify(tmp_path / "ledger").ok
+    assert verify(Ledger(tmp_path / "ledger")).ok
     assert ask(ledger, "select status from run where fleet_run_id = run_id") == [("ended",)]

@@ -19,6 +19,7 @@ from rose.clock import utc_us
 from rose.events import Device, Lease, Power
 from rose.ledger import layout, segments
 from rose.ledger.hosts import spool
+from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -239,7 +240,9 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
     assert undone.startswith("device r: not ended in order: UserError: its agents had ended before")
     for ledger in (plan.ledger, tmp_path / "centre"):
         leases = "SELECT lease_id, action, reason FROM lease_event WHERE action <> 'granted'"
-        assert query(ledger, leases).rows == [("fleet-1-r-7", "expired", "its agent ended while it was in force")]
+        assert query(Ledger(ledger), leases).rows == [
+            ("fleet-1-r-7", "expired", "its agent ended while it was in force")
+        ]
     assert not plan.memory.exists()
 
 
@@ -277,13 +280,13 @@ def test_a_spool_is_merged_while_it_is_forwarded_and_through_kills_nothing_is_lo
         host.start()
         # It is at work once its writer is, and is asked to stop no sooner.
         until(lambda: max(layout.epochs(root, "far.agent")) > epoch)
-    until(lambda: query(root, "SELECT count(*) FROM job WHERE job = 'roll-up' AND ok").rows[0][0] > 0)
+    until(lambda: query(Ledger(root), "SELECT count(*) FROM job WHERE job = 'roll-up' AND ok").rows[0][0] > 0)
     until(lambda: (spool.first_unsent_epoch(root, "far.agent") or 0) > 1)
     host.stop()
     for where in (root, centre):
-        assert verify(where).problems == []
+        assert verify(Ledger(where)).problems == []
     counted = "SELECT count(*), count(DISTINCT power_mw) FROM event WHERE kind = 'power' AND writer = 'far.before'"
-    assert query(root, counted).rows == query(centre, counted).rows == [(3 * EPOCHS, 3 * EPOCHS)]
+    assert query(Ledger(root), counted).rows == query(Ledger(centre), counted).rows == [(3 * EPOCHS, 3 * EPOCHS)]
     sums = "SELECT kind, count(*), max(seq) FROM event WHERE writer = 'far.agent' GROUP BY kind ORDER BY kind"
-    assert query(root, sums).rows == query(centre, sums).rows != []
+    assert query(Ledger(root), sums).rows == query(Ledger(centre), sums).rows != []
     assert len(list(root.glob(f"*/{wrote}/**/*.parquet"))) < EPOCHS // 2

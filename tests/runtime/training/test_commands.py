@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.ledger import catalog, layout
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.client.fleet import fleet
@@ -51,7 +52,7 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny
         steps = run.facts.version + 1
         learn(tmp_path, service.url, tiny_policy, steps=steps)
         assert (run.facts.fence, run.facts.state, run.facts.version) == (3, "closed", steps)
-    assert verify(ledger).ok, verify(ledger).problems
+    assert verify(Ledger(ledger)).ok, verify(Ledger(ledger)).problems
     with catalog.connect(ledger) as connection:
         recorded = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()
         (verdicts,) = connection.execute("SELECT count(*) FROM verdict").fetchone()

@@ -5,6 +5,7 @@ import pytest
 
 from rose import config
 from rose.ledger import catalog, layout
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.rollout.conversation import Conversation
@@ -56,7 +57,7 @@ def test_a_chat_model_learns_with_a_tool_and_the_ledger_has_its_calls(tmp_path, 
     ):
         said = []
         train(service.url, None, tmp_path / "kept", said.append, lambda _: None, fleet=settings(tmp_path, chat_model))
-    assert verify(ledger).ok, verify(ledger).problems
+    assert verify(Ledger(ledger)).ok, verify(Ledger(ledger)).problems
     with catalog.connect(ledger) as connection:
         played = connection.execute("""
             SELECT task, outcome, turns, tool_calls, tool_ns > 0 AND tool_ns <= duration_ns, trajectory.reason,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from rose.clock import Anchor
-from rose.events import REQUESTS_PER_ROW_MAX, Ledger, Record, Request
+from rose.events import REQUESTS_PER_ROW_MAX, LedgerAction, Record, Request
 from rose.runtime.coserving.page import RING_REQUESTS, ArbiterPage, Field, Finish, Party, RequestRecord
 from rose.runtime.policy.slack import Budgets
 
@@ -63,7 +63,7 @@ class RequestRecorder:
             self._record(request, durable=False)
         if lost:
             detail = json.dumps({"requests": lost})
-            self._record(Ledger(device_id=self._device_id, action="requests_lost", detail_json=detail))
+            self._record(LedgerAction(device_id=self._device_id, action="requests_lost", detail_json=detail))
         self._tell_death(until_ns)
 
     def _event(self, record: RequestRecord) -> Request:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from rose import private_files
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig, ServingConfig
-from rose.events import Device, Engine, Event, Ledger, Record
+from rose.events import Device, Engine, Event, LedgerAction, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant
 from rose.runtime.coserving.accounts.requests import RequestRecorder
@@ -330,7 +330,7 @@ class DeviceAgent:
         self._accountant.close(left_ns, final=True)
         # By how much slices can be off: late spans, and spans that a full ring lost.
         spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
-        self._note(Ledger(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
+        self._note(LedgerAction(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
         if not leave:
             record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
         self._page.close()
