@@ -6,9 +6,6 @@ from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import report
-from rose.pricing.borrowing.report import CASH
-from rose.pricing.stats.verdict import exceeds
-from rose.pricing.table import Section
 
 _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price book"
 
@@ -17,7 +14,8 @@ def show(ledger: Ledger, run: Run) -> None:
     with st.spinner("Comparing with other ways to the same tokens …"):
         sections, stamp = data.of_run(ledger, run, report.sections)
     frame.stamp(stamp)
-    _verdict(sections["risk"], sections["compare"])
+    saves = sections["risk"].paragraph("saves")
+    frame.verdict(saves.good, escape.prose(saves.text))
     st.header("What did borrowing save?")
     frame.show(sections["compare"], _SOURCE, skip=("says",), folded=("device_time", "how", "multiplier"))
     st.header("Did lending make serving late?")
@@ -33,11 +31,6 @@ def show(ledger: Ledger, run: Run) -> None:
     st.header("And if load and demand rose together?")
     st.warning("**SIMULATED.** The run's own hours in another pairing: this did not happen.")
     frame.show(sections["spikes"], "the run's windows in another pairing: simulated", folded=("windows",))
-
-
-def _verdict(risk: Section, compare: Section) -> None:
-    saved = compare.figure("savings", CASH)
-    frame.verdict(None if saved.low is None else exceeds(saved.low, saved.high), escape.prose(risk.text("saves")))
 
 
 frame.page(

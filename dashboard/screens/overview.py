@@ -226,7 +226,7 @@ def _saved(shown: _Shown, below: Place) -> Saved | None:
 def _saved_text(shown: _Shown, saved: Saved | None) -> tuple[str, str] | None:
     if saved is None or (saving := saved.of_team(shown.chosen.team)).cash_nano is None:
         return None
-    parts = ["cash, marginal"]
+    parts = ["against what dedicated devices would have cost to buy", "marginal"]
     if saving.cash_interval is not None:
         low, high = ("unbounded" if end is None else shown.money(end) for end in saving.cash_interval)
         parts.append(f"95% {low} to {high}")

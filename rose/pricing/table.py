@@ -124,12 +124,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose around tables, wrapped where it is shown; `lead` stands out before it. `more` are further lines."""
+    """Prose around tables, wrapped where it is shown; `lead` stands out before it. `more` are further lines.
+    `good` is the outcome of a verdict; None is not known."""
 
     text: str
     lead: str = ""
     alarm: bool = False
     more: tuple[str, ...] = ()
+    good: bool | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -176,11 +178,15 @@ class Section:
         assert isinstance(part, Table)
         return part
 
-    def text(self, name: str) -> str:
-        """Return a paragraph as one text. Raises KeyError for another name."""
+    def paragraph(self, name: str) -> Paragraph:
+        """Return a paragraph. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Paragraph)
-        return " ".join(part.lines)
+        return part
+
+    def text(self, name: str) -> str:
+        """Return a paragraph as one text. Raises KeyError for another name."""
+        return " ".join(self.paragraph(name).lines)
 
     def figure(self, name: str, key: str, column: str = "value") -> Figure:
         """Return a figure of a table. Raises KeyError for an unknown name, row or column."""

@@ -48,7 +48,7 @@ _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
 #: Provision per borrowed device-hour that equals the cost of dedicated devices, amortized or added to the bill.
 BREAK_EVEN_TIME = "break-even provision against device time"
-BREAK_EVEN_CASH = "break-even provision against cash"
+BREAK_EVEN_CASH = "break-even provision against buying"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
 
 

@@ -12,12 +12,13 @@ from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
 from rose.pricing.run.priced import PricedRun
+from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
 
 QUESTIONS = ("risk", "price", "provision", "compare", "spikes")
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
 WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
-CAPACITY, CASH = "capacity avoided", "cash saved"
+CAPACITY, CASH = "capacity avoided", "saved against buying"
 ADDED, ADDED_THERE = "added by borrowing", "would have cost to buy"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
 PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
@@ -41,7 +42,7 @@ def sections(run: PricedRun, only: str | None = None) -> dict[str, Section]:
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Return cash saved and capacity avoided against dedicated devices, with their bases; never add them."""
+    """Return both savings against dedicated devices, with their bases; never add them."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
@@ -88,10 +89,10 @@ def comparison(run: PricedRun) -> Section:
     parts: dict[str, Table | Paragraph] = {
         "savings": savings_table(make, compared, m),
         "bill": Table(
-            title=f"{title}: on the bill",
+            title=f"{title}: if bought",
             view=MARGINAL,
             stamp=run.stamp,
-            columns=columns("way", "added to the bill", CASH),
+            columns=columns("way", "marginal cost", CASH),
             rows=tuple(
                 (
                     way.name,
@@ -136,13 +137,13 @@ def comparison(run: PricedRun) -> Section:
     if flips := _flips(make, m, compared):
         parts["flips"] = report_table(
             run.stamp,
-            "Where borrowing stops paying: break-even against cash",
+            "Where borrowing stops paying: break-even against buying",
             "what | now | stops paying at",
             flips,
             view=MARGINAL,
             notes=(
-                "Each moved alone until cash saved is nothing. Device time that would not have been bought otherwise "
-                f"is nothing here; in the {BREAK_EVEN_TIME} it has its amortized price.",
+                "Each moved alone until borrowing saves nothing against buying. Device time that would not have been "
+                f"bought costs nothing here; in the {BREAK_EVEN_TIME} it has its amortized price.",
             ),
         )
     return Section(parts)
@@ -231,7 +232,7 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
 
 
 def in_short(compared: Comparison, m: Marginal) -> str:
-    """Return whether borrowing saved cash against dedicated devices, and the figure's limits, in two sentences."""
+    """Return the verdict on borrowing against buying dedicated devices, and the figure's limits."""
     way = compared.way
     if way is None or way.cash is None:
         return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
@@ -243,7 +244,7 @@ def in_short(compared: Comparison, m: Marginal) -> str:
         if (interval := way.cash.interval) is not None and interval.high is not None:
             cash += f", 95% {_usd(Fraction(interval.low))} to {_usd(Fraction(interval.high))}"
     without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
-    return f"{judged[0].upper()}{judged[1:]}, against {way.name}: cash saved {cash}{ending}.{without}"
+    return f"{judged[0].upper()}{judged[1:]}, against buying {way.name}: saved {cash}{ending}.{without}"
 
 
 def _judged(cash: Saving, m: Marginal) -> str:
@@ -253,21 +254,27 @@ def _judged(cash: Saving, m: Marginal) -> str:
             return "borrowing came out cheaper whether or not the fleet would have been there anyway"
         if cash.usd < 0:
             return "borrowing came out dearer whether or not the fleet would have been there anyway"
-        return "whether borrowing saved cash depends on whether the fleet would have been there anyway"
-    if cash.interval is None or cash.interval.high is None:
+        return "whether borrowing saved depends on whether the fleet would have been there anyway"
+    if cash.interval is None:
         side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
         return f"borrowing came out {side}, without an interval ({cash.no_interval})"
-    if cash.interval.low >= 0 < cash.usd:  # A draw without borrowed tokens saves nothing.
-        return "borrowing was worth it" + (
-            ", unless costs that are not known exceed it" if m.missing or m.absent else ""
-        )
-    if cash.interval.high <= 0 > cash.usd:
+    if (better := exceeds(cash.interval.low, cash.interval.high)) is None:
+        return "borrowing was neither better nor worse as far as can be told"
+    if not better:
         return "borrowing was NOT worth it"
-    return "borrowing was neither better nor worse as far as can be told"
+    return "borrowing was worth it" + (", unless unknown costs exceed it" if m.missing or m.absent else "")
+
+
+def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
+    """Return whether borrowing saved against buying; None where an interval or a term of its cost is missing."""
+    if cash is None or cash.interval is None or m.unstated_usd:
+        return None
+    better = exceeds(cash.interval.low, cash.interval.high)
+    return None if better and (m.missing or m.absent) else better
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return both ends of cash saved and why it has two; None where it is one figure."""
+    """Return both ends of the saving and why it has two; None where it is one figure."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"

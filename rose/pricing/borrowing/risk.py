@@ -1,4 +1,4 @@
-"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence. Cash saved is
+"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence. The saving is
 linear in the bill of dedicated devices, every term of m, and the probability that the fleet would exist anyway [D].
 Each alone is moved to both ends of its 95% interval or the price book's range; an unstated probability to 0 and 1."""
 
@@ -11,7 +11,7 @@ from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.marginal import Marginal, plain
-from rose.pricing.borrowing.report import NO_TOKENS, WOULD, in_short
+from rose.pricing.borrowing.report import NO_TOKENS, WOULD, in_short, worth_it
 from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.charges import preconditions
@@ -37,12 +37,12 @@ OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
 
 def risk(run: PricedRun) -> Section:
     m, make, compared = run.borrow, run.make, compare(run, market=False)
+    way = compared.way
     parts: dict[str, Table | Paragraph] = {
         "says": Paragraph(says(m.harm)),
-        "saves": Paragraph(in_short(compared, m)),
+        "saves": Paragraph(in_short(compared, m), good=None if way is None else worth_it(way.cash, m)),
         "harm": harm_table(make, m.harm),
     }
-    way = compared.way
     moved = () if way is None else swings(way, m)
     if way is None or way.cash is None or not moved:
         return Section(parts)
@@ -51,7 +51,7 @@ def risk(run: PricedRun) -> Section:
     assumed = [plain(name) for name, term in m.terms.items() if term.no_interval and not term.unknown]
     parts["depends"] = report_table(
         run.stamp,
-        "What cash saved depends on",
+        "What the saving depends on",
         "what | at its worse end | as it is | at its better end",
         (
             (plain(name), *(make.money(usd, MARGINAL, basis=basis, why=NO_TOKENS) for usd in (worse, cash, better)))
@@ -123,7 +123,7 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return (name, worse, better) of each influence on cash saved, dollars, the widest first; empty if unknown."""
+    """Return (name, worse, better) of each influence on the saving, dollars, the widest first; empty if unknown."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

@@ -2,9 +2,8 @@
 T useful tokens were made on borrowed devices. Dedicated ones, with throughput tau and wasted share w, would have needed
 H = T / (tau * (1 - w)) device-seconds.
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: it is on no bill.
-- *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b) over the UTC
-  hours: the bill without borrowing less the bill. I is the idle time of the fleet's dedicated devices of a class that
-  did rollouts, b the book's `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of
+- *Saved against buying* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b)
+  over the UTC hours. I is the idle time of the fleet's dedicated devices of a class that did rollouts, b the book's `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of
   dedicated devices given up because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the
   serving devices kept for it. What is bought is computed for the fleet; an RL run has the share of its tokens.
 

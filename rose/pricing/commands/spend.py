@@ -157,7 +157,7 @@ def saved_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show cash saved and capacity avoided by borrowing: fleet, teams and runs."""
+    """Show what borrowing saved against buying, and capacity avoided: fleet, teams and runs."""
     with common.clear_errors():
         from rose.pricing.spend import tables
         from rose.pricing.spend.calendar import Calendar

@@ -120,7 +120,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
     figures = {
         FLEET_COST if alone else RUN_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
         "What borrowing added to the bill (marginal)": added(make, run.borrow),
-        "Cash saved by borrowing (marginal)": saved.row(CASH)["value"],
+        "Saved by borrowing, against buying (marginal)": saved.row(CASH)["value"],
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
         THOUSAND: make.money(each_usd, AMORTIZED, per="1,000 accepted answers", why=cost.NO_VERDICT),
         "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],

@@ -1,5 +1,5 @@
-"""Savings of borrowing in a period: cash saved and capacity avoided, never added. They are computed once for each
-fleet; an RL run on it has the share of its tokens, less what its own borrowing added. What no run has alone is a row of
+"""Savings of borrowing in a period: saved against buying, and capacity avoided, never added. Each is computed once for
+a fleet; an RL run on it has the share of its tokens, less what its own borrowing added. What no run has alone is a row of
 the fleet's own run, so rows add up to the fleet. A period has the shares of its hours, by the tokens borrowed in them,
 so periods add up too; of a period that holds all of them, the figure is the one of `rose report` of the fleet."""
 
@@ -30,7 +30,7 @@ from rose.pricing.stats.bootstrap import Interval
 
 NOT_ONE_RUN_S = "what no RL run has alone: devices let go, terms known of the fleet only, and borrowing for no RL run"
 SHARE = "it is a part of the fleet's figure, which has the interval"
-ENDS = ("if_there_anyway", "if_not")  # Both ends of the cash saved, in order.
+ENDS = ("if_there_anyway", "if_not")  # Both ends of the saving, in order.
 Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 
@@ -47,7 +47,7 @@ class Whole:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
     """Savings of a fleet, team or run in a period, nano-dollars; None if unknown: see `why`. `cash_nano`: the ends of
-    the cash saved with the fleet there anyway, and without; equal for one figure. It is what dedicated devices would
+    the saving with the fleet there anyway, and without; equal for one figure. It is what dedicated devices would
     have cost to buy (`bought_nano`), and the devices let go, less what borrowing added (`added_nano`)."""
 
     why: str | None = None
@@ -55,9 +55,9 @@ class Saving:
     cash_nano: tuple[int, int] | None = None
     bought_nano: int | None = None
     added_nano: int | None = None
-    cash_interval: Ends | None = None  # 95% of the cash saved where that is one figure.
+    cash_interval: Ends | None = None  # 95% of the saving where that is one figure.
     no_interval: str | None = SHARE
-    left_out: tuple[str, ...] = ()  # Terms of the cost that are not known, so that cash saved is at most this.
+    left_out: tuple[str, ...] = ()  # Unknown terms of the cost: the saving is at most this.
 
     def to_json(self) -> dict[str, Any]:
         return {

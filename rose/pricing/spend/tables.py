@@ -124,6 +124,7 @@ def csv_text(cost: Cost) -> str:
 
 def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     # Loads a third of the package, which cost does not need.
+    from rose.pricing.borrowing.report import ADDED, ADDED_THERE, CASH, WOULD, WOULD_NOT
     from rose.pricing.spend.saved import cash_text
 
     book = saved.book
@@ -142,9 +143,9 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
         rows.append(row(team, "", saved.of_team(team)))
         rows += [row(team, run.run_id, run.saving) for run in saved.runs if run.team == team]
     amounts = (
-        f"cash saved ({MARGINAL})",
-        "would have cost to buy",
-        "added by borrowing",
+        f"{CASH} ({MARGINAL})",
+        ADDED_THERE,
+        ADDED,
         f"capacity avoided ({AMORTIZED}, hypothetical)",
     )
     yield Table(
@@ -160,16 +161,16 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
         told = (
             "" if interval[0] > 0 or (interval[1] is not None and interval[1] < 0) else ": cannot be told from nothing"
         )
-        yield f"The fleet's cash saved, 95%: {low} to {high}{told}."
+        yield f"The fleet's saving against buying, 95%: {low} to {high}{told}."
     elif fleet.no_interval:
-        yield f"The fleet's cash saved has no interval: {fleet.no_interval}."
+        yield f"The fleet's saving against buying has no interval: {fleet.no_interval}."
     if fleet.left_out:
         yield f"At most, since these costs are not known: {', '.join(fleet.left_out).replace('_', ' ')}."
-    two_ends = " Two amounts of cash: if the fleet would have been there anyway, or if it would not."
+    two_ends = f" Two savings against buying: {WOULD}, or {WOULD_NOT}."
     yield (
-        "Two figures that are never added: cash saved is the bill without borrowing less the bill, below zero where "
-        "borrowing cost more; capacity avoided was on no bill. The fleet's figure is computed once; runs have shares "
-        f"of it.{two_ends if saved.two_ends else ''}"
+        "Two figures that are never added. Saved against buying: what dedicated devices would have cost to buy, less "
+        "what borrowing added to the bill. Capacity avoided was on no bill. The fleet's figure is computed once; runs "
+        f"have shares of it.{two_ends if saved.two_ends else ''}"
     )
     whys = [("the fleet", fleet.why), *((run.run_id, run.saving.why) for run in saved.runs)]
     yield from (f"{name}: {why}" for name, why in whys if why is not None)

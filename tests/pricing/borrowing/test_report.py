@@ -11,6 +11,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import report
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.made import made
+from rose.pricing.borrowing.provision import BREAK_EVEN_CASH
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import UNKNOWN, Spread
@@ -82,14 +83,14 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(priced_sample:
     assert answer.figure("savings", "useful tokens borrowed").value == 1400
     bill, time = answer.table("bill").row(DEDICATED), answer.table("device_time").row(DEDICATED)
     charged, borrowed = (answer.table(name).row("borrowed") for name in ("bill", "device_time"))
-    assert bill["added to the bill"].value == 164_500_000
-    assert bill["cash saved"].value == 164_500_000 - charged["added to the bill"].value
+    assert bill["marginal cost"].value == 164_500_000
+    assert bill[report.CASH].value == 164_500_000 - charged["marginal cost"].value
     assert time["less by borrowing"].value == time["cost"].value - borrowed["cost"].value
     assert {time["cost"].view, borrowed["cost"].view, time["less by borrowing"].view} == {"amortized"}
-    assert {bill["added to the bill"].view, charged["added to the bill"].view, bill["cash saved"].view} == {"marginal"}
+    assert {bill["marginal cost"].view, charged["marginal cost"].view, bill[report.CASH].view} == {"marginal"}
     gain, ratio, m = (row["value"].value for row in answer.table("multiplier").records())
     assert (m, gain) == (pytest.approx((1 + ratio) / gain), pytest.approx(1.25))
-    assert bill["cash saved"].no_interval
+    assert bill[report.CASH].no_interval
     assert answer.text("says").startswith("Borrowing came out cheaper, without an interval (")
     # Where it flips the borrow costs the same.
     flips = {row["what"]: row["stops paying at"].value for row in answer.table("flips").records()}
@@ -98,7 +99,7 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(priced_sample:
     assert flips[report.PER_HOUR] == pytest.approx(added * 3600 / 1440 * 1e9)
     assert usd / (3500 * (1 - flips[report.WASTED])) == pytest.approx(added / 1400)
     assert usd - float(borrow.terms["transfer"].usd) + 2 * flips[report.PER_GB] / 1e9 == pytest.approx(added)
-    provision = flips["break-even provision against cash, a device-hour"]
+    provision = flips[f"{BREAK_EVEN_CASH}, a device-hour"]
     assert provision * 1440 / 3600 / 1e9 == pytest.approx(added - usd)
     assert answer.figure("flips", report.WASTED, "now").value == 0.6
     assert answer.figure("flips", report.PER_GB, "now").text == "$0.0200"
@@ -111,12 +112,12 @@ def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:
     )
     with priced(Ledger(sample_kept), "run", book) as run:
         answer = report.comparison(run)
-    assert answer.figure("bill", DEDICATED, "cash saved").value < -9 * 10**9
+    assert answer.figure("bill", DEDICATED, report.CASH).value < -9 * 10**9
     # No share of waste by itself would have made up for it, and a cheaper route would have.
     assert answer.figure("flips", report.WASTED, "stops paying at").value is None
     assert 0 < answer.figure("flips", report.PER_GB, "stops paying at").value < 5 * 10**9
     assert answer.figure("multiplier", "M").value > 1
-    assert "nothing would get done" in answer.figure("bill", "h100-sxm spot", "cash saved").text
+    assert "nothing would get done" in answer.figure("bill", "h100-sxm spot", report.CASH).text
 
 
 def test_without_a_dedicated_device_the_book_s_price_is_assumed(
@@ -151,20 +152,35 @@ def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "judged"),
+    ("low", "high", "good", "good_without_gaps"),
     [
-        (1.0, 4.0, "Borrowing was worth it, unless costs that are not known exceed it"),
-        (-4.0, -1.0, "Borrowing was NOT worth it"),
-        (-1.0, 4.0, "Borrowing was neither better nor worse as far as can be told"),
-        (None, None, "Borrowing came out cheaper, without an interval (energy: a guess)"),
+        (1.0, 4.0, None, True),
+        (1.0, None, None, True),
+        (-4.0, -1.0, False, False),
+        (-4.0, 0.0, False, False),
+        (0.0, 4.0, None, None),
+        (-1.0, 4.0, None, None),
+        (None, None, None, None),
     ],
 )
-def test_a_judgement_rests_on_the_interval(
-    low: float | None, high: float | None, judged: str, priced_sample: PricedRun, compared: Comparison
+def test_a_verdict_rests_on_the_interval_and_on_the_known_costs(
+    low: float | None,
+    high: float | None,
+    good: bool | None,
+    good_without_gaps: bool | None,
+    priced_sample: PricedRun,
+    compared: Comparison,
 ) -> None:
     interval = None if low is None else Interval(low=low, high=high)
     usd = Fraction(-3 if high is not None and high < 0 else 3)
     saving = Saving(usd=usd, interval=interval, no_interval=None if interval else "energy: a guess")
     way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", cash=saving)
+    borrow = priced_sample.borrow
+    whole = dataclasses.replace(borrow, terms={name: term for name, term in borrow.terms.items() if not term.unknown})
+    assert borrow.absent
+    assert whole.absent == whole.missing == ()
+    assert report.worth_it(saving, borrow) is good
+    assert report.worth_it(saving, whole) is good_without_gaps
     one = dataclasses.replace(compared, alternatives=(way,))
-    assert report.in_short(one, priced_sample.borrow).startswith(judged)
+    assert ("NOT worth it" in report.in_short(one, whole)) == (good is False)
+    assert ("was worth it" in report.in_short(one, whole)) == (good_without_gaps is True)
