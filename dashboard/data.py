@@ -415,16 +415,14 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
     return Fraction(ns.get("rollout", 0), unused_ns) if unused_ns else None
 
 
-def harvest_of_unused(scope: Scope, frame: pl.DataFrame) -> str:
-    """Return the share of the time that serving alone would leave, as text: archived events no longer say it."""
+def serving_time(scope: Scope) -> dict[str, int] | None:
+    """Return `delayed_ns` and `withheld_idle_ns` of a period; None where its events were archived."""
     try:
         preconditions.refuse_archived_since(scope.ledger, scope.period.from_ns)
     except PricingError:
-        return "unknown, since events of this period were archived"
-    times = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
-    (beyond_ns,) = rows(scope.ledger, "dashboard/delayed", provenance=scope.provenance, **times)["ns"]
-    share = harvest(frame, beyond_ns)
-    return "unknown" if share is None else f"{float(share):.1%}"
+        return None
+    within = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
+    return rows(scope.ledger, "dashboard/serving_time", provenance=scope.provenance, **within).row(0, named=True)
 
 
 def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link) -> Changes:

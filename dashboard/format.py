@@ -68,6 +68,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def withheld(ns: int) -> str:
+    """Return a sentence on idle time of the fleet in windows in which leases were withheld."""
+    return f"Idle because the experiment withheld leases: {duration(ns / 1e9)}."
+
+
 def milliseconds(value: float | None) -> str:
     """`450 ms`, `2.35 s`."""
     if value is None:

@@ -47,6 +47,10 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
         st.info("No charge for this choice.")
         return
     _rows(spent, billed, by, {run.run_id: run for run in runs})
+    if by == "bucket" and "idle" in spent["bucket"]:
+        times = data.serving_time(scope)
+        if times is not None and times["withheld_idle_ns"]:
+            st.caption(f"{words.withheld(times['withheld_idle_ns'])} Whole fleet.")
     if chosen.lease is not None:
         _lease(ledger, spent, billed, chosen.lease)
     _take(spent, billed)

@@ -9,10 +9,12 @@ from dashboard import charts, data, escape, frame
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import learned, report
+from rose.pricing.answers.cost import THOUSAND
 from rose.pricing.answers.learned import Learned, Stretch
 
 _STRETCHES_MAX = 200
 _SOURCE = "`turn`, `trajectory`, `verdict`, `device_slice` and the price book"
+_ABOUT = "all rollout work, as in `rose report`; the lines below price rollout tokens in other ways"
 _MEANING = {
     "learned": "**The policy learned.**",
     "got worse": "**The policy got worse.**",
@@ -32,7 +34,9 @@ def show(ledger: Ledger, run: Run) -> None:
         sections, stamp = data.of_run(ledger, run, report.sections)
     frame.stamp(stamp)
     st.header("What does a correct answer cost?")
-    frame.show(sections["cost"], _SOURCE, folded=("c3", "factors"))
+    figure = sections["cost"].figure("headline", THOUSAND)
+    frame.figures((THOUSAND, *(("unknown", figure.text) if figure.value is None else (figure.text, _ABOUT))))
+    frame.show(sections["cost"], _SOURCE, skip=("headline",), folded=("c3",))
     st.header("Where does the next dollar belong?")
     frame.show(sections["frontier"], _SOURCE, folded=("elasticities", "spend"))
     st.header("Which verifier makes a correct answer cheapest?")

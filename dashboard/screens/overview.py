@@ -162,11 +162,17 @@ def _cost_card(place: Place, shown: _Shown) -> None:
 
 def _harvest_card(place: Place, shown: _Shown) -> None:
     frame = charge_algebra.within(shown.bill.frame, shown.scope.period)
-    share, of_alone = data.harvest(frame), data.harvest_of_unused(shown.scope, frame)
+    share, times = data.harvest(frame), data.serving_time(shown.scope)
+    of_alone = "unknown, since events of this period were archived"
+    if times is not None:
+        of_alone = words.percent(data.harvest(frame, times["delayed_ns"])) or "unknown"
     earlier = period_before(shown.scope.period)
     before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
     about = "share of unused serving time that rollouts used; whole fleet. "
-    about += f"Of the time that serving alone would leave: {of_alone}. Details: page Fleet now."
+    about += f"Of the time that serving alone would leave: {of_alone}. "
+    if times is not None and times["withheld_idle_ns"]:
+        about += f"{words.withheld(times['withheld_idle_ns'])} "
+    about += "Details: page Fleet now."
     if share is None:
         about = "No serving device had time to lend in this period."
     delta = words.points(share, before, words.period(earlier))

@@ -84,8 +84,9 @@ def test_work_beside_serving_counts_in_the_period_where_its_slice_begins(tmp_pat
     made = [replace(one, **beside) for one in kit.slices(0)[:9] if one.device_id == "s0"]
     root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *made])
     window = {"from_ns": kit.T0_NS + kit.S, "to_ns": kit.T0_NS + 60 * kit.S, "provenance": "simulated"}
-    assert data.rows(Ledger(root), "dashboard/delayed", **window)["ns"].to_list() == [2 * 3 * kit.S // 20]
-    assert data.rows(Ledger(root), "dashboard/delayed", **{**window, "provenance": "live"})["ns"].to_list() == [0]
+    assert data.rows(Ledger(root), "dashboard/serving_time", **window)["delayed_ns"].to_list() == [2 * 3 * kit.S // 20]
+    other = data.rows(Ledger(root), "dashboard/serving_time", **{**window, "provenance": "live"})
+    assert other.row(0) == (0, 0)
 
 
 def test_columns_of_a_named_query_are_in_milliseconds_or_seconds(ended: Path) -> None:

@@ -18,6 +18,7 @@ from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers import report as answers_report
+from rose.pricing.answers.cost import THOUSAND
 from rose.pricing.borrowing import report as borrowing_report
 from rose.pricing.borrowing import risk
 from rose.pricing.borrowing.report import CASH
@@ -205,8 +206,10 @@ def test_borrowing_and_cost_per_correct_have_every_answer_of_pricing(ended: Path
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(borrowing, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
     assert sections["risk"].text("saves") in page_text(borrowing)
+    headline = answers["cost"].figure("headline", THOUSAND)
+    assert values(cost_per_correct) == {THOUSAND: headline.text}
     for section in answers.values():
-        shows(cost_per_correct, section)
+        shows(cost_per_correct, Section({key: part for key, part in section.parts.items() if key != "headline"}))
     assert "of the judged answers were accepted in the last 2 steps of 8" in page_text(cost_per_correct)
 
 

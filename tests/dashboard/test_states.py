@@ -145,6 +145,23 @@ def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
     assert "Beside live requests" not in page_text(alone)
 
 
+def test_idle_time_that_the_experiment_withheld_is_apart(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
+    parts: Any = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"idle_ns": kit.S, "lease_id": None}
+    idle = [dataclasses.replace(made, **parts) for made in kit.slices(0) if made.device_id == "s0"]
+    drawn: Any = {"draw": 0.01, "holdout_share": 0.05, "holdout_seed": 0, "window_ns": 4 * kit.S, "washout_ns": 0}
+    begin_ns = idle[0].t0_ns
+    windows = [
+        events.Holdout(device_id="s0", t0_ns=begin_ns + at, t1_ns=begin_ns + at + 4 * kit.S, withheld=not at, **drawn)
+        for at in (0, 4 * kit.S)
+    ]
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *idle, *windows])
+    assert "Idle because the experiment withheld leases: 4 s." in page_text(open_page(root, "overview"))
+    cost = open_page(root, "cost", by="bucket", work="everything")
+    assert "Idle because the experiment withheld leases: 4 s." in page_text(cost)
+    none = kit.write(tmp_path / "other", [kit.started(), *kit.joined(), *idle])
+    assert "withheld" not in page_text(open_page(none, "overview"))
+
+
 def test_a_damaged_ledger_is_named_on_every_page_and_has_no_figures(damaged: Path, open_page: OpenPage) -> None:
     app = open_page(damaged, "fleet")
     assert "not to be trusted" in page_text(app)

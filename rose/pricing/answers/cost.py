@@ -7,11 +7,13 @@ from rose.pricing.answers import breakdown, cost_per_correct, levers
 from rose.pricing.answers.breakdown import By
 from rose.pricing.answers.cost_per_correct import Resamples
 from rose.pricing.answers.levers import Lever
+from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
+from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
-from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
+from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table, values
 
 _MILLION = 10**6
 _PER = "million answer tokens"
@@ -25,6 +27,7 @@ FACTORS = {
     "phi": "share of rollout tokens made on borrowed devices (phi)",
     "ppv": "correct among audited accepted ones (PPV)",
 }
+THOUSAND = "A thousand accepted answers (amortized)"  #: The headline everywhere.
 C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct ones"
 _SHARES = {  #: Factors that are a share of trials, as `cost_per_correct.share_interval` counts them.
     "alpha": ("solved", "judged_groups"),
@@ -40,7 +43,8 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 
 def cost(run: PricedRun, by: By | None = None) -> Section:
     tables = lines_and_c3(run, cost_per_correct.resample(run.groups))
-    parts: dict[str, Table | Paragraph] = {**tables}
+    headline = values("Cost of accepted answers", {THOUSAND: thousand(run)}, run.stamp, AMORTIZED)
+    parts: dict[str, Table | Paragraph] = {"headline": headline, **tables}
     at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
     if at is None or not at.cost:
         parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
@@ -58,6 +62,14 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
     if by is not None:
         parts["parts"] = _parts(run, by, tables["lines"].row("blended")["per accepted"])
     return Section(parts)
+
+
+def thousand(run: PricedRun) -> Figure:
+    """Return the amortized dollars of all rollout work for 1,000 accepted answers."""
+    amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted
+    rollout_nano = sum(amortized[bucket] for bucket in ROLLOUT_BUCKETS)
+    usd = Fraction(1000 * rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
+    return run.make.money(usd, AMORTIZED, per="1,000 accepted answers", why=NO_VERDICT)
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:

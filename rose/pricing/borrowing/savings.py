@@ -3,9 +3,10 @@ T useful tokens were made on borrowed devices. Dedicated ones, with throughput t
 H = T / (tau * (1 - w)) device-seconds.
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: it is on no bill.
 - *Saved against buying* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b)
-  over the UTC hours. I is the idle time of the fleet's dedicated devices of a class that did rollouts, b the book's `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of
-  dedicated devices given up because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the
-  serving devices kept for it. What is bought is computed for the fleet; an RL run has the share of its tokens.
+  over the UTC hours. I is the idle time of the fleet's dedicated devices of a class that did rollouts, b the book's
+  `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of dedicated devices given up
+  because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the serving devices kept for it.
+  What is bought is computed for the fleet; an RL run has the share of its tokens.
 
 Never add the two: they price the same tokens. Their 95% intervals are a bootstrap over groups, with m, both prices of a
 token and an offer's range drawn from their own intervals. There is none where m has none, or throughput is assumed."""

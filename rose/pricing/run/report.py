@@ -16,7 +16,6 @@ from rose.pricing.answers import cost, cost_per_correct
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.marginal import added, terms_table
 from rose.pricing.borrowing.report import CAPACITY, CASH, savings_table
-from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.document import RunFacts, heading, to_json
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
@@ -32,7 +31,6 @@ NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are sho
 FLEET_COST, HARVEST = "Fleet cost (amortized)", "Idle serving time put to work (harvest share)"
 HARVEST_OF_UNUSED = "Time that serving alone would leave, put to work (harvest of unused)"
 UNUSED = "Leased, not used (idle time of serving devices under a lease)"
-THOUSAND = "A thousand accepted answers (amortized)"
 WITHHELD = "Idle because the experiment withheld leases"
 RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
@@ -114,15 +112,12 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
     # Steps of several RL runs have nothing to do with one another.
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
     steps = rows(run.connection, "answers/accepted") if judged["run_id"].n_unique() <= 1 else []
-    amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted
-    rollout_nano = sum(amortized[bucket] for bucket in ROLLOUT_BUCKETS)
-    each_usd = Fraction(1000 * rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
     figures = {
         FLEET_COST if alone else RUN_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
         "What borrowing added to the bill (marginal)": added(make, run.borrow),
         "Saved by borrowing, against buying (marginal)": saved.row(CASH)["value"],
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
-        THOUSAND: make.money(each_usd, AMORTIZED, per="1,000 accepted answers", why=cost.NO_VERDICT),
+        cost.THOUSAND: cost.thousand(run),
         "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],
         "A million rollout tokens, dedicated (amortized)": tokens.row("dedicated devices")[AMORTIZED],
         HARVEST: make.part(rollout_ns, left_ns, why=why),

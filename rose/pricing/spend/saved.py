@@ -1,7 +1,7 @@
 """Savings of borrowing in a period: saved against buying, and capacity avoided, never added. Each is computed once for
-a fleet; an RL run on it has the share of its tokens, less what its own borrowing added. What no run has alone is a row of
-the fleet's own run, so rows add up to the fleet. A period has the shares of its hours, by the tokens borrowed in them,
-so periods add up too; of a period that holds all of them, the figure is the one of `rose report` of the fleet."""
+a fleet. An RL run on it has the share of its tokens, less what its own borrowing added; the rest is the fleet's own,
+so rows add up to the fleet. A period has the shares of its hours, by the tokens borrowed in them, so periods add up. A
+period with all hours has the figure of `rose report`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass

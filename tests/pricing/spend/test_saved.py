@@ -8,6 +8,7 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
+from rose.pricing.answers.cost import THOUSAND
 from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
@@ -129,7 +130,7 @@ def test_the_readme_has_the_sample_s_figures(tmp_path: Path) -> None:
     made, readme = report.build(Ledger(ledger), None, "example").section, (root / "README.md").read_text("utf-8")
     cash = made.figure("savings", CASH)
     assert f"at most {cash.text} (95% {cash.interval_text})" in readme
-    assert f"{made.figure('glance', report.THOUSAND).text} (amortized)" in readme
+    assert f"{made.figure('glance', THOUSAND).text} (amortized)" in readme
     for place in ("borrowed", "dedicated"):
         usd = made.figure("tokens", f"{place} devices", "amortized").value / 10**9
         assert f"{place} ${usd:.4f}" in readme
