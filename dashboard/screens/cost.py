@@ -73,7 +73,8 @@ def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> 
     when = words.period(scope.period)
     if run is not None:
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
-    closed = f" Closed in part: {', '.join(billed.closes)}." if billed.closes else ""
+    part = " in part" if billed.open else ""
+    closed = f" Closed{part}: {', '.join(billed.closes)}." if billed.closes else ""
     st.markdown(words.plain(f"{what} cost **{whole}** in {when} ({chosen.view.replace('-', ' ')}).{closed}"))
 
 

@@ -1,4 +1,4 @@
-"""What pages say of ledgers that are empty, just begun, written meanwhile, mixed, damaged or not there."""
+"""Pages of ledgers that are empty, just begun, being written, mixed, archived, damaged or missing."""
 
 import dataclasses
 import shutil
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dashboard import bar, data, frame
+from dashboard.link import Link
 from rose import events
 from rose.ledger import layout, segments, verify
 from rose.ledger.growth import compaction, rollup
@@ -16,6 +17,7 @@ from rose.ledger.growth.archive import archive
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import close, period
+from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 from tests.dashboard.conftest import OpenPage, choose, page_text, values
 from tests.ledger.conftest import flip
@@ -112,21 +114,27 @@ def test_serving_is_judged_only_by_enough_requests(
     assert "Serving missed its target" not in page_text(overview)
 
 
-def test_archived_events_no_longer_say_what_serving_alone_would_leave(
+def test_a_fleet_whose_devices_were_archived_shows_its_closed_figures(
     tmp_path: Path, open_page: OpenPage, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
     made = kit.a_run()
-    root = kit.write(tmp_path / "ledger", [one for one in made if isinstance(one, events.DeviceSlice)], writer="agent")
-    kit.write(root, [one for one in made if not isinstance(one, events.DeviceSlice)])
+    root = kit.write(tmp_path / "ledger", [one for one in made if not isinstance(one, events.Run)], writer="agent")
+    kit.write(root, [one for one in made if isinstance(one, events.Run)])
     ours = pricebook.load("example").text.replace('name = "example"', 'name = "ours"')
     close.close(Ledger(root), period.of_month("2026-06"), pricebook.parse(ours, "ours.toml"), by="finance")
+    scope = data.Scope(
+        ledger=Ledger(root), period=period.of_month("2026-06"), book=pricebook.load("example"), provenance="simulated"
+    )
+    billed = data.bill(scope)
     later = kit.started("later", after_s=time.time() - kit.us(0) / 1e6)
     kit.write(root, [later], run_id="later")
     compaction.compact(Ledger(root), grace_s=0)
     rollup.roll_up(Ledger(root))
     assert archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
-    app = open_page(root, "overview", period="2026-06")
+    assert data.rows(Ledger(root), "dashboard/devices", run_id="run", from_ns=0).is_empty()
+    app = open_page(root, "overview")
+    assert values(app)["Rollout cost"] == format_usd(data.spent(scope, billed, scope.period, Link()).rollout_nano)
     assert values(app)["Harvest share"] != "unknown"
     assert "unknown, since events of this period were archived" in page_text(app)
 
