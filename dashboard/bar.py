@@ -1,4 +1,4 @@
-"""The bar at the top of every page. Its choices are in the address: a reload or a link shows the same page."""
+"""The bar at the top of every page. Its choices are in the address, for links and reloads."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def chosen() -> Link:
 
 
 def choose(**changes: str | None) -> None:
-    """Change choices from a callback: at once in the address, with the next run in the page."""
+    """Change choices from a callback."""
     for name in CHOICES:
         if name in changes:
             st.session_state[_key(name)] = changes[name]
@@ -58,24 +58,24 @@ def redraw() -> None:
         st.rerun()
 
 
-def show(ledger: Ledger, runs: list[Run], uses: Collection[str]) -> list[str]:
-    """Draw the choices that the page `uses`; return the ignored names, for Markdown."""
+def show(ledger: Ledger, runs: list[Run], uses: Collection[str], no_run: str) -> list[str]:
+    """Draw the choices that the page `uses`; return the ignored names, for Markdown. `no_run` labels no choice."""
     st.session_state.pop(_CHANGED, None)
-    choices = _choices(ledger, runs, uses)
+    choices = _choices(ledger, runs, no_run)
     now, ignored = _from_address()
     for name in ("run", "team"):
         if getattr(now, name) not in choices[name].texts:
             ignored.append(name)
             now = link.with_choices(now, {name: None})
-    picked = {}
+    values = {}
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="bar"):
         for name in CHOICES:
             if name in uses:
-                picked[name] = _box(name, choices[name], getattr(now, name))
-    if not link.is_period(str(picked.get("period", now.period))):
+                values[name] = _box(name, choices[name], getattr(now, name))
+    if not link.is_period(str(values.get("period", now.period))):
         ignored.append("period")
-        picked["period"] = link.NEWEST
-    _keep(link.with_choices(now, picked))
+        values["period"] = link.NEWEST
+    _keep(link.with_choices(now, values))
     return ignored
 
 
@@ -110,10 +110,9 @@ def _box(name: str, choice: _Choice, value: str | None) -> str | None:
     )
 
 
-def _choices(ledger: Ledger, runs: list[Run], uses: Collection[str]) -> dict[str, _Choice]:
+def _choices(ledger: Ledger, runs: list[Run], no_run: str) -> dict[str, _Choice]:
     count = data.run_count(ledger)
     listed: dict[str | None, str] = {run.run_id: f"{run.name}, {words.minute(run.started_at)}" for run in runs}
-    every = "every run" if "period" in uses else "the newest"
     provenances = " ".join(f"{name}: {text}" for name, text in words.PROVENANCE_WORDS.items())
     return {
         "period": _Choice("Period, UTC", _periods(ledger), f"Or write one: {FORMS}"),
@@ -124,7 +123,7 @@ def _choices(ledger: Ledger, runs: list[Run], uses: Collection[str]) -> dict[str
         ),
         "run": _Choice(
             "Run" if count <= RUNS_MAX else f"Run, newest {RUNS_MAX} of {count:,}",
-            {None: every, **listed},
+            {None: no_run, **listed},
             "`run=ID` in the address opens an older one." if count > RUNS_MAX else None,
         ),
         "team": _Choice("Team", {None: "every team", **{team: team for team in data.teams(ledger, runs)}}),

@@ -57,9 +57,9 @@ def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, column
 
 
 def _from_zero(values: Sequence[float | None]) -> list[float]:
-    """Return an axis that includes 0, with room for a label at its right."""
-    known = [value for value in values if value is not None]
-    low, high = min([0.0, *known]), max([0.0, *known])
+    """Return an axis with 0 and room for a label at its right."""
+    numbers = [value for value in values if value is not None]
+    low, high = min([0.0, *numbers]), max([0.0, *numbers])
     return [low, (high + (high - low) / 6) or 1.0]
 
 
@@ -110,17 +110,17 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     )
 
 
-def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title: str) -> alt.LayerChart:
-    """Draw steps (name, nano-units, whether it is a sum, reason), each from the end of the step before."""
-    reached, listed = 0.0, []
-    for name, nano, is_sum, why in steps:
-        begin = 0.0 if is_sum else reached
-        reached = begin + nano / 1e9
+def waterfall(steps: Sequence[tuple[str, int, bool]], currency: str, title: str) -> alt.LayerChart:
+    """Draw steps (name, nano-units, whether it is a sum), each from the end of the step before."""
+    end, ranges = 0.0, []
+    for name, nano, is_sum in steps:
+        begin = 0.0 if is_sum else end
+        end = begin + nano / 1e9
         kind = WHOLE if is_sum else MORE if nano > 0 else LESS
         text = ("+" if kind == MORE else "") + words.amount(nano, currency)
-        ends = {"from": begin, "to": reached, "right": max(begin, reached)}
-        listed.append({"name": name, "kind": kind, "text": text, "why": why, **ends})
-    frame = pl.DataFrame(listed)
+        ends = {"from": begin, "to": end, "right": max(begin, end)}
+        ranges.append({"name": name, "kind": kind, "text": text, **ends})
+    frame = pl.DataFrame(ranges)
     y, base = _labels(frame, "name"), alt.Chart(frame, height=30 * frame.height + 90)
     scale = alt.Scale(domain=_from_zero([*frame["from"], *frame["to"]]))
     bars = base.mark_bar(size=16).encode(
@@ -128,7 +128,7 @@ def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title:
         x=alt.X("from:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6)),
         x2="to:Q",
         color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
-        tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
+        tooltip=["name:N", alt.Tooltip("text:N", title="amount")],
     )
     return bars + base.mark_text(align="left", dx=6, color=_themed(_INK)).encode(y=y, x="right:Q", text="text:N")
 
@@ -153,9 +153,11 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
 def lanes(
     begin: datetime, end: datetime, states: pl.DataFrame, leases: pl.DataFrame, preemptions: pl.DataFrame
 ) -> list[alt.Chart]:
-    """Draw rows of the queries of `sql/dashboard` between two UTC times without a zone, one chart above the other."""
+    """Draw rows of `sql/dashboard` between two UTC times without a zone, one chart above the other."""
 
-    def drawn(frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any) -> alt.Chart:
+    def lane_chart(
+        frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any
+    ) -> alt.Chart:
         height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 190
         # Names stand above their lanes: a phone has no room beside the plot.
         inside = {"labelAlign": "left", "labelPadding": -2, "minExtent": 0, "maxExtent": 0, "zindex": 1}
@@ -171,18 +173,18 @@ def lanes(
     tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
     colour = _coloured("state", BUCKET_COLOURS, shown["state"], columns=4)
     title = "Main activity of each device"
-    charts = [drawn(shown.select(names), title, "lane", "t0", tips, x2="t1:T", color=colour).mark_rect(clip=True)]
+    charts = [lane_chart(shown.select(names), title, "lane", "t0", tips, x2="t1:T", color=colour).mark_rect(clip=True)]
     if not leases.is_empty():
         shown = leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
         tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f")]
         tips += [_time_tip("granted_at")]
         colour = _coloured("closed_by", _CLOSING_COLOURS, shown["closed_by"], columns=4)
-        chart = drawn(shown, "Leases by ending", "device_id", "granted_at", tips, x2="until:T", color=colour)
+        chart = lane_chart(shown, "Leases by ending", "device_id", "granted_at", tips, x2="until:T", color=colour)
         charts.append(chart.mark_bar(clip=True, height=10))
     if not preemptions.is_empty():
         tips = ["action:N", _time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
         colour = _coloured("action", _PREEMPTION_COLOURS, preemptions["action"], columns=4)
-        chart = drawn(preemptions, "Preemptions by serving", "action", "t", tips, color=colour)
+        chart = lane_chart(preemptions, "Preemptions by serving", "action", "t", tips, color=colour)
         charts.append(chart.mark_tick(thickness=2, clip=True))
     return charts
 

@@ -1,5 +1,5 @@
-"""Data of the screens: runs, named queries, charges and reports, cached until the ledger gains an event. Each query
-opens the catalog read-only and closes it again: a page never blocks a writer or a compaction."""
+"""Data of the screens, cached until the ledger gains an event. Each query opens the catalog read-only and closes it, so
+a page never blocks a writer or a compaction."""
 
 import os
 import threading
@@ -61,8 +61,8 @@ ROWS_MAX = 1000
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
-    "there is no price book, so nothing can be priced. `rose price FILE --adopt` puts one on record for the ledger; or "
-    f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
+    "No price book: nothing can be priced. `rose price FILE --adopt` records one in the ledger. Or start the dashboard "
+    f"with {choice.VARIABLE}=FILE, or with {choice.VARIABLE}=example for example prices."
 )
 _DAMAGED = (
     "A file of the ledger is damaged or missing, so its figures cannot be read. `rose ledger verify` names the file: "
@@ -88,7 +88,7 @@ class Run:
     """One run. With several `provenances` in its events it has no figures."""
 
     run_id: str
-    fleet_run_id: str  # The run that owns its devices and their requests: the fleet's run where RL runs share a fleet.
+    fleet_run_id: str  # The run that owns its devices and their requests.
     name: str
     status: str
     reason: str | None
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def is_of_fleet(self) -> bool:
-        """Whether this is a fleet's own run, which has everything that RL runs share."""
+        """Whether this is a fleet's own run."""
         return self.run_id == self.fleet_run_id
 
     @property
@@ -176,7 +176,7 @@ def opened() -> Ledger:
 
 @st.cache_resource(show_spinner=False)
 def _opened(root: str) -> Ledger:
-    """Open a ledger for all sessions. A page begins with the last verification and checks only later files."""
+    """Open a ledger for all sessions, with the findings of its last verification."""
     ledger = Ledger(root)
     ledger.seen = verified.load(ledger)
     return ledger
@@ -203,10 +203,10 @@ def span(ledger: Ledger) -> Period | None:
 
 
 def teams(ledger: Ledger, listed: list[Run]) -> list[str]:
-    named_teams = {value for run in listed for name in _TEAM_TAGS if (value := run.tags.get(name))}
+    names = {value for run in listed for name in _TEAM_TAGS if (value := run.tags.get(name))}
     with suppress(UserError):
-        named_teams |= {tag.tags["team"] for tag in price_book(ledger).device_tag if "team" in tag.tags}
-    return [*sorted(named_teams), UNALLOCATED]
+        names |= {tag.tags["team"] for tag in price_book(ledger).device_tag if "team" in tag.tags}
+    return [*sorted(names), UNALLOCATED]
 
 
 def rows(ledger: Ledger, query: str, **variables: object) -> pl.DataFrame:
@@ -216,7 +216,7 @@ def rows(ledger: Ledger, query: str, **variables: object) -> pl.DataFrame:
 
 @st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
 def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], mark: str) -> pl.DataFrame:
-    """`mark` is only a part of the cache key: an event that arrives meanwhile makes the rows newer, never older."""
+    """Read rows. `mark` is a part of the cache key alone."""
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
@@ -264,13 +264,13 @@ def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def mark(ledger: Ledger) -> str:
-    """Name the newest segment of every writer: the text changes exactly when the ledger gains events."""
+    """Return the newest segment of every writer, which changes when the ledger gains events."""
     heads = sorted((ledger.folder / "heads").glob("[!.]*.json"))
     return "\n".join(f"{head.name} {head.read_text(encoding='utf-8')}" for head in heads)
 
 
 def _current(ledger: Ledger) -> str:
-    """Return `mark`, after dropping everything cached of an older state: a server shows one ledger."""
+    """Return `mark`, after dropping everything cached of an older state."""
     with _newest_lock:
         now = mark(ledger)
         if _newest.get(ledger.folder, now) != now:
@@ -281,12 +281,12 @@ def _current(ledger: Ledger) -> str:
 
 
 def kept(make: Callable[[], T], ledger: Ledger, *key: object) -> T:
-    """Return `make()`, cached until the ledger gains an event; `key` names all it depends on. Raises UserError."""
+    """Return `make()`, cached until the ledger gains an event, by `key`. Raises UserError."""
     value, error = _keep((str(ledger.folder), _current(ledger), *map(repr, key)), make)
     if error is not None:
         raise ReadError(error)
-    made: T = value
-    return made
+    result: T = value
+    return result
 
 
 # A parameter with an underscore is not in the key. The cache is small because bills of a large fleet are large.
@@ -299,7 +299,7 @@ def _keep(key: tuple[str, ...], _make: Callable[[], object]) -> tuple[Any, str |
 
 
 def why(error: Exception) -> str:
-    """Return an error in the reader's words: a damaged file's has SQL in it."""
+    """Return an error for a reader, without the SQL that a damaged file's error has."""
     cause = error if isinstance(error, duckdb.Error) else error.__cause__
     return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
@@ -317,7 +317,7 @@ def _problems(ledger: Ledger, mark: str) -> list[str]:
 
 
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
-    """Return the price book by the rule of every command, never cached: prices may change. Raises UserError."""
+    """Return the price book by the rule of every command. Raises UserError."""
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
 
@@ -325,11 +325,11 @@ def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = N
         with ledger.connect() as connection:
             return choice.own_books(connection, run_id, from_ns, to_ns)
 
-    def own() -> choice.Own:
+    def cached() -> choice.Own:
         return kept(own_books, ledger, "own books", run_id, from_ns, to_ns)
 
     try:
-        return choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own)
+        return choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=cached)
     except choice.NoPriceBookError:
         raise ReadError(_NO_PRICE_BOOK)
 
@@ -400,14 +400,14 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return what serving promises and did, from rows with `requests` and how many of them `kept` both budgets."""
+    """Return serving's promise, from rows with `requests` and how many of them `kept` both budgets."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time. `beyond_ns` is
-    serving's delay beyond rollouts' work beside it: with it the share is of the time that serving alone would leave."""
+    """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time. `beyond_ns`, serving's
+    delay beyond the rollout work beside it, counts as unused too."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
@@ -456,7 +456,7 @@ def _watched(scope: Scope, ask: Callable[..., list[T]]) -> list[T]:
 
 
 def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
-    """Return the past months with charges that are not wholly closed, oldest first. Raises UserError."""
+    """Return the past months with open charges, oldest first. Raises UserError."""
     days = span(ledger)
     try:
         posted = closes(ledger)
@@ -487,7 +487,7 @@ def closes(ledger: Ledger) -> dict[str, list[Posting]]:
 
 
 def frozen(ledger: Ledger) -> tuple[tuple[str, int, int], ...]:
-    """Return the state of the closes' files as a cache key: a touched file is read and checked again."""
+    """Return the state of the closes' files as a cache key."""
     home = ledger.folder / store.FOLDER
     files = sorted(path for path in home.rglob("*") if path.is_file()) if home.exists() else []
     return tuple((str(path.relative_to(home)), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in files)

@@ -1,5 +1,5 @@
-"""Text of a ledger as plain text in Markdown, tables, charts and CSV. A run's name, which any writer chooses, must not
-load a foreign page, imitate a heading, or run in a spreadsheet."""
+"""Plain text in Markdown, tables, charts and CSV: a name in a ledger must not load a page, imitate a heading, or run in
+a spreadsheet."""
 
 import io
 import re
@@ -33,7 +33,7 @@ def markdown(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escape a sentence of ours, such as an error: its code spans stay code, and text in a code span is always text."""
+    """Escape a sentence of ours, such as an error; its code spans stay code."""
     parts = _CODE.split(visible_lines(text))
     return "".join(f"`{part}`" if place % 2 else markdown(part) for place, part in enumerate(parts))
 
@@ -55,17 +55,17 @@ def static(rows: pl.DataFrame) -> None:
     st.table(texts.rename(prose), hide_index=True)
 
 
-def chart(drawn: alt.TopLevelMixin, about: str) -> None:
+def chart(figure: alt.TopLevelMixin, about: str) -> None:
     """Show a chart; control characters become visible, and screen readers get `about`."""
-    _escape(drawn)
-    st.altair_chart(drawn, width="stretch", alt=visible(about))
+    _escape(figure)
+    st.altair_chart(figure, width="stretch", alt=visible(about))
 
 
-def _escape(drawn: Any) -> None:
-    if isinstance(drawn.data, pl.DataFrame):
-        drawn.data = _cells(drawn.data)
+def _escape(figure: Any) -> None:
+    if isinstance(figure.data, pl.DataFrame):
+        figure.data = _cells(figure.data)
     for name in ("layer", "hconcat", "vconcat"):
-        parts = getattr(drawn, name, None)
+        parts = getattr(figure, name, None)
         for part in parts if isinstance(parts, list) else ():
             _escape(part)
 
@@ -75,7 +75,7 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def csv(frame: pl.DataFrame) -> str:
-    """Return rows as CSV, with an apostrophe before text that a spreadsheet would take for a formula."""
+    """Return rows as CSV, with an apostrophe before text that looks like a formula."""
     rows = frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1"))
     head = io.StringIO()
     writer(head, lineterminator="\n").writerow(csv_cells(frame.columns))

@@ -1,4 +1,4 @@
-"""Words and numbers for people: times, shares, amounts, and the terms beside figures."""
+"""Times, shares, amounts and terms as text."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -129,7 +129,7 @@ def number_column(values: Iterable[float | None], about: str | None = None) -> C
 
 
 def column(values: pl.Series) -> ColumnConfig:
-    """Format a column of numbers by its name and type: a share (of 100), whole numbers, or `number_column`."""
+    """Format a column of numbers by its name and type."""
     if values.name.endswith("share"):
         return st.column_config.NumberColumn(format="%.2f%%")
     if values.dtype.is_integer():
@@ -143,7 +143,7 @@ def _places(values: Iterable[float | None]) -> int:
 
 
 def stamp(stamped: Stamp) -> str:
-    """Return currency, period, provenance and price book of an answer, Markdown."""
+    """Return currency, period, provenance and price book, Markdown."""
     begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
     return (
         f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
@@ -153,12 +153,12 @@ def stamp(stamped: Stamp) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape dollar signs in our own Markdown: Streamlit sets text between two of them as a formula."""
+    """Escape dollar signs, which mark formulas in Streamlit's Markdown."""
     return text.replace("\\$", "$").replace("$", "\\$")
 
 
 def trace(run: Run) -> str:
-    """Describe the serving traffic and its scaling to the host, which every latency depends on."""
+    """Describe the serving traffic and its scaling."""
     if not run.trace:
         return "Serving traffic: requests of users; no trace is replayed."
     share = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"

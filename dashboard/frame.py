@@ -1,4 +1,4 @@
-"""The frame of every page: bar, trust chip, provenance, live refresh, error messages, tables and files."""
+"""The frame of every page: bar, trust chip, provenance, refresh, errors, tables and files."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -48,19 +48,19 @@ class Trust:
 
 
 def page(
-    title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, of_fleet: bool = True
+    title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, any_run: bool = False
 ) -> None:
-    """Draw a page on one run, by default the newest fleet run; with `of_fleet` false the newest run of any kind."""
+    """Draw a page on one run, by default the newest fleet's, or with `any_run` the newest."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
-        first = next((run for run in runs if run.is_of_fleet or not of_fleet), runs[0])
+        first = next((run for run in runs if run.is_of_fleet or any_run), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
-        stood = (run.status, run.going_on)
+        before = (run.status, run.going_on)
 
         def body() -> None:
             now = next((other for other in data.runs(ledger, run.run_id) if other.run_id == run.run_id), run)
-            if (now.status, now.going_on) != stood:
+            if (now.status, now.going_on) != before:
                 st.rerun()
             _status(now)
             if len(now.provenances) > 1:
@@ -72,7 +72,7 @@ def page(
         # A silent run may be heard again.
         _follow(body, live_s if run.going_on else QUIET_S if run.status == "running" else None)
 
-    _draw(title, asks, show_run, uses=("run",))
+    _draw(title, asks, show_run, uses=("run",), no_run="the newest")
 
 
 def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
@@ -82,11 +82,13 @@ def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None]
         every = QUIET_S if any(run.going_on for run in runs) else None
         _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), every)
 
-    _draw(title, asks, show_runs, uses=uses)
+    _draw(title, asks, show_runs, uses=uses, no_run="every run")
 
 
-def _draw(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
-    """Draw the heading and the bar, then `show`, and the trust chip last because it verifies."""
+def _draw(
+    title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str], no_run: str
+) -> None:
+    """Draw heading, bar and page, and the trust chip last because it verifies."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
@@ -95,7 +97,7 @@ def _draw(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, u
         ledger = data.opened()
         with errors_shown():
             runs = data.runs(ledger, bar.requested_run())
-            if runs and (ignored := bar.show(ledger, runs, uses)):
+            if runs and (ignored := bar.show(ledger, runs, uses, no_run)):
                 st.warning(f"Unknown in this ledger, and left out: {', '.join(ignored)}.")
             if runs:
                 show(ledger, runs)
@@ -140,7 +142,7 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """Draw a fragment that alone runs again: the page around it stays, and its elements change in place."""
+    """Draw a fragment that alone runs again; the page around it stays."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:
@@ -154,7 +156,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
 def _wait_for_a_run(ledger: Ledger) -> None:
     if data.runs(ledger):
         st.rerun()
-    st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
+    st.info("This ledger has no run yet. `rose demo` or `rose up` writes one; it then appears here.")
 
 
 def _status(run: Run) -> None:
@@ -188,35 +190,35 @@ def stamp(stamped: Stamp) -> None:
 
 
 def scope(ledger: Ledger) -> Scope | None:
-    """Return the choices of the bar with a price book; None, and a message, if nothing is charged. Raises UserError."""
-    if (found := charged(ledger)) is None:
+    """Return the choices of the bar with a price book; None after a message. Raises UserError."""
+    if (choices := charged(ledger)) is None:
         return None
-    period, provenance = found
+    period, provenance = choices
     return Scope(ledger=ledger, period=period, book=data.price_book(ledger, period=period), provenance=provenance)
 
 
 def charged(ledger: Ledger) -> tuple[Period, str] | None:
-    """Return the period and provenance of the bar; None, and a message, if nothing is charged. Raises UserError."""
+    """Return the period and provenance of the bar; None after a message. Raises UserError."""
     chosen = bar.chosen()
     period = data.period(ledger, chosen)
     if period is None:
         st.info("No device has joined a run yet, so nothing is charged.")
         return None
-    present = data.provenances(ledger, period)
-    if not present:
+    provenances = data.provenances(ledger, period)
+    if not provenances:
         st.info(f"No run lies in {words.period(period)}, so nothing is charged.")
         return None
-    if chosen.provenance not in (None, *present) or (chosen.provenance is None and len(present) > 1):
-        mix = " and ".join(present)
+    if chosen.provenance not in (None, *provenances) or (chosen.provenance is None and len(provenances) > 1):
+        mix = " and ".join(provenances)
         st.error(f"Runs of this period are {mix}; no figure may combine them. Choose a provenance in the bar.")
         return None
-    provenance = chosen.provenance or present[0]
+    provenance = chosen.provenance or provenances[0]
     banner(provenance)
     return period, provenance
 
 
 def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
-    """Show a verdict: green and red are shown, amber is not known, and grey is of what is `over`."""
+    """Show a verdict: green, red, amber if unknown, or grey on a run that is `over`."""
     if over:
         with st.container(border=True):
             st.markdown(f":gray-badge[over] {text}")
@@ -231,7 +233,7 @@ def figures(*cards: tuple[str, str, str]) -> None:
 
 
 def show(section: Section, source: str, *, skip: Collection[str] = (), folded: Collection[str] = ()) -> None:
-    """Show the parts of a section in their order, except `skip`; parts in `folded` open with a click."""
+    """Show a section except `skip`; parts in `folded` open with a click."""
     for name, part in section.parts.items():
         if name in folded:
             with st.expander(part.title if isinstance(part, Table) else name):
@@ -257,28 +259,30 @@ def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> N
                 st.markdown(words.plain(escape.prose(part)))
 
 
-def pricing_table(made: Table, source: str) -> None:
-    """Show a table of pricing with its totals; below it its source and notes. Money sorts; other tables wrap."""
-    made = made.plain()
-    rows, shown, written = [*made.rows, *made.footer], [], {}
-    for index, column in enumerate(made.columns):
+def pricing_table(priced: Table, source: str) -> None:
+    """Show a table of pricing with totals, source and notes. Money sorts; other tables wrap."""
+    priced = priced.plain()
+    rows, shown, money = [*priced.rows, *priced.footer], [], {}
+    for index, column in enumerate(priced.columns):
         cells = [row[index] for row in rows]
         if column.kind == "money":
             amount = [None if nano is None else nano / 1e9 for nano in cells]
             shown.append(pl.Series(column.name, amount, pl.Float64))
-            written[column.name] = words.money_column(column.name, amount, column.unit)
+            money[column.name] = words.money_column(column.name, amount, column.unit)
         else:
             shown.append(pl.Series(column.name, [escape.cell(cell_text(column, cell)) for cell in cells], pl.String))
-    terms = f"{made.terms}." if made.terms else ""
-    below = f"{source}; {escape.prose(' '.join((terms, *made.notes)))}"
-    if written:
-        table(pl.DataFrame(shown), below, written)
+    terms = f"{priced.terms}." if priced.terms else ""
+    below = f"{source}; {escape.prose(' '.join((terms, *priced.notes)))}"
+    if money:
+        table(pl.DataFrame(shown), below, money)
     else:
-        static(pl.DataFrame(shown), below)
+        rows_of_text = pl.DataFrame(shown)
+        escape.static(rows_of_text)
+        _below(rows_of_text, below, None)
 
 
 def query(ledger: Ledger, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
-    """Show the rows of a named query and how to read them, or `nothing`; return whether there are rows."""
+    """Show a named query and how to read it, or `nothing`; return whether it has rows."""
     rows = pl.DataFrame()
     with errors_shown():
         rows = data.named_rows(ledger, name, columns, **variables)
@@ -304,8 +308,8 @@ def table(
     key: str | None = None,
     on_pick: Callable[[int | None], None] | None = None,
 ) -> None:
-    """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`. A column
-    without a format in `columns` has digits of its own kind, the same in each row."""
+    """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`. `columns`
+    has formats."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum in the last row stays visible.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
@@ -325,12 +329,6 @@ def table(
     _below(frame, source, name)
 
 
-def static(frame: pl.DataFrame, source: str) -> None:
-    """Show a table of texts, which wrap, with its source."""
-    escape.static(frame)
-    _below(frame, source, None)
-
-
 def _below(frame: pl.DataFrame, source: str, name: str | None) -> None:
     st.caption(words.plain(f"Source: {source.rstrip(' ;')}"))
     download(frame, name or source)
@@ -344,7 +342,7 @@ def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None
 
 
 def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
-    """Offer a file that is made, and recorded in the ledger's access log, when somebody takes it."""
+    """Offer a file. A click makes it and records the export in the access log."""
     ledger, who = data.opened(), login.person()
 
     def content() -> bytes | str:
@@ -355,7 +353,7 @@ def download_button(label: str, make: Callable[[], bytes | str], name: str, mime
 
 
 def radio(label: str, name: str, options: Mapping[str, str]) -> str:
-    """Show a choice of the page that the address keeps as `name`; return its value. `options` has the labels."""
+    """Show a choice that the address keeps as `name`, with the labels of `options`; return its value."""
     key = f"page-{name}"
     st.session_state[key] = value = str(getattr(bar.chosen(), name))
 
@@ -367,7 +365,7 @@ def radio(label: str, name: str, options: Mapping[str, str]) -> str:
 
 
 def window(run: Run) -> tuple[data.Window, dict[str, str]]:
-    """Return the last hours of a run that the reader chooses, and its `since` and `until` of a named query."""
+    """Return the chosen window of a run, also as `since` and `until` of a named query."""
     seconds = link.WINDOWS_S[radio("Last", "window", {name: name for name in link.WINDOWS_S})]
     whole = run.whole
     shown = data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)

@@ -20,7 +20,7 @@ from rose.ledger.address import is_loopback
 VARIABLE = "ROSE_DASHBOARD_AUTH"
 APP = Path(__file__).with_name("app.py")
 CALLBACK = "/oauth2callback"
-NO_LOGIN = "No login: whoever uses this machine sees everything."
+NO_LOGIN = "No login: every user of this machine sees all pages."
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYONE = "*"
 _EVERYBODY = 0o007
@@ -62,7 +62,7 @@ class Auth(BaseModel):
 
 
 class Login(BaseModel):
-    """A login file. `allow`: verified addresses, `@domain`s, subjects, or `*` for all whom the provider admits."""
+    """A login file. `allow`: verified addresses, `@domain`s, subjects, or `*` for everyone."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -75,8 +75,8 @@ class Login(BaseModel):
         return self
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """Return the name of a person whom the claims of an ID token admit, else None. An address counts only if the
-        provider verified it. A token for another application counts for nobody."""
+        """Return the name of the person whom the claims of an ID token admit, else None. An address needs the
+        provider's verification. A token for another application admits nobody."""
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
             return None
@@ -96,7 +96,7 @@ def load(path: Path) -> Login:
     try:
         if (mode := path.stat().st_mode) & _EVERYBODY:  # The group may read: systemd gives credentials mode 0440.
             raise LoginError(
-                f"{path} holds secrets and is open to everybody (mode {mode & 0o777:04o}): chmod 600 {path}"
+                f"{path} contains secrets, and every user may open it (mode {mode & 0o777:04o}): chmod 600 {path}"
             )
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -119,8 +119,7 @@ class Start:
 
 
 def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
-    """Return the process that shows `ledger`. Raises LoginError if other machines could open it without login, or for
-    an unusable login file `path`."""
+    """Return the process that shows `ledger`. Raises LoginError for an open address or an unusable login file."""
     environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
     if path is None:
         refuse_without_login(host)
@@ -164,8 +163,8 @@ def refuse_without_login(host: str) -> None:
     """Raises LoginError unless this machine alone can reach `host`."""
     if not is_loopback(host):
         raise LoginError(
-            f"--host {host} can be reached from other machines, and nobody would have to log in: name a login file by "
-            "--auth (docs/dashboard.md shows one), or leave --host out"
+            f"--host {host} is reachable from other machines, without a login: name a login file with --auth "
+            "(docs/dashboard.md shows one), or omit --host"
         )
 
 
@@ -180,12 +179,12 @@ def person() -> str | None:
         raise LoginError("Log in to see this dashboard.")
     name = login.name_of(claims)
     if name is None:
-        raise LoginError("You are not on the list of this dashboard. Ask whoever runs it.")
+        raise LoginError("You are not on the list of this dashboard. Ask its administrator.")
     return name
 
 
 def navigation(pages: list[StreamlitPage]) -> StreamlitPage:
-    """Return the chosen page. A visitor without access gets a page with the reason, which ends the run."""
+    """Return the chosen page, or show a visitor without access the reason and stop."""
     try:
         name = person()
     except LoginError as error:
@@ -220,7 +219,7 @@ def _refuse(pages: list[StreamlitPage], error: LoginError) -> None:
 
 @st.fragment(run_every=_CHECK_S)
 def _watch() -> None:
-    """Check the login of an open page, which otherwise refreshes itself for ever."""
+    """Check the login of an open page again and again."""
     try:
         person()
     except LoginError:

@@ -49,26 +49,26 @@ def _closes(ledger: Ledger) -> None:
         st.info("No period is closed yet. `rose books close --period YYYY-MM` closes one for good.")
         return
     as_of_ns = _as_of(posted)
-    known = {
+    visible = {
         close_id: [entry for entry in entries if as_of_ns is None or entry.posted_ns <= as_of_ns]
         for close_id, entries in posted.items()
     }
-    known = {close_id: entries for close_id, entries in known.items() if entries}
+    visible = {close_id: entries for close_id, entries in visible.items() if entries}
     source = "events of the ledger's writer `closing`; a close never changes, a later finding is a correction"
-    frame.elements(closing_tables.closes(known), source)
+    frame.elements(closing_tables.closes(visible), source)
     left, middle, right = st.columns(3)
-    close_id = left.selectbox("Close", list(reversed(known)), key="books-close")
+    close_id = left.selectbox("Close", list(reversed(visible)), key="books-close")
     texts = {view: view.replace("-", " ") for view in cost.VIEWS}
     view = middle.radio("View", list(texts), format_func=texts.__getitem__, horizontal=True, key="books-view")
     by = right.selectbox("Divided by", _BY if view == link.AMORTIZED else (*_BY, "work"), key="books-by")
-    first = known[close_id][0]
+    first = visible[close_id][0]
     question = cost.Question(
         period=first.period, by=(by,), view=view, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns
     )
     answer = data.kept(lambda: cost.ask(ledger, question), ledger, "close", question, data.frozen(ledger))
     frame.banner(first.provenance)
     frame.stamp(answer.stamp)
-    frame.elements(closing_tables.postings(known[close_id]), f"events of {close_id}")
+    frame.elements(closing_tables.postings(visible[close_id]), f"events of {close_id}")
     frame.elements(cost_tables.terminal(answer), f"charges of {close_id} with its corrections")
     by_team = replace(question, by=("team",), view=link.AMORTIZED)
     _files(
@@ -90,22 +90,22 @@ def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
 
 
 def _files(name: str, bill: Callable[[], Bill], answer: Callable[[], cost.Cost], what: str) -> None:
-    """Offer a bill as files, and `answer`, which is `what`, as a page."""
+    """Offer a bill as files, and its `answer` as a page titled `what`."""
 
-    def written(write: Callable[[Bill, Path], object], ending: str) -> bytes:
+    def file_of(write: Callable[[Bill, Path], object], ending: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
             path = Path(folder) / f"{name}{ending}"
             write(bill(), path)
             return path.read_bytes()
 
     def page() -> bytes:
-        asked = answer()
-        return markup.page(f"{what}, {name}", cost_tables.page(asked), asked.stamp.warnings).encode()
+        cost_by = answer()
+        return markup.page(f"{what}, {name}", cost_tables.page(cost_by), cost_by.stamp.warnings).encode()
 
     kinds: tuple[tuple[str, str, str, Callable[[], bytes]], ...] = (
-        ("Workbook", ".xlsx", _EXCEL, lambda: written(workbook.write, ".xlsx")),
-        ("FOCUS, Parquet", "-focus.parquet", _PARQUET, lambda: written(focus.write, "-focus.parquet")),
-        ("FOCUS, CSV", "-focus.csv", "text/csv", lambda: written(focus.write, "-focus.csv")),
+        ("Workbook", ".xlsx", _EXCEL, lambda: file_of(workbook.write, ".xlsx")),
+        ("FOCUS, Parquet", "-focus.parquet", _PARQUET, lambda: file_of(focus.write, "-focus.parquet")),
+        ("FOCUS, CSV", "-focus.csv", "text/csv", lambda: file_of(focus.write, "-focus.csv")),
         (f"{what}, HTML", ".html", "text/html", page),
     )
     for column, (label, ending, mime, make) in zip(st.columns(len(kinds)), kinds, strict=True):
@@ -125,7 +125,7 @@ def _period(scope: Scope) -> None:
     answer = data.kept(lambda: cost.ask(scope.ledger, question, scope.book), scope.ledger, question, *scope.key)
     frame.elements(cost_tables.terminal(answer), "charges of the ledger")
     if team is not None:
-        st.markdown(f"The last file is of {escape.markdown(team)} alone. The others have the whole fleet.")
+        st.markdown(f"The last file has {escape.markdown(team)} alone; the others have the whole fleet.")
     _files(f"rose-{scope.provenance}-{scope.period.label}", lambda: billed, lambda: answer, what)
     closed = f"Closed: {', '.join(billed.closes)}. " if billed.closes else ""
     still_open = "The cost of open hours may still change." if billed.open else ""

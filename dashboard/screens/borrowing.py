@@ -11,7 +11,7 @@ _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price
 
 
 def show(ledger: Ledger, run: Run) -> None:
-    with st.spinner("Comparing with other ways to the same tokens …"):
+    with st.spinner("Comparing with the alternatives …"):
         sections, stamp = data.of_run(ledger, run, report.sections)
     frame.stamp(stamp)
     saves = sections["risk"].paragraph("saves")
@@ -29,8 +29,8 @@ def show(ledger: Ledger, run: Run) -> None:
     )
     frame.show(sections["provision"], _SOURCE, folded=("days",))
     st.header("And if load and demand rose together?")
-    st.warning("**SIMULATED.** The run's own hours in another pairing: this did not happen.")
-    frame.show(sections["spikes"], "the run's windows in another pairing: simulated", folded=("windows",))
+    st.warning("**SIMULATED.** The run's hours, paired anew: this did not happen.")
+    frame.show(sections["spikes"], "the run's windows, paired anew: simulated", folded=("windows",))
 
 
 frame.page(

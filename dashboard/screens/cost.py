@@ -17,7 +17,7 @@ from rose.pricing.money import NS_PER_HOUR
 
 _BARS_MAX = 20
 _CHARGES_MAX = 200
-_WORK = {link.ROLLOUTS: "rollouts alone", link.EVERYTHING: "everything: serving, training and idle time too"}
+_WORK = {link.ROLLOUTS: "rollouts alone", link.EVERYTHING: "everything, with serving, training and idle time"}
 #: A row's click: the choice, and the next division.
 _OPENS = {"team": ("team", "run"), "run": ("run", "lease"), "lease": ("lease", None)}
 _AMOUNT = "amount_nano"
@@ -78,11 +78,11 @@ def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> 
     st.markdown(words.plain(f"{what} cost **{whole}** in {when} ({chosen.view.replace('-', ' ')}).{closed}"))
 
 
-def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) -> None:
+def _rows(spent: pl.DataFrame, billed: Bill, by: str, runs: Mapping[str, Run]) -> None:
     chosen, currency = bar.chosen(), billed.stamp.currency
     rows = charge_algebra.drill(spent, (by,), _AMOUNT)
     keys = [str(row[by]) for row in rows]
-    names = [f"{known[key].name} ({key})" if by == "run" and key in known else key for key in keys]
+    names = [f"{runs[key].name} ({key})" if by == "run" and key in runs else key for key in keys]
     _bars(spent, dict(zip(keys, names, strict=True)), by, currency)
     whole = sum(row[_AMOUNT] for row in rows)
     columns: dict[str, Any] = {
@@ -124,17 +124,17 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
     kind = "work" if "work" in spent.columns else "bucket"
     parts = charge_algebra.drill(spent, (by,) if by == kind else (by, kind), _AMOUNT)
     totals = {row[by]: row[_AMOUNT] for row in charge_algebra.drill(spent, (by,), _AMOUNT)[:_BARS_MAX]}
-    drawn = [row for key in totals for row in parts if row[by] == key and row[_AMOUNT]]
-    if not drawn:
+    bars = [row for key in totals for row in parts if row[by] == key and row[_AMOUNT]]
+    if not bars:
         return
     rows = pl.DataFrame(
         {
-            "name": [names[row[by]] for row in drawn],
-            "bucket": [row[kind] for row in drawn],
-            "cost": [row[_AMOUNT] / 1e9 for row in drawn],
-            "text": [words.amount(row[_AMOUNT], currency) for row in drawn],
-            "total": [totals[row[by]] / 1e9 for row in drawn],
-            "text of total": [words.amount(totals[row[by]], currency) for row in drawn],
+            "name": [names[row[by]] for row in bars],
+            "bucket": [row[kind] for row in bars],
+            "cost": [row[_AMOUNT] / 1e9 for row in bars],
+            "text": [words.amount(row[_AMOUNT], currency) for row in bars],
+            "total": [totals[row[by]] / 1e9 for row in bars],
+            "text of total": [words.amount(totals[row[by]], currency) for row in bars],
         }
     )
     escape.chart(charts.ranked(rows, currency), about="Cost, most expensive first")
@@ -144,20 +144,20 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
 
 def _lease(ledger: Ledger, spent: pl.DataFrame, billed: Bill, lease_id: str) -> None:
     st.header("Lease " + escape.markdown(lease_id))
-    own = spent.filter(lease_id=lease_id).sort(_AMOUNT, descending=True)
-    if own.is_empty():
+    charges = spent.filter(lease_id=lease_id).sort(_AMOUNT, descending=True)
+    if charges.is_empty():
         st.info("No charge for a lease of that name.")
     else:
         names = ("hour", "run_id", "device_id", "bucket", "fate", "cost", "writer", "first_seq", "last_seq")
-        listed = own.head(_CHARGES_MAX).with_columns(cost=pl.col(_AMOUNT) / 1e9).select(names)
+        listed = charges.head(_CHARGES_MAX).with_columns(cost=pl.col(_AMOUNT) / 1e9).select(names)
         columns = {"cost": words.money_column("cost", listed["cost"], billed.stamp.currency)}
         source = (
-            f"the {listed.height:,} most expensive of {own.height:,} charges of the lease, {billed.stamp}. Their "
+            f"the {listed.height:,} most expensive of {charges.height:,} charges of the lease, {billed.stamp}. Their "
             "events in `event`: the writer's, from first to last seq."
         )
         frame.table(listed, source, columns, name="lease charges")
     st.subheader("What happened")
-    run_id = None if own.is_empty() else own["fleet_run_id"][0]
+    run_id = None if charges.is_empty() else charges["fleet_run_id"][0]
     shown = "event_time kind action reason engine_id duration_ns since_grant_ns"
     nothing = "This ledger has no lease of that name."
     frame.query(ledger, "lease_timeline", nothing, shown, lease_id=lease_id, run_id=run_id)

@@ -40,7 +40,7 @@ def show(ledger: Ledger, run: Run) -> None:
     st.header("Where does the next dollar belong?")
     frame.show(sections["frontier"], _SOURCE, folded=("elasticities", "spend"))
     st.header("Which verifier makes a correct answer cheapest?")
-    frame.show(sections["verifiers"], "probes that all of them judged", folded=("scores", "calibration"))
+    frame.show(sections["verifiers"], "probes that every verifier judged", folded=("scores", "calibration"))
 
 
 def _course(course: Sequence[Stretch], run: Run) -> None:
@@ -70,13 +70,13 @@ def _course(course: Sequence[Stretch], run: Run) -> None:
     frame.download(points.drop("text"), "accepted by step")
 
 
-def sentence(found: Learned | None, course: Sequence[Stretch]) -> str:
-    if found is None:
+def sentence(verdict: Learned | None, course: Sequence[Stretch]) -> str:
+    if verdict is None:
         return "**Unclear whether the policy learned**: need two steps with judged answers; have one."
     count = course[-1].last - course[0].first + 1
     return (
-        f"{_MEANING[found.verdict]} {found.end.text} of the judged answers were accepted in the last "
-        f"{_steps(found.end)} of {count:,}, against {found.begin.text} in the first {_steps(found.begin)}."
+        f"{_MEANING[verdict.verdict]} {verdict.end.text} of the judged answers were accepted in the last "
+        f"{_steps(verdict.end)} of {count:,}, against {verdict.begin.text} in the first {_steps(verdict.begin)}."
     )
 
 
@@ -90,5 +90,5 @@ frame.page(
     "Did the policy learn, what did a correct answer cost, and what would make it cheaper?",
     show,
     live_s=frame.QUIET_S,
-    of_fleet=False,
+    any_run=True,
 )

@@ -1,7 +1,5 @@
 """Serving safety now, activity of every device, and the reasons for not lending."""
 
-from collections.abc import Mapping
-from datetime import timedelta
 from fractions import Fraction
 
 import polars as pl
@@ -14,14 +12,11 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.closing.period import naive
 
 #: Serving is judged by its requests in this time before the last event.
-_JUDGED = timedelta(minutes=15)
-_VERDICTS: Mapping[bool, Mapping[bool | None, str]] = {  # By whether the fleet runs, and whether it keeps its promises.
-    True: {True: "Serving is safe", False: "Serving is NOT safe", None: "Serving's safety is not known"},
-    False: {True: "Serving was safe", False: "Serving was NOT safe", None: "Serving's safety is not known"},
-}
-_SILENT = timedelta(minutes=5)  # A device without a report for this long has no state.
+_JUDGED_MIN = 15
+_MINUTE_NS = 60 * 10**9
+_SILENT_MIN = 5  # A device without a report for this long has no state.
 _BINS = 200
-_LEASES = (  # What a reader asks for comes first, ids last.
+_LEASES = (  # Ids come last.
     *("granted_at", "seconds", "closed_by", "close_reason", "device_id", "step", "kv_granted_mb", "kv_least_mb"),
     *("renewals", "until", "rl_run_id", "lease_id"),
 )
@@ -38,7 +33,7 @@ _PHASES = (
 def show(ledger: Ledger, run: Run) -> None:
     fleet = run.fleet_run_id
     last_ns = run.whole.to_ns
-    devices = data.rows(ledger, "dashboard/devices", run_id=fleet, from_ns=last_ns - _ns(_SILENT))
+    devices = data.rows(ledger, "dashboard/devices", run_id=fleet, from_ns=last_ns - _SILENT_MIN * _MINUTE_NS)
     if devices.is_empty():
         st.info("No device has joined this run yet.")
         return
@@ -53,22 +48,19 @@ def show(ledger: Ledger, run: Run) -> None:
     _weights(ledger, fleet, times)
 
 
-def _ns(time: timedelta) -> int:
-    return time // timedelta(microseconds=1) * 1000
-
-
 def _verdict(ledger: Ledger, run: Run) -> None:
-    """Say whether serving kept its promises before the last event: of the past, where the run is over or silent."""
-    newest = {"from_ns": run.whole.to_ns - _ns(_JUDGED), "to_ns": run.whole.to_ns, "blocks": 1}
-    seen = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
+    """Show whether serving kept its promises before the last event."""
+    newest = {"from_ns": run.whole.to_ns - _JUDGED_MIN * _MINUTE_NS, "to_ns": run.whole.to_ns, "blocks": 1}
+    promise = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
     target = words.percent(data.SERVING_TARGET, 0)
-    word = _VERDICTS[run.going_on][seen.kept] + (
-        " by a ledger that does not verify" if frame.look(ledger).problems else ""
-    )
+    word = "Serving's safety is unknown"
+    if promise.kept is not None:
+        word = f"Serving {'is' if run.going_on else 'was'} {'safe' if promise.kept else 'NOT safe'}"
+    word += " by a ledger that does not verify" if frame.look(ledger).problems else ""
     when = "" if run.going_on else f"No fleet is running. Its last event was {words.when(run.last_event_at)}. "
-    minutes = f"in the {_JUDGED // timedelta(minutes=1)} minutes before the last event"
-    why = f"{minutes}, {seen.text}; the target is {target}"
-    frame.verdict(seen.kept, f"{when}**{word}**: {why}.", over=not run.going_on)
+    minutes = f"in the {_JUDGED_MIN} minutes before the last event"
+    why = f"{minutes}, {promise.text}; the target is {target}"
+    frame.verdict(promise.kept, f"{when}**{word}**: {why}.", over=not run.going_on)
 
 
 def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
@@ -79,9 +71,9 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
         ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, in any state"),
         ("Serving requests", serving.filter(state="serving").height, "most of the last slice"),
         ("Rollouts", serving.filter(state="rollout").height, "most of the last slice"),
-        ("Headroom", serving.filter(state="headroom").height, "reserved for serving while rollouts waited"),
+        ("Headroom", serving.filter(state="headroom").height, "kept for serving while rollouts waited"),
         ("Idle", serving.filter(state="idle").height, "no work"),
-        ("Silent", serving["state"].null_count(), f"no slice for {_SILENT // timedelta(minutes=1)} minutes"),
+        ("Silent", serving["state"].null_count(), f"no slice for {_SILENT_MIN} minutes"),
     )
     frame.figures(*((label, f"{count:,}", about) for label, count, about in counted))
     beside = serving.filter(pl.col("beside_share") > 0)
@@ -148,8 +140,10 @@ def _holds(ledger: Ledger, fleet: str, run: Run, times: dict[str, str]) -> None:
             return
         source = f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work"
         shown = ("device_id", "leased", "why", "holds", "held")
-        said = rows.with_columns(why=pl.coalesce("explanation", pl.col("reason").replace(words.REASONS)))
-        frame.table(said.select(name for name in said.columns if name.split(" (")[0] in shown), source, name="holds")
+        explained = rows.with_columns(why=pl.coalesce("explanation", pl.col("reason").replace(words.REASONS)))
+        frame.table(
+            explained.select(name for name in explained.columns if name.split(" (")[0] in shown), source, name="holds"
+        )
 
 
 def _devices(ledger: Ledger, run: Run, devices: pl.DataFrame) -> None:

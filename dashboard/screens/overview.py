@@ -29,15 +29,6 @@ from rose.pricing.watch.budget import TeamBudget
 
 _RUNS_MAX = 8  # Savings of more runs are computed only after a click.
 _CARDS = ("cost", "saved", "harvest", "budget", "serving", "trust")
-_WHY = {
-    "volume": "more or less work",
-    "accepted output": "more or fewer accepted tokens",
-    "tokens per accepted token": "more or fewer tokens per accepted token",
-    "device time per token": "more or less device time per token",
-    "share borrowed": "work moved between dedicated and borrowed devices",
-    "mix": "work moved between device classes, teams and kinds of work",
-    "price": "an hour of the same device cost more or less",
-}
 _SEEN_SHARE = 0.001  # A smaller share of the whole is invisible.
 _BADGES: dict[bool | None, tuple[str, Literal["green", "red", "orange"]]] = {
     True: (":material/check:", "green"),
@@ -48,7 +39,7 @@ Place = st.delta_generator.DeltaGenerator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Shown:
+class _Content:
     chosen: link.Link
     scope: Scope
     bill: Bill
@@ -73,7 +64,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     if charged is None:
         return
     period, provenance = charged
-    stamp, sentence = st.container(), st.empty()  # Quick parts come first. Savings are last: they price whole runs.
+    stamp, sentence = st.container(), st.empty()  # Savings come last: they price whole runs.
     places = [place.empty() for _ in range(2) for place in st.columns(3)]
     slots, below = dict(zip(_CARDS, places, strict=True)), st.container()
     within = {"from_ns": period.from_ns, "to_ns": period.to_ns}
@@ -96,7 +87,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     _teams(shown)
     st.header("What needs you?")
     lines = "\n".join(f"- {line}" for line in _issues(shown))
-    st.markdown(words.plain(lines or "Nothing: the ledger verifies, and there is no open issue."))
+    st.markdown(words.plain(lines or "Nothing: the ledger verifies, and no issue is open."))
     why = "No run of this period has enough data; the page Borrowing says what is missing."
     saved = None
     with slots["saved"].container(), st.spinner("Computing the savings of borrowing …"):
@@ -109,14 +100,14 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
     sentence.markdown(_sentence(shown, cash))
 
 
-def _read(scope: Scope, billed: Bill, promise: Promise, chosen: link.Link) -> _Shown:
+def _read(scope: Scope, billed: Bill, promise: Promise, chosen: link.Link) -> _Content:
     earlier, before = period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
         before = data.spent(scope, billed, earlier, chosen)
     budgets: list[TeamBudget] = []
     with suppress(UserError):
         budgets = data.budgets(scope)
-    return _Shown(
+    return _Content(
         chosen=chosen,
         scope=scope,
         bill=billed,
@@ -138,7 +129,7 @@ def _card(
     good: bool | None = None,
     verdict: str = "",
 ) -> None:
-    """Replace what stands in `place` by a figure, with a badge of the `verdict`: green, red, or amber if not known."""
+    """Show a figure in `place`, with a badge of the `verdict`: green, red, or amber if unknown."""
     with place.container(border=True, height="stretch"):
         colour = "off" if more_is_worse is None else "inverse" if more_is_worse else "normal"
         st.metric(label, value or "unknown", delta, delta_color=colour)  # type: ignore[arg-type]
@@ -148,7 +139,7 @@ def _card(
         st.caption(escape.prose(about))
 
 
-def _cost_card(place: Place, shown: _Shown) -> None:
+def _cost_card(place: Place, shown: _Content) -> None:
     before = shown.before
     name = words.period(period_before(shown.scope.period))
     loaded = shown.chosen.view == link.FULLY_LOADED
@@ -160,7 +151,7 @@ def _cost_card(place: Place, shown: _Shown) -> None:
     _card(place, "Rollout cost", shown.money(shown.now.rollout_nano), about, delta=delta, more_is_worse=True)
 
 
-def _harvest_card(place: Place, shown: _Shown) -> None:
+def _harvest_card(place: Place, shown: _Content) -> None:
     frame = charge_algebra.within(shown.bill.frame, shown.scope.period)
     share, times = data.harvest(frame), data.serving_time(shown.scope)
     of_alone = "unknown, since events of this period were archived"
@@ -179,7 +170,7 @@ def _harvest_card(place: Place, shown: _Shown) -> None:
     _card(place, "Harvest share", words.percent(share), about, delta=delta, more_is_worse=False)
 
 
-def _budget_card(place: Place, shown: _Shown) -> None:
+def _budget_card(place: Place, shown: _Content) -> None:
     month = month_at(shown.scope.period.to_ns - 1).label
     if not shown.budgets:
         whose = "" if shown.chosen.team is None else f" for {shown.chosen.team}"
@@ -193,19 +184,19 @@ def _budget_card(place: Place, shown: _Shown) -> None:
     _card(place, "Spent of the budget", spent, about, good=not over, verdict=verdict)
 
 
-def _serving_card(place: Place, seen: Promise) -> None:
+def _serving_card(place: Place, promise: Promise) -> None:
     label, target = "Within latency budgets", words.percent(data.SERVING_TARGET, 0)
-    if not seen.requests:
-        about = "No serving request was recorded in this period: clients or gateways record them."
+    if not promise.requests:
+        about = "No serving request was recorded in this period."
         _card(place, label, None, about)
         return
-    verdict = {True: "target met", False: "target missed", None: "too few to tell"}[seen.kept]
-    about = f"{seen.text}. Whole fleet; the target is {target}. Details: page Serving."
-    _card(place, label, words.percent(_kept(seen)), about, good=seen.kept, verdict=verdict)
+    verdict = {True: "target met", False: "target missed", None: "too few to tell"}[promise.kept]
+    about = f"{promise.text}. Whole fleet; the target is {target}. Details: page Serving."
+    _card(place, label, words.percent(_kept(promise)), about, good=promise.kept, verdict=verdict)
 
 
-def _kept(seen: Promise) -> Fraction:
-    return 1 - Fraction(seen.late, seen.requests)
+def _kept(promise: Promise) -> Fraction:
+    return 1 - Fraction(promise.late, promise.requests)
 
 
 def _trust_card(place: Place, ledger: Ledger) -> None:
@@ -218,7 +209,7 @@ def _trust_card(place: Place, ledger: Ledger) -> None:
     _card(place, "Trust in the ledger", value, about, good=good, verdict=verdict)
 
 
-def _saved(shown: _Shown, below: Place) -> Saved | None:
+def _saved(shown: _Content, below: Place) -> Saved | None:
     """Return the savings of borrowing; for many runs only after a click `below`. Raises UserError."""
     scope, key = shown.scope, f"overview-saved {shown.scope.period.label} {shown.scope.provenance}"
     count = int(shown.now.frame["run_id"].n_unique())
@@ -229,7 +220,7 @@ def _saved(shown: _Shown, below: Place) -> Saved | None:
     return data.saved(scope)
 
 
-def _saved_text(shown: _Shown, saved: Saved | None) -> tuple[str, str] | None:
+def _saved_text(shown: _Content, saved: Saved | None) -> tuple[str, str] | None:
     if saved is None or (saving := saved.of_team(shown.chosen.team)).cash_nano is None:
         return None
     parts = ["against what dedicated devices would have cost to buy", "marginal"]
@@ -239,13 +230,13 @@ def _saved_text(shown: _Shown, saved: Saved | None) -> tuple[str, str] | None:
     elif saving.no_interval:
         parts.append(f"no interval: {saving.no_interval}")
     if saving.left_out:
-        parts.append(f"costs not known: {', '.join(saving.left_out).replace('_', ' ')}")
+        parts.append(f"unknown costs: {', '.join(saving.left_out).replace('_', ' ')}")
     if saving.cash_nano[0] != saving.cash_nano[1]:
         parts.append("range over whether the fleet would exist anyway: the price book states no idle_anyway")
     return savings.cash_text(saving, shown.currency), f"{'; '.join(parts)}. Details: page Borrowing."
 
 
-def _sentence(shown: _Shown, saved: str | None) -> str:
+def _sentence(shown: _Content, saved: str | None) -> str:
     now = shown.now.rollout_nano
     text = f"Rollouts cost **{shown.money(now)}** in {words.period(shown.now.period)}"
     if shown.before is not None and shown.before.rollout_nano:
@@ -261,7 +252,7 @@ def _sentence(shown: _Shown, saved: str | None) -> str:
     return words.plain(f"{text}; {kept}.")
 
 
-def _days(shown: _Shown) -> None:
+def _days(shown: _Content) -> None:
     st.header("What did each day cost?")
     days = shown.now.by_day()
     if days.is_empty():
@@ -282,7 +273,7 @@ def _days(shown: _Shown) -> None:
     frame.download(rows.select("day", "what", "amount", pl.lit(shown.currency).alias("currency")), "days")
 
 
-def _drivers(shown: _Shown) -> None:
+def _drivers(shown: _Content) -> None:
     if shown.before is None or shown.now.frame.is_empty():
         return
     st.header("What drove the change?")
@@ -303,21 +294,21 @@ def _drivers(shown: _Shown) -> None:
         frame.pricing_table(changes.table(change), f"charges, amortized, {shown.bill.provenance}")
 
 
-def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool, str]]:
-    """Return the steps of a waterfall: the cost before, each visible effect, all smaller effects, and the cost now."""
+def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool]]:
+    """Return the steps of a waterfall: cost before, visible effects, smaller effects, cost now."""
     total = change.total
     least = max(abs(total.before_nano), abs(total.cost_nano)) * _SEEN_SHARE
     large = [name for name in EFFECTS if abs(total.effects[name]) >= least]
     rest = sum(nano for name, nano in total.effects.items() if name not in large)
     effects = [(name, total.effects[name]) for name in large] + ([("smaller effects", rest)] if rest else [])
     return [
-        (before, total.before_nano, True, ""),
-        *((name, nano, False, _WHY.get(name, "")) for name, nano in effects),
-        (now, total.cost_nano, True, ""),
+        (before, total.before_nano, True),
+        *((name, nano, False) for name, nano in effects),
+        (now, total.cost_nano, True),
     ]
 
 
-def _teams(shown: _Shown) -> None:
+def _teams(shown: _Content) -> None:
     st.header("Who spent it?")
     whole = charge_algebra.drill(shown.now.frame, ("team",), "amount_nano")
     if not whole:
@@ -344,7 +335,7 @@ def _teams(shown: _Shown) -> None:
         st.info('No run has a team tag. Start runs with one: `tags = {"team": "research"}`.')
 
 
-def _issues(shown: _Shown) -> Iterator[str]:
+def _issues(shown: _Content) -> Iterator[str]:
     ledger = shown.scope.ledger
     trust = frame.look(ledger)
     if trust.problems != ():

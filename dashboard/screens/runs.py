@@ -19,14 +19,14 @@ _COLUMNS = (
 
 
 def show(ledger: Ledger, runs: list[Run]) -> None:
-    listed = _list(ledger)
+    has_runs = _list(ledger)
     run = next((run for run in runs if run.run_id == bar.chosen().run), None)
     if run is None:
-        if listed:
+        if has_runs:
             st.info("Click a run, or choose one above, for its cost report.")
         return
     st.header(f"Run {escape.markdown(run.name)}")
-    st.markdown(f"{escape.markdown(run.run_id)}, {run.status}, begun {words.when(run.started_at)}.")
+    st.markdown(f"{escape.markdown(run.run_id)}, {run.status}, started {words.when(run.started_at)}.")
     tags = ", ".join(f"{name} {value}" for name, value in run.tags.items()) or "no tags"
     st.caption(f"{escape.markdown(tags)}. {words.trace(run)}")
 
@@ -36,10 +36,10 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
         def build() -> Report:
             return report.build(ledger, run.run_id, book)
 
-        made = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
-    frame.stamp(made.stamp)
-    _take(made, run)
-    frame.elements(made.elements(), "`rose report`")
+        priced = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
+    frame.stamp(priced.stamp)
+    _take(priced, run)
+    frame.elements(priced.elements(), "`rose report`")
 
 
 def _list(ledger: Ledger) -> bool:
@@ -58,8 +58,8 @@ def _list(ledger: Ledger) -> bool:
     return True
 
 
-def _take(made: Report, run: Run) -> None:
-    name, content = f"rose-{run.run_id}", made.to_json()
+def _take(priced: Report, run: Run) -> None:
+    name, content = f"rose-{run.run_id}", priced.to_json()
     left, right, _ = st.columns([1, 1, 3])
     with left:
         frame.download_button("Download CSV", lambda: to_csv(content), f"{name}.csv", "text/csv")

@@ -29,10 +29,10 @@ def show(ledger: Ledger, run: Run) -> None:
     within = {"from_ns": window.from_ns, "to_ns": window.to_ns, "blocks": _BINS}
     latency = data.rows(ledger, "dashboard/latency", run_id=fleet, **within)
     if latency.is_empty():
-        st.info("No serving request was recorded in this time: clients or gateways record them.")
+        st.info("No serving request was recorded in this time.")
     else:
         _latency(latency, window, run)
-        with st.expander("Requests of lent and of other devices, which do not compare"):
+        with st.expander("Requests on lent and on other devices (not comparable)"):
             frame.query(ledger, "slo_attainment_by_lease", "No request.", _BY_LEASE, run_id=fleet, **times)
         with st.expander("Slowest requests"):
             frame.query(ledger, "slowest_requests", "No request.", _SLOWEST, run_id=fleet, **times)
@@ -43,12 +43,12 @@ def show(ledger: Ledger, run: Run) -> None:
     nothing = "Serving took nothing back in this time."
     if frame.query(ledger, "preemption_latency", nothing, _REACTIONS, run_id=fleet, **times):
         with st.expander("Every cut and revocation"):
-            only = "Serving made rollouts wait, and took nothing else back."
+            only = "Serving made rollouts wait and took nothing else back."
             frame.query(ledger, "who_preempted_whom", only, _TAKEN, run_id=fleet, without="yield", **times)
 
 
 def _harm(ledger: Ledger, fleet: str, provenance: str) -> None:
-    """Show the harm of lending, measured by leases withheld at random; it needs no prices."""
+    """Show the harm of lending, measured by leases withheld at random."""
     st.header("What does lending do to serving?")
     measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)
     harmful = risk.harmful(measured)

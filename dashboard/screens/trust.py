@@ -4,6 +4,7 @@ import polars as pl
 import streamlit as st
 
 from dashboard import data, escape, frame
+from dashboard import format as words
 from dashboard.data import Run
 from rose.ledger import verified
 from rose.ledger.ledger import Ledger
@@ -25,7 +26,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
 
 
 def _verified(ledger: Ledger) -> None:
-    st.header("Does it verify?")
+    st.header("Does the ledger verify?")
     trust, last = frame.look(ledger), verified.state(ledger)
     if trust.problems is None:
         st.error(escape.prose(trust.why or trust.text))
@@ -33,18 +34,20 @@ def _verified(ledger: Ledger) -> None:
         frame.table(pl.DataFrame({"problem": trust.problems}), "`rose ledger verify`", name="problems")
     else:
         st.success(f"Every file, hash chain, signature and view that is new or changed was checked: {trust.text}.")
-    st.markdown(escape.markdown(f"Ledger {ledger.folder}: {verified.text(ledger)}."))
+    st.markdown(f"Ledger {escape.markdown(str(ledger.folder))}.")
     if last is not None:
+        full_us = last.full_until_us
+        read = "" if full_us is None else f" Every byte was last read at {words.when(naive(full_us * 1000))}."
         st.caption(
             escape.markdown(
                 f"{last.events:,} events; last verified by {last.by}; {last.unchecked:,} files not checked."
             )
-            + " `rose ledger verify` reads every byte; `rose ledger receipt` makes a rewrite by the owner detectable."
+            + f"{read} `rose ledger verify` reads every byte; `rose ledger receipt` detects a rewrite by the owner."
         )
 
 
 def _jobs(ledger: Ledger) -> None:
-    st.header("Do its jobs run?")
+    st.header("Do the jobs run?")
     last = data.kept(lambda: jobs.history(ledger), ledger, "jobs")
     if not last:
         st.info("No job has run on this ledger. `rose jobs serve` compacts, verifies and reports on it.")
