@@ -63,8 +63,8 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
     """Check the ledger, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
     missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views of another version. Additions
     meanwhile are not checked. Reads every byte the first time, then files that are new or changed by size and times.
-    The report has the links at the seqs `marks` of writers. Raises LedgerError if the ledger is gone."""
-    layout.check(ledger.folder)
+    The report has the links at the seqs `marks` of writers."""
+    layout.check(ledger.folder)  # It may be gone since it was opened.
     began_us = utc_us()
     with ledger.seen.lock:
         before = verified.state(ledger)
