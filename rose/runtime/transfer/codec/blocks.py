@@ -27,7 +27,6 @@ _own = threading.local()
 
 
 def cuts(elements: int) -> list[slice]:
-    """Cut the array into blocks; a short end joins the block before it."""
     count = max(elements // _BLOCK_ELEMENTS, 1)
     ends = [*range(_BLOCK_ELEMENTS, count * _BLOCK_ELEMENTS, _BLOCK_ELEMENTS), elements]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
@@ -58,7 +57,6 @@ def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
 
 
 def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
-    """Return the gaps and steps that `fast` encoded. Raises TransferError."""
     changed, code = block
     if changed:
         return bitcoding.decode(memoryview(code), elements, changed)
@@ -84,7 +82,6 @@ def advance(base: Bits, new: Bits, header: Header) -> tuple[SentBlock, FastBlock
 
 
 def result(base: Bits, block: FastBlock, header: Header) -> Bits:
-    """Return the block to which its changes lead. Raises TransferError."""
     new = np.empty_like(base)
     decode(base, new, *block, replace(header, encoding="fast"))
     return new

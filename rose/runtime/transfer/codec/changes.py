@@ -14,7 +14,7 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of each block of an array, in `fast` code: a fifth of the memory of positions and steps."""
+    """The changes of each block of an array, in `fast` code."""
 
     elements: int
     item_bytes: int
@@ -65,7 +65,6 @@ def merge(first: Changes, second: Changes) -> Changes:
 
 
 def undo(new: Bits, done: Changes) -> None:
-    """Turn `new` into the base of `done`, in place."""
     flat = new.reshape(-1)
 
     def run(item: tuple[slice, FastBlock]) -> None:
@@ -76,7 +75,6 @@ def undo(new: Bits, done: Changes) -> None:
 
 
 def check_alike(base: Bits, new: Bits) -> None:
-    """Raise TransferError unless both arrays have the same shape and dtype."""
     check_array(base)
     check_array(new)
     if base.shape != new.shape or base.dtype != new.dtype:

@@ -1,4 +1,4 @@
-"""Which encoding brings an array to a receiver soonest: the bytes over the link, and the time to encode and decode."""
+"""Chooses the encoding that brings an array to a receiver soonest."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _ABOUT_AS_QUICK = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way to the receivers: its rate, and the cores that encode, and decode, at each end."""
+    """The rate to the receivers, bytes/s, and the cores at each end."""
 
     bytes_per_s: float
     cores: int
@@ -34,7 +34,6 @@ LINK = Link(125e6, len(os.sched_getaffinity(0)))  # Until a receiver has measure
 
 
 def deltas(changed_share: float) -> tuple[Encoding, ...]:
-    """Return the encodings to try on a sample with this share of changed elements."""
     return ("fast", "small", "planes") if changed_share <= _MOST else ("planes",)
 
 
@@ -57,7 +56,6 @@ def may_be_chosen(
 
 
 def quickest(sizes: Mapping[Encoding, int], elements: int, changed: int, item_bytes: int, link: Link) -> Encoding:
-    """Return the smallest of the encodings that are about as quick as the quickest."""
     taken_s = {e: duration_s(e, size, elements, changed, item_bytes, link) for e, size in sizes.items()}
     most_s = _ABOUT_AS_QUICK * min(taken_s.values())
     return min((e for e in sizes if taken_s[e] <= most_s), key=lambda e: (sizes[e], taken_s[e]))

@@ -1,5 +1,5 @@
-"""Numba as the codec uses it, and machine instructions that Python lacks. Compiled functions that call each other must
-be in one file: numba's cache of a file does not see changes in another."""
+"""Numba's compiler as the codec uses it. Compiled functions that call each other must be in one file: numba's cache of
+a file does not see changes in another."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -20,7 +20,6 @@ def jit(function: _F) -> _F:
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `function`, without its first argument, an LLVM instruction for compiled functions."""
     return cast("Callable[..., Any]", extending.intrinsic(function))
 
 

@@ -61,7 +61,6 @@ def read_header(blob: Buffer) -> tuple[Header, memoryview]:
 
 
 def check_array(array: Bits) -> None:
-    """Raise TransferError for an array that the codec cannot take."""
     if array.dtype.kind != "u" or array.itemsize not in _ITEM_BYTES or not array.flags.c_contiguous:
         raise TransferError(f"expected a C-contiguous array of uint8, uint16 or uint32 bit patterns, got {array.dtype}")
 

@@ -43,8 +43,8 @@ def cut_whole(
     model: ModelShape | None = None,
     cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> list[Cut]:
-    """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in an earlier one's memory
-    (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
+    """Cut whole tensors into the model's cells, or into one piece each without a model. Tied tensors are left out.
+    Raises TransferError without tensors, and for an unknown dtype, name or shape."""
     for name, tensor in tensors.items():
         check_plain(name, tensor)
     cuts = []
@@ -67,7 +67,6 @@ def cut_whole(
 
 
 def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
-    """Return one rank's pieces. Raises TransferError for an unknown dtype, name or shape."""
     cuts = []
     for piece, tensor in pieces.items():
         info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
@@ -78,7 +77,7 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError unless the tensors match the published `version`. `whole`: all tensors must be there."""
+    """Raise TransferError unless the tensors match the published `version`, all of them if `whole`."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):
@@ -92,7 +91,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the names of tensors that lie in the memory of an earlier one (tied embeddings), with its name."""
+    """Return tensors that lie in the memory of an earlier one (tied embeddings), with its name."""
     names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
     same: dict[str, str] = {}
     for name, tensor in tensors.items():

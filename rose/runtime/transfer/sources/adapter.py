@@ -29,7 +29,8 @@ _REQUIRED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (Tr
 
 
 class Adapter:
-    """The adapter in `folder`. Raises TransferError for a damaged one, and for options of PEFT that are not merged."""
+    """The adapter in `folder`. Raises TransferError for a damaged adapter, and for PEFT options that cannot be
+    merged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,8 +54,7 @@ class Adapter:
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, Given], list[str]]:
-        """Return the base's tensors with the adapter added, in float32, and the names of those that it changes. Raises
-        TransferError for a part of the adapter that has no counterpart."""
+        """Return the base's tensors with the adapter added, in float32, and the changed names. Raises TransferError."""
         merged = dict(base.tensors)
         changed = []
         left = set(self._weights)

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint folder: the names, types and shapes of a model's tensors, and their mapped elements."""
+"""A Hugging Face checkpoint folder: names, types, shapes and mapped elements of a model's tensors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 class Checkpoint:
-    """The tensors in `folder`, mapped and not read. Where the output head is the embedding (`tie_word_embeddings`, or
-    no head in the folder), `tensors` lacks the head, as an engine does. Raises TransferError for a folder without
-    safetensors, a damaged file, and a tensor of an unknown type."""
+    """The tensors in `folder`, mapped and not read. `tensors` lacks a tied output head, as an engine does. Raises
+    TransferError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +42,7 @@ class Checkpoint:
 
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
-    """Return the safetensors files of a folder, with the names that its index puts there; None: all. Raises
+    """Return a folder's safetensors files with the names that its index puts there (None: all). Raises
     TransferError."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
@@ -61,8 +60,7 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def mapped(file: Path, names: list[str] | None = None) -> dict[str, Given]:
-    """Return the tensors of a safetensors file, `names` of them or all, mapped when they are needed. Raises
-    TransferError."""
+    """Return `names` (None: all) of a safetensors file, mapped when needed. Raises TransferError."""
     try:
         tensors: Any = safe_open(file, framework="pt")
         found = set(tensors.keys())
@@ -81,7 +79,7 @@ def mapped(file: Path, names: list[str] | None = None) -> dict[str, Given]:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return a table of a folder. Raises TransferError."""
+    """Return the object in a JSON file. Raises TransferError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
-"""A delta folder, as slime and Miles write it for SGLang's `/pull_weights`: a checkpoint's index whose `metadata` names
-a `delta_encoding`, and for each changed tensor the difference of its bytes, compressed."""
+"""Delta folders of slime and Miles for SGLang's `/pull_weights`: a checkpoint's index with `delta_encoding` in its
+`metadata`, and each changed tensor's compressed byte difference."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Delta:
         )
 
     def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, Given]:
-        """Return all tensors of the delta's version, from those of version `newest`: its base, or itself. Nothing is
-        decoded before an element is needed. Raises ConflictError for another version."""
+        """Return all tensors of the delta's version, from version `newest`: its base or itself. Elements are decoded
+        when needed. Raises ConflictError for another version."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
                 f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "
@@ -125,7 +125,7 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def _decompressed(blob: Bytes, bytes_max: int) -> Bytes:
-    """Return what is compressed in `blob`, and of more than `bytes_max` one byte more. Nothing, if it is damaged."""
+    """Return the content of `blob`, cut after `bytes_max` + 1 bytes; empty if damaged."""
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().stream_reader(blob.data).read(bytes_max + 1), np.uint8)
     except zstandard.ZstdError:

@@ -1,4 +1,4 @@
-"""A model's tensors as one rank of a trainer has them: whole, or its shards of a DTensor."""
+"""The tensors of one trainer rank: whole, or its shards of a DTensor."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from rose.runtime.transfer.package.manifest import TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A tensor, and the elements of it that this rank has, by their boxes. `tied`: they lie in the memory of an earlier
-    tensor."""
+    """A tensor, and this rank's elements by their boxes. A `tied` tensor lies in the memory of an earlier tensor."""
 
     info: TensorInfo
     boxes: Mapping[Region, Elements]
@@ -32,8 +31,8 @@ class Given:
 
 
 def given_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Given]:
-    """Return the tensors of a state dict. Raises TransferError naming one that is not a plain tensor or a DTensor of
-    shards and replicas."""
+    """Return the tensors of a state dict. Raises TransferError unless each is a plain tensor or a DTensor of shards and
+    replicas."""
     # A trainer that has DTensors has imported this, which takes a second.
     loaded = sys.modules.get("torch.distributed.tensor")
     sharded: Any = () if loaded is None else loaded.DTensor
@@ -69,8 +68,7 @@ def given_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Given]:
 
 
 def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements]:
-    """Return this rank's boxes of a DTensor. Its own way of splitting is applied to the indices on each axis: where two
-    dimensions of the mesh split one axis unevenly, a rank has several boxes."""
+    """Return this rank's boxes of a DTensor: several where two mesh dimensions split one axis unevenly."""
     places = torch.nonzero(tensor.device_mesh.mesh == torch.distributed.get_rank()).tolist()
     if not places:
         return {}
@@ -95,7 +93,6 @@ def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements
 
 
 def _runs(index: torch.Tensor) -> list[tuple[int, int, int]]:
-    """Return (first index, its place, length) of each run of consecutive indices."""
     ends = [*(torch.nonzero(index.diff() != 1).reshape(-1) + 1).tolist(), len(index)]
     starts = [0, *ends[:-1]]
     return [(int(index[start]), start, end - start) for start, end in zip(starts, ends, strict=True) if end > start]

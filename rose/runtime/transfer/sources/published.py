@@ -24,8 +24,8 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors under their published names and in their published types. `wanted` are all published names,
-    None if nothing says them; `merged` those that an adapter changed; `rounded` those whose type was another."""
+    """This rank's tensors under published names and types. `wanted` are all published names (None: unknown), `merged`
+    those that an adapter changed, `rounded` those whose type changed."""
 
     tensors: Mapping[str, Given]
     wanted: frozenset[str] | None
@@ -38,9 +38,8 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return what is published of a state dict, or of the folder of a checkpoint, an adapter or a delta, which changes
-    the `newest` version. It has the names and types of `checkpoint`; without it, those of the folder or of the state
-    dict. Raises TransferError naming the tensor."""
+    """Return the tensors to publish from a state dict, or from the folder of a checkpoint, an adapter or a delta of
+    `newest`. Names and types are those of `checkpoint`, else of the source. Raises TransferError naming the tensor."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():
@@ -80,7 +79,7 @@ def _fit(name: str, given: Given, wanted: Mapping[str, Given] | None) -> Given:
 
 
 def _one_name(tensors: Mapping[str, Given], wanted: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the tensors with the output head under the name of the embedding, whose elements it must have."""
+    """Move the output head to the name of the embedding, whose elements it must have."""
     kept = dict(tensors)
     for head in [name for name in tensors if name.endswith(HEAD) and name not in wanted]:
         given = kept.pop(head)

@@ -1,5 +1,4 @@
-"""Which rank publishes what, where several ranks of a trainer publish together. Every rank decides it alike, from what
-all of them have."""
+"""Decides which trainer rank publishes which boxes. Every rank decides alike, from the offers of all ranks."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ def offers(tensors: Mapping[str, Given]) -> list[Offer]:
 
 
 def share(ranks: Sequence[Sequence[Offer]], wanted: Collection[str] | None) -> list[set[tuple[str, Region]]]:
-    """Return the boxes that each rank publishes, so that all together publish each element once. Of several ranks that
-    have a box, the one with the least to publish does. `wanted` are the names of the whole model. Raises TransferError
-    naming the tensor, and the rank, if ranks differ in its type or shape, have overlapping boxes, or lack a part."""
+    """Return each rank's boxes, so that every element is published once, by the holder with the least load. `wanted`
+    are the names of the whole model. Raises TransferError if ranks disagree, overlap, or lack a part."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()
@@ -51,7 +49,6 @@ def share(ranks: Sequence[Sequence[Offer]], wanted: Collection[str] | None) -> l
 
 
 def cuts(tensors: Mapping[str, Given], chosen: Collection[tuple[str, Region]]) -> list[Cut]:
-    """Return the chosen boxes with their elements."""
     return [
         Cut(given.info, box, frozenset({0}), source)
         for given in tensors.values()
@@ -61,8 +58,7 @@ def cuts(tensors: Mapping[str, Given], chosen: Collection[tuple[str, Region]]) -
 
 
 def _tensors(ranks: Sequence[Sequence[Offer]]) -> Iterator[tuple[TensorInfo, dict[Region, list[int]]]]:
-    """Yield each tensor, and the ranks that have each of its boxes. A tensor is left out if it is tied wherever a rank
-    has elements of it."""
+    """Yield each tensor with the ranks that have each box; tensors that are tied on every rank are left out."""
     by_name: dict[str, list[tuple[int, Offer]]] = {}
     for rank, given in enumerate(ranks):
         for offer in given:

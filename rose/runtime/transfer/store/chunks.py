@@ -1,5 +1,5 @@
-"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them. Writers hold the
-lock in shared mode until a manifest names their chunks; removal holds it exclusively, so a publisher loses no chunk."""
+"""A store's chunks: files named by SHA-256, written once. Writers hold the lock in shared mode until a manifest names
+their chunks; removal holds it exclusively."""
 
 import fcntl
 import hashlib
@@ -62,7 +62,6 @@ class ChunkFolder:
         self._put.clear()
 
     def open(self, chunk: Chunk) -> memoryview:
-        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or has another size."""
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
@@ -80,7 +79,7 @@ class ChunkFolder:
 
 
 class ChunkBuilder:
-    """Concatenates encoded pieces into chunks; a new chunk begins for other receivers, or when one is full."""
+    """Concatenates encoded pieces into chunks, each for the same receivers."""
 
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._folder = folder
@@ -101,7 +100,6 @@ class ChunkBuilder:
         return len(self._chunks), offset
 
     def finish(self) -> tuple[Chunk, ...]:
-        """Store the last chunk, and return all chunks. Raises OSError."""
         if self._pieces:
             self._flush()
         return tuple(self._chunks)
@@ -112,7 +110,6 @@ class ChunkBuilder:
 
 
 def map_file(path: Path, size_bytes: int) -> memoryview:
-    """Return a chunk's file, mapped. Raises TransferError if it is missing or has another size."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,6 +1,5 @@
-"""Encodes the pieces of a version against the version before, then as composite deltas and an anchor. Memory has the
-bits of the last version, and earlier steps as `Changes`, merged pairwise like a binary counter and undone for a
-base."""
+"""Encodes a version's pieces against the version before, then composite deltas and an anchor. Memory has the last
+version's bits, and earlier steps as `Changes`, merged pairwise like a binary counter."""
 
 import os
 import time
@@ -58,7 +57,7 @@ class _Blob:
 
 
 class _Package:
-    """A package under construction: its pieces come in the order in which they lie in chunks."""
+    """A package under construction; pieces come in the order of its chunks."""
 
     def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
         self._version = version
@@ -68,7 +67,6 @@ class _Package:
         self._spent_ns = 0
 
     def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
-        """Raises OSError."""
         header, _ = read_header(blob.encoded)
         chunk, offset = self._builder.add(cut.holders, blob.encoded)
         self._spent_ns += blob.spent_ns
@@ -90,7 +88,6 @@ class _Package:
         )
 
     def manifest(self) -> Manifest:
-        """Finish the package. Raises OSError."""
         return Manifest(
             version=self._version,
             base_version=self._base_version,
@@ -103,10 +100,9 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool, link: Link = LINK
 ) -> tuple[Manifest, Held]:
-    """Encode the pieces against `held`, or whole without it; the chunks are put, not synced. Every piece is decoded
-    into the base and compared, which uses up `held`, also on failure. From an accelerator only changed elements are
-    copied, or all if an `anchor` follows. Returns the manifest, which has no file yet, and the new `Held` for
-    `encode_more`. Raises TransferError for a piece that decodes differently, OSError for a failed write."""
+    """Encode the pieces against `held`, or whole without it; the chunks are put, not synced. Every piece is decoded and
+    compared, which uses up `held`, also on failure. With `anchor` an accelerator copies all elements. Raises
+    TransferError for a piece that decodes differently, OSError."""
     now = Held(version, {cut.info.name: cut.info for cut in cuts})
     if held is not None:
         step = Span(held.version, held.xxh3)
@@ -138,10 +134,8 @@ def encode_more(
     cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
     """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced. Version v
-    gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes since are
-    known. Every piece is decoded and compared. Returns the manifests, which have no file yet, the latest base first and
-    the anchor last, and merges the spans of `now`. Raises TransferError if a piece does not decode to its source,
-    OSError if a chunk cannot be written; `now` is then used up."""
+    gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v. Returns manifests, the
+    latest base first and the anchor last. Raises TransferError and OSError; `now` is then used up."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
@@ -203,7 +197,7 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Yield results in the order of the jobs. Only a few jobs run ahead, since each result is large."""
+    """Yield results in order. Few jobs run ahead, since each result is large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()
@@ -216,8 +210,8 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
-    """Decode the boxes `keys` of the version at the end of a chain from an anchor, however it was cut. Each link
-    becomes a step, so that composite deltas continue. Raises TransferError for a missing or damaged chunk."""
+    """Decode the boxes `keys` of the version at the end of a chain from an anchor; each link becomes a step. Raises
+    TransferError for a missing or damaged chunk."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]

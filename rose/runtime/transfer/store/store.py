@@ -1,11 +1,11 @@
 """The folder of published versions: trainers write it; servers, relays and object stores serve it.
 
-VERSION-anchor.json, VERSION-from-BASE.json    manifests; a package exists once its manifest is renamed into place
-index.json                                     the packages and their sizes, for readers that cannot list a folder
+VERSION-anchor.json, VERSION-from-BASE.json    manifests
+index.json                                     the packages and their sizes
 chunks/AB/AB...                                encoded pieces, by SHA-256
-parts/                                         parts of single trainer ranks of an incomplete version
-pins/, acks/                                   what may not be removed (`claims`)
-publisher.json                                 the number of the newest publisher (`fence`)
+parts/                                         single ranks' parts of an incomplete version
+pins/, acks/                                   packages in use (`claims`)
+publisher.json                                 the newest publisher's number (`fence`)
 store.lock                                     held while any of these but chunks and parts change
 
 Several processes may use a folder at once, if their file system shares locks."""
@@ -67,12 +67,9 @@ class Published:
 
 
 class VersionStore:
-    """Publishes versions into `folder`, lists them, and removes unneeded ones. A version at or past a multiple of
-    `anchor_every` is also published whole. Kept are the newest `anchors_kept` anchors and their successors, pinned
-    packages, and packages for receivers that acknowledged a version in the last `receiver_ttl_s`. Another run than
-    `run_id`, and a publisher with a lower number than `fence`, are refused. The `key` signs manifests. `tp` is the
-    largest tensor-parallel size of a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix
-    epoch."""
+    """Publishes versions into `folder`, lists them, and removes unneeded packages (`claims.unneeded`). Every
+    `anchor_every` versions one is also published whole. Another `run_id` and a lower `fence` are refused. The `key`
+    signs manifests. A `tp` above 1, a receiver's tensor-parallel size, needs the `model`."""
 
     def __init__(
         self,
@@ -109,7 +106,6 @@ class VersionStore:
         self._swept = False  # Whether a manifest or part names every file in `chunks`.
 
     def packages(self) -> list[Package]:
-        """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
         return self._catalog.packages()
 
     def latest(self) -> int | None:
@@ -117,15 +113,12 @@ class VersionStore:
 
     @property
     def link(self) -> Link:
-        """Return the slowest way of the last fetches; versions are encoded for it."""
         return replace(LINK, bytes_per_s=min(self._rates, default=LINK.bytes_per_s))
 
     def measured(self, bytes_per_s: float) -> None:
-        """Note the rate of a receiver's fetch. Thread-safe."""
         self._rates.append(bytes_per_s)
 
     def check_run(self) -> None:
-        """Raise TransferError if the folder's versions belong to another run."""
         with self._catalog.locked():
             self._fence.check_run(self.packages())
 
@@ -134,8 +127,8 @@ class VersionStore:
         return self._catalog.any_of(version).weights_sha256
 
     def newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """Return the newest version and its tensors, whose memory the next publication changes. Raises TransferError if
-        there is none."""
+        """Return the newest version and its tensors, whose memory the next publication changes. Raises
+        TransferError."""
         if (version := self.latest()) is None:
             raise TransferError(f"{self.folder} has no version: publish a folder of the whole weights first")
         infos = self._catalog.any_of(version).tensors
@@ -147,20 +140,15 @@ class VersionStore:
         return version, {info.name: from_bits(held[keys[info.name]], info.dtype) for info in infos}
 
     def manifest(self, package: Package) -> Manifest:
-        """Raises TransferError if the manifest is damaged or gone."""
         return self._catalog.manifest(package)
 
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta against the version before, and call `visible` once it is visible. Composite
-        deltas, and an anchor if due, follow for receivers that join later. Only for a trainer of one process, the only
-        publisher of this folder. A tensor that shares memory with an earlier one (tied embeddings) is left out. Each
-        piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the trainer's,
-        and the last version's, into which the next one is decoded.
-        Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
-        (FencedError) a newer publisher; earlier versions stay intact. The message may say that this version is visible
-        all the same: the next version then adds the missing packages."""
+        """Write `version` as a delta, and call `visible` once receivers see it; composite deltas, and an anchor if due,
+        follow. Only for a trainer of one process. Tied tensors are left out. Memory holds the weights twice. Raises
+        TransferError for an old version, another layout, an unknown dtype, a full disk, or (FencedError) a newer
+        publisher; earlier versions stay intact."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -172,10 +160,9 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces of `version`, and call `written`. The last part makes the version visible, and only
-        its call returns the version. A rank that died publishes its part again. The newest version is not written
-        again, and must hold the same weights. Parts of different `writer.attempt` are never combined. Raises
-        TransferError as `publish` does, also if the parts do not make up the version."""
+        """Write one rank's pieces of `version`, and call `written`; only the last part's call returns the version.
+        Parts of different `writer.attempt` are never combined. The newest version must have the same weights. Raises
+        TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -188,7 +175,6 @@ class VersionStore:
         return self._publish(version, cuts, writer, written)
 
     def prune(self) -> None:
-        """Remove unneeded manifests, then chunks without a manifest. Raises TransferError if the folder refuses it."""
         try:
             with self._catalog.locked():
                 gone = unneeded(
@@ -305,7 +291,6 @@ class VersionStore:
         return None if others is None else merge_parts([part, *others])
 
     def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
-        """Return whether `anchor_every` was passed since the last anchor; ranks count from the version before."""
         since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
         return since is None or version // self.anchor_every > since // self.anchor_every
 
@@ -321,7 +306,6 @@ class VersionStore:
         )
 
     def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
-        """Raise TransferError unless `version` is the newest, and holds these pieces."""
         latest = self.latest()
         if version != latest:
             raise ConflictError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -347,9 +331,7 @@ class Publisher:
         self._rest: Future[Published | None] | None = None
 
     def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
-        """Return once this rank's part of `version` is written and its elements may change; a trainer of one process
-        has then published it. First wait for the rest of the version before. Raises TransferError as
-        `VersionStore.publish_part` does, if the part was not written."""
+        """Return once this rank's part of `version` is written and its elements may change. Raises TransferError."""
         self.wait()
         written: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(
@@ -362,7 +344,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait for the rest of the last version. Errors are logged, and the next version adds the missing packages."""
+        """Wait for the rest of the last version. Errors are logged; the next version adds missing packages."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

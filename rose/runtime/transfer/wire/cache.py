@@ -63,8 +63,8 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk to download; wait while all others are in use. One task at a time downloads a chunk,
-        which is in use until `finish`. Raises TransferError for a chunk larger than the whole budget."""
+        """Make room for a chunk to download; wait while all others are in use. Call `finish` afterwards. Raises
+        TransferError for a chunk larger than the budget."""
         if size_bytes > self.budget_bytes:
             raise TransferError(
                 f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; enlarge it"

@@ -28,7 +28,6 @@ class Connections:
         self.open: dict[_Http, socket.socket] = {}  # Second descriptors: TLS takes over the first ones.
 
     def take(self) -> http.client.HTTPConnection:
-        """Return an idle connection, else a new one, which connects with its first request."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -37,7 +36,6 @@ class Connections:
             return connection
 
     def give_back(self, connection: http.client.HTTPConnection) -> None:
-        """Keep a connection for the next request; it may be closed."""
         assert isinstance(connection, _Http)
         self._idle.append(connection)
 
@@ -62,7 +60,7 @@ class Connections:
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Close the second descriptor of a closed socket: the server sees the end only after the last one."""
+        """Close the second descriptor of a closed socket: the server waits for it."""
         with self._lock:
             self._forget(connection)
 
@@ -112,7 +110,7 @@ _BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, so muc
 
 
 class Throttle:
-    """Lets at most `max_bytes_per_s` pass, over all threads. The bucket starts empty, so the mean is never higher."""
+    """Lets at most `max_bytes_per_s` pass, over all threads."""
 
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         if max_bytes_per_s is not None and max_bytes_per_s <= 0:
@@ -122,7 +120,6 @@ class Throttle:
         self._paid_s = time.monotonic()  # When all received bytes are paid for, seconds on the monotonic clock.
 
     def took(self, count_bytes: int) -> None:
-        """Count received bytes; return when the limit lets more come."""
         if self._max_bytes_per_s is None:
             return
         with self._lock:

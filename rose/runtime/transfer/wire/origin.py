@@ -25,11 +25,11 @@ PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Valid names of a pin.
 
 
 class GoneError(TransferError):
-    """The origin does not hold the requested data, or no longer."""
+    """The origin does not have the requested data."""
 
 
 class RefusedError(TransferError):
-    """The origin refuses an acknowledgement: it knows the version as other weights, so the receiver drifted."""
+    """The origin has other weights under the acknowledged version: the receiver drifted."""
 
 
 class BrokenError(TransferError):
@@ -49,7 +49,6 @@ class Route:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Route:
-        """Parse and check. Raises TransferError."""
         try:
             route = msgspec.json.decode(data, type=cls)
             if route.pin is not None and not PIN.fullmatch(route.pin):
@@ -60,8 +59,8 @@ class Route:
 
 
 class Origin(ABC):
-    """The source of a receiver or a relay, for several threads at once. Methods raise GoneError, BrokenError, or
-    TransferError for permanent errors; `acknowledge` also raises RefusedError."""
+    """The source of a receiver or a relay, for several threads. Methods raise GoneError, BrokenError, or TransferError
+    for permanent errors; `acknowledge` also raises RefusedError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
@@ -100,7 +99,7 @@ class Origin(ABC):
         """Remove a pin, and tell the rate at which its packages came."""
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
-        """Record that a receiver holds a version, if the origin keeps acknowledgements."""
+        """Record a receiver's version, if the origin keeps acknowledgements."""
 
     def interrupt(self) -> None:  # noqa: B027
         """Raise BrokenError in the threads that wait for the network, now or later."""
@@ -122,9 +121,9 @@ def open_origin(
     rules: OriginRules = ANYWHERE,
     timeout_s: float = 30.0,
 ) -> Origin:
-    """Return the origin at `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
-    `file:///FOLDER`. A URL from another user needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP
-    server. Raises TransferError for a URL that the rules refuse, and for a token that the scheme does not use."""
+    """Return the origin at `http(s)://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or `file:///FOLDER`. `timeout_s`
+    bounds each wait. Raises TransferError for a URL that `rules` refuse, and for a token that the scheme does not
+    use."""
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
@@ -217,7 +216,7 @@ class HttpOrigin(Origin):
     def _asked(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a successful response, its body unread. Reading all of it frees its connection for the next request."""
+        """Yield a successful response, its body unread. Reading all of it frees the connection."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -273,7 +272,6 @@ class HttpOrigin(Origin):
         raise BrokenError(message) if response.status >= 500 else TransferError(message)
 
     def _blocks(self, path: str, response: http.client.HTTPResponse, expected: int) -> Iterator[memoryview]:
-        """Yield the body, exactly as long as expected; each block is valid until the next."""
         buffer = memoryview(bytearray(min(expected, BLOCK_BYTES)))
         received = 0
         while received < expected:

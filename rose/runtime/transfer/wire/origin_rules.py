@@ -56,7 +56,6 @@ class OriginRules:
         return parts
 
     def check_address(self, host: str, address: str) -> None:
-        """Raise TransferError for a forbidden address of `host`, as the URL names it."""
         found = _plain(address)
         if (kind := _kind(found)) is None or any(_covers(entry, host, found) for entry in self.hosts):
             return

@@ -1,6 +1,5 @@
-"""A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster like the origin.
-Clients get a chunk's bytes as they arrive, the last byte once the hash matches. The origin gets pins and
-acknowledgements."""
+"""A relay: fetches each manifest and chunk from its origin once, and serves a cluster like the origin. Clients get
+bytes as they arrive, the last byte once the hash matches."""
 
 import asyncio
 import functools
@@ -30,11 +29,9 @@ _PULLS, _CALLS = 8, 8  # Downloads, and other requests to the origin, at once.
 
 
 class RelayServer(Server):
-    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`. Clients must send `token`;
-    the relay sends `origin_token` to the origin. `rules` are as for `open_origin`. Manifests that `signer` has not
-    signed are refused. A broken connection is retried up to `retries` times without a byte. Raises TransferError for a
-    wrong URL, and as `Server` for an address or a token; `start` raises TransferError if another relay uses the
-    folder."""
+    """Serves the origin at `origin_url`, with at most `budget_bytes` on disk in `folder`. Clients send `token`, the
+    relay sends `origin_token`. Manifests without the signature of `signer` are refused. Raises TransferError for a
+    wrong URL or a folder in use, and the errors of `Server`."""
 
     def __init__(
         self,
@@ -83,7 +80,6 @@ class _Download:
             await self._changed.wait()
 
     async def reached(self, position: int) -> None:
-        """Wait for the byte at `position`. Raises TransferError if the download failed before."""
         await self.until(lambda: self.written_bytes > position)
 
 

@@ -6,10 +6,9 @@ GET /v1/chunks/SHA256          a chunk; Range is honoured
 POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: a chain of packages, kept for ttl_s
 PUT /v1/pins/PIN               keep it for another ttl_s
 DELETE /v1/pins/PIN            release it; ?bytes_per_s=N: the rate at which the chain came
-POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
+POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver has a version
 
-404: never or no longer there. 409: acknowledgement refused, since the version has other weights here. 422: a permanent
-error. 502: the relay's own origin failed. The receiver runs no code from answers: only JSON, and checked bytes."""
+404: not there. 409: the version has other weights here. 422: a permanent error. 502: the relay's origin failed."""
 
 from __future__ import annotations
 
@@ -122,8 +121,8 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from its own thread until `stop`. Port 0 takes a free one; see `url`. Raises
-    OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one."""
+    """Serves an application from its own thread until `stop`. Raises OpenAddressError for an address that other hosts
+    reach without a token, SecretError for a short token."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -135,7 +134,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Base URL for receivers; valid once started."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
@@ -272,7 +270,7 @@ class _Full(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection; beyond `most` it replaces the connection that is longest without a request."""
+    """Return a new connection; beyond `most` it replaces the connection that waits longest."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_waits, connections), None)) is None:
