@@ -13,7 +13,7 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """A process that holds `make(its end of the pipe, *arguments)`. It ends with this object or with this process."""
+    """A process that has `make(its end of the pipe, *arguments)`. It ends with this object or this process."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Run a method in the process. Raises PeerError if the process has ended."""
+        """Start a method in the process. Raises PeerError if the process has ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:

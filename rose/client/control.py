@@ -33,8 +33,8 @@ def retried(status: int, answer: Any) -> tuple[Failure, str]:
 
 
 class Patience:
-    """Decides how long one request is repeated: for `away_s`, or with `waits` while the controller says that it is
-    busy, with a warning in the log. `then`: advice for the time after."""
+    """Limits how long a request is repeated: for `away_s`, or with `waits` while the controller is busy. `then` is the
+    advice for the time after."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
@@ -44,7 +44,7 @@ class Patience:
         self._since = time.monotonic()
 
     def pause_s(self, failure: Failure, reason: str, held_s: float = 0.0) -> float:
-        """Return the pause after a try that took `held_s` until it broke. Raises ControllerAwayError at the end."""
+        """Return the pause after a try that took `held_s`. Raises ControllerAwayError at the end."""
         now = time.monotonic()
         waits = failure == "busy" and self._waits
         # A controller that died during a turn is away from now on, not since the turn before.
@@ -82,8 +82,8 @@ def call(
     then: str = RESUME,
     going_on: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return the answer to one call, repeated for `away_s` while `going_on` holds; see `Patience` for `waits` and
-    `then`. Raises ControllerAwayError, and the errors of `refusal`."""
+    """Return the answer to a call, repeated for `away_s` while `going_on` returns true. Raises ControllerAwayError, and
+    the errors of `refusal`."""
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
     patience = Patience(url, away_s, waits=waits, then=then)
@@ -131,7 +131,7 @@ class Stalls:
         self._said: str | None = None
 
     def look(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        """Warn if `waiting` turns remain and none was completed for a while; `moved`: some were since the last call."""
+        """Warn if turns remain and none ended for a while; `moved` tells whether any did since the last call."""
         now_s = time.monotonic()
         if moved:
             self._since_s = now_s

@@ -1,4 +1,4 @@
-"""Publish a run's weights, and serve them from the trainer's process. It needs torch."""
+"""Publishes a run's weights, and serves them from the trainer's process. It needs torch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. `merged`: the tensors to which a LoRA adapter was added. `rounded`: the tensors whose
-    type was not the checkpoint's. On one of several ranks, those of its tensors."""
+    """A published version: `merged` tensors have a LoRA adapter added, `rounded` tensors another type than before."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -39,10 +38,8 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes a run's versions in `folder`, together with the other `ranks`; rank 0 serves them at `host`. `close` it
-    once no engine fetches. `fence` is the publisher's number. `checkpoint` is the folder whose names and types are
-    published. Raises TransferError for the folder of another run or of a newer publisher, and for a checkpoint that
-    cannot be read."""
+    """Publishes a run's versions in `folder` together with the other `ranks`; rank 0 serves them at `host`. Names and
+    types are those of `checkpoint`. Raises TransferError for the folder of another run or of a newer publisher."""
 
     def __init__(
         self,
@@ -95,9 +92,8 @@ class WeightOrigin:
         return self._store.latest()
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish, on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
-        fails no version appears, and all ranks raise. The newest version is not written again, and must hold the same
-        weights. Raises TransferError, and ClientError if a rank is gone."""
+        """Publish on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
+        fails, no version appears and all raise TransferError or ClientError."""
         from rose.runtime.transfer.package.parts import Writer
         from rose.runtime.transfer.sources.published import read
         from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
@@ -127,11 +123,9 @@ class WeightOrigin:
         return self._store.newest()
 
     def weights_sha256(self, version: int) -> str:
-        """Raises TransferError for a version that is not in the folder."""
         return self._store.weights_sha256(version)
 
     def wait(self) -> None:
-        """Wait until this rank writes no more of the newest version."""
         self._publisher.wait()
 
     def close(self) -> None:
@@ -157,7 +151,7 @@ def make_folder(folder: Path) -> None:
 
 
 def address_towards(url: str) -> str:
-    """Return this host's address as the server at `url` sees it. Raises ClientError if there is no route."""
+    """Return this host's address as the server at `url` sees it. Raises ClientError."""
     parts = urlsplit(url)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""The ranks of a trainer that publish together. Each runs the same program; rank 0 leads: it holds the run."""
+"""The ranks of a trainer that publish together; rank 0 leads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCK = "ranks.lock"
 
 
 class Ranks:
-    """All ranks of the process group `group`, made by all of them at once; None: this process alone."""
+    """The ranks of the process group `group`, which construct this at once; None: this process alone."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.rank, self.size = 0, 1
@@ -43,8 +43,8 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return what `work` returned on each rank, once all have called this. If it failed on a rank, every rank
-        raises that error, with the rank's number. Raises ClientError if a rank is gone."""
+        """Return the results of `work` on all ranks. If it fails on a rank, every rank raises that error. Raises
+        ClientError if a rank is gone."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist
@@ -71,7 +71,7 @@ class Ranks:
         return [result for result, _, _ in everywhere]
 
     def check_folder(self, folder: Path) -> None:
-        """Raise ClientError on every rank unless all of them see rank 0's folder and its locks."""
+        """Raise ClientError on every rank unless all see rank 0's folder and its locks."""
         if not self.together:
             return
         path, token = folder / _LOCK, secrets.token_hex()
@@ -100,7 +100,6 @@ class Ranks:
             self._group = None
 
     def drop(self) -> None:
-        """Leave without waiting, after an error."""
         self._group = None
 
 

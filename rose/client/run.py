@@ -1,4 +1,4 @@
-"""An RL run from the trainer's side: open, generate, publish, record, close."""
+"""An RL run from the trainer's side."""
 
 from __future__ import annotations
 
@@ -70,16 +70,15 @@ def open_run(
     checkpoint: Path | str | None = None,
     group: ProcessGroup | None = None,
 ) -> Run:
-    """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is a
-    rollout model of the fleet. `staleness_max` bounds how many versions behind the newest a turn may be, by default.
-    Engines go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and
-    can be resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published
-    weights: a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default:
-    the one that reaches the controller. Requests to an absent controller are repeated for `away_s`. `checkpoint` is the
-    folder of the model's checkpoint, whose names and types are published. All ranks of `group`, a torch.distributed
-    process group, call this at once and publish together; rank 0 holds the run, and `folder` must be shared by all
-    hosts. Raises ClientError for a wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that
-    cannot be resumed."""
+    """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError for a wrong argument or
+    a refusal, ControllerAwayError, and RunEndedError for a run that cannot be resumed.
+
+    `model` is a rollout model of the fleet. A turn may be `staleness_max` versions behind the newest. Engines go to
+    runs of higher `priority` first, then by `weight`. A run silent for `expires_s` expires, and can be resumed.
+    `trainer_device` is the trainer's device in the fleet. A kept `folder` of published weights lets a resumed run
+    continue with deltas. `host` is this host's address for fetching. Requests to an absent controller are repeated for
+    `away_s`. Names and types of `checkpoint` are published. All ranks of `group`, a torch.distributed process group,
+    call this at once and share `folder`; rank 0 leads."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -129,9 +128,8 @@ def open_run(
 
 
 class Run:
-    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at
-    the end: as failed after an exception, but left open if a newer client took it over. Of several ranks the first
-    renews, resumes and closes it; all generate and record."""
+    """An open run, from `open_run`; thread-safe. A context manager closes it at the end: as failed after an exception,
+    but not if a newer client took it over. All ranks generate and record, rank 0 renews and closes."""
 
     def __init__(
         self,
@@ -165,7 +163,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Return its name in the ledger, which `open_run(..., resume=...)` takes."""
+        """Return the run's name in the ledger, for `open_run(..., resume=...)`."""
         return self.address.run_id
 
     @property
@@ -202,10 +200,9 @@ class Run:
         turns_max: int = TURNS_MAX,
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
-        """Return one generation per prompt, in order; prompts are token ids, `sampling` is SGLang's `sampling_params`.
-        All belong to the group `group_id`, or each to its own in `group_ids`. Blocks; `progress` is called every two
-        seconds. If no turn is completed for ten, the logger `rose.client` warns why. The first failure ends all turns:
-        raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
+        """Return one generation per prompt of token ids, in order; `sampling` is SGLang's `sampling_params`. All belong
+        to the group `group_id`, or each to its group in `group_ids`. Calls `progress` every two seconds. The first
+        failure ends all turns: raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
                 raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one for each")
@@ -240,25 +237,24 @@ class Run:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
+        """Return one turn; arguments and errors are those of `TurnClient.turn`. Works in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield one turn's tokens as they are made; arguments and errors of `TurnClient.stream`."""
+        """Yield one turn's tokens as they are generated; see `TurnClient.stream`."""
         background = self._background_turns()
         async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
 
     def publish(self, weights: Mapping[str, torch.Tensor] | Path | str, version: int | None = None) -> int:
-        """Publish weights; return their version, by default the next one. They are tensors under the names of the
-        model's checkpoint (of DTensors this rank's shards), the folder of a checkpoint, or the folder of a LoRA
-        adapter, which is merged. Engines can fetch them by then, and the weights may change. All ranks of `group` call
-        this at once: if one fails, no version appears and all raise. Raises TransferError, RunTakenError,
-        RunEndedError, ControllerAwayError, and ClientError for a version that the run has published with other
-        weights, or exceeded."""
+        """Publish weights; return their version, by default the next number. They are tensors under the checkpoint's
+        names (of DTensors this rank's shards), or the folder of a checkpoint or of a LoRA adapter. Afterwards the
+        weights may change. All ranks of `group` call this at once: if one fails, no version appears and all raise.
+        Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError, and ClientError for a version that
+        exists with other weights."""
         self._follow()
         origin = self._weights()
         weights = weights if isinstance(weights, Mapping) else Path(weights).expanduser()
@@ -275,8 +271,7 @@ class Run:
         return version
 
     def _chosen(self, origin: WeightOrigin, version: int | None) -> int:
-        """Return `version`, by default the one after all of the folder and of the run. Raises ClientError if a rank has
-        chosen another."""
+        """Return `version`, by default the next number. Raises ClientError if ranks disagree."""
 
         def choose() -> int:
             newest = [number for number in (origin.latest(), self.version) if number is not None]
@@ -288,7 +283,7 @@ class Run:
         return first
 
     def _follow(self) -> None:
-        """Take over the address of rank 0, whose fence rises when it resumes the run."""
+        """Copy the address of rank 0, whose fence rises when it resumes the run."""
 
         def current() -> RunAddress:
             self.check()
@@ -313,13 +308,12 @@ class Run:
                 self.last_step = event.step
 
     def judge(self, generations: Sequence[Generation], rewards: Sequence[float], *, verifier: str, **more: Any) -> None:
-        """Record verdicts on single-turn trajectories; arguments of `rose.client.judged`."""
+        """Record verdicts on single-turn trajectories; see `rose.client.judged`."""
         version = 0 if self.version is None else self.version
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run, once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires by
-        itself."""
+        """End the run once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires."""
         if self._left.is_set():
             return
         self._part()
@@ -332,8 +326,7 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice.
-        Waits until all ranks leave."""
+        """Release resources and let the run expire; it can be resumed. Safe to call twice. Waits for all ranks."""
         self._part()
         self._left.set()
         with self._lock:
@@ -403,8 +396,8 @@ class Run:
         self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
     ) -> None:
         """Continue the run after `error` refused this client's `fence`, or raise why that is impossible. An expired run
-        is resumed under its old fence, so a client that resumed it meanwhile keeps it. If the answer was lost, this
-        client itself may be the newer one: then its key gets an answer again."""
+        is resumed under its old fence, so that a newer client keeps it. After a lost answer the key returns the answer
+        again."""
         with self._resuming:
             address = self.address
             if address.fence != fence:
@@ -455,7 +448,7 @@ class Run:
             return self._origin
 
     def _place(self) -> tuple[Path, str]:
-        """Return rank 0's folder, and the address at which it serves it."""
+        """Return rank 0's folder, and the address at which it serves."""
         if not self._ranks.leads:
             return Path(), ""
         host = address_towards(self.address.url) if self._host is None else self._host
@@ -474,7 +467,7 @@ def _message(event: Event) -> dict[str, Any]:
 
 
 def _event_id(event: Trajectory | Verdict | Step) -> str:
-    """Return a stable id among the run's events of one kind, so that a repeated event counts once."""
+    """Return a stable id among the run's events of this kind."""
     if isinstance(event, Step):
         return f"step-{event.step}"
     if event.trajectory_id is None:
@@ -487,7 +480,7 @@ _END = object()
 
 
 class BackgroundTurns:
-    """A `TurnClient` in its own thread, which runs coroutines until `close`."""
+    """A `TurnClient` in its own thread until `close`."""
 
     def __init__(self, address: RunAddress) -> None:
         self._loop = asyncio.new_event_loop()
@@ -500,7 +493,7 @@ class BackgroundTurns:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        """Yield in the caller's loop what `items` yields in the background. Unread items queue up."""
+        """Yield in the caller's loop the items that `items` yields in the background."""
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
 

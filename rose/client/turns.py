@@ -32,7 +32,7 @@ _UNHEARD_S, _ANSWER_S = 60.0, 10.0
 
 
 class TurnLabels(TypedDict, total=False):
-    """Labels of a turn. `version_min`: the oldest policy version allowed; default: by the run's bound."""
+    """Labels of a turn. `version_min` is the oldest policy version allowed; default: by the run's bound."""
 
     trajectory_id: str | None
     group_id: str | None
@@ -42,8 +42,8 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer is
-    sent again under its key, for `address.away_s` or while the controller is busy."""
+    """Generates turns of the run at `address` in one event loop. A turn without an answer is sent again under its key,
+    for `address.away_s` or while the controller is busy."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -68,8 +68,8 @@ class TurnClient:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one whole turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could
-        complete it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
+        """Return one turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could complete
+        it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
         body = _body(input_ids, sampling, **labels)
         patience = Patience(self.address.url, self.address.away_s, waits=True)
         while True:
@@ -81,8 +81,8 @@ class TurnClient:
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
-        `turn`. A broken stream continues where it was; an `anew` part replaces all earlier parts, which were lost."""
+        """Yield one turn's tokens as they are generated, last the whole `generation`. A broken stream continues; an
+        `anew` part replaces all earlier parts. Raises the errors of `turn`."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = Patience(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -144,7 +144,7 @@ class TurnClient:
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a turn. Raises `_AwayError` for connection failures, also while the answer is read inside `with`."""
+        """POST a turn. Raises `_AwayError` for connection failures, also inside `with`."""
         import aiohttp
 
         assert self._session is not None, "`async with` opens it"
@@ -169,7 +169,6 @@ class TurnClient:
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
 
     async def _pause(self, patience: Patience, error: _AwayError) -> None:
-        """Wait before the turn is sent again. Raises ControllerAwayError at the end."""
         if error.unheard and await self._is_there():
             patience.begin()
         else:
@@ -187,7 +186,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came; `held_s`: time until the connection broke. `unheard`: it is open, but silent."""
+    """No answer came for `held_s`. An `unheard` connection is open, but silent."""
 
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)
@@ -195,7 +194,7 @@ class _AwayError(Exception):
 
 
 def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
+    """Return a socket that breaks once the peer's host is gone."""
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)
@@ -236,8 +235,8 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
-    """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, it reports
-    the versions of its start."""
+    """Return whether `part` has the tokens of `previous`. An engine reports the versions of its start, so versions may
+    differ."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

@@ -1,5 +1,5 @@
 """Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine. The model is an
-8-billion-parameter Llama with random weights. A part that does not fit in time is a fact."""
+8-billion-parameter Llama with random weights."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
-    """Yield the parts of a stage with two engines, which are not started yet. Raises SkippedError."""
+    """Yield the parts of a stage with two engines, not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
@@ -181,7 +181,7 @@ class Parts:
         return True
 
     def start(self) -> float:
-        """Start both engines side by side, since their needs are known to fit; return the seconds."""
+        """Start both engines at once; return the seconds."""
         began_s = time.monotonic()
         for name in (SERVING, ROLLOUT):
             self.host.launch(name)
@@ -193,7 +193,7 @@ class Parts:
         return took_s
 
     def check_hooks(self) -> None:
-        """Claim that both engines have ROSE's hooks, with the mechanisms for SGLang's resolved arguments."""
+        """Claim that both engines have ROSE's hooks."""
         accepted = 0
         roles: tuple[Literal["serving", "rollout"], ...] = ("serving", "rollout")
         for role in roles:
@@ -327,7 +327,7 @@ def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 @contextmanager
 def _killed(scene: Scene, name: str, arrivals: traffic.Arrivals) -> Iterator[tuple[Keeper, int]]:
-    """Kill an engine under traffic and rollouts; yield the keeper and the time of the kill, monotonic ns."""
+    """Kill an engine under load; yield the keeper and the time of the kill, monotonic ns."""
     engines, keeper = scene.host.engines, scene.keeper(IDLE)
     keeper.start()
     try:
@@ -353,7 +353,7 @@ def publish_versions(shape: PolicyShape, folder: Path) -> tuple[VersionStore, fl
 
 
 def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: StageReport) -> None:
-    """Bring the rollout engine to an anchor and then to a delta, as an agent does. Raises RuntimeError if one fails."""
+    """Bring the rollout engine to an anchor, then to a delta. Raises RuntimeError."""
     store, took_s = versions.result(timeout_s=30.0)
     report.fact("sync: versions published, seconds", round(took_s, 1))
     engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")
@@ -375,7 +375,7 @@ def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: S
 
 
 class Background(Generic[T]):
-    """Runs `act` in a daemon thread, so that a hanging act never delays the end of this process."""
+    """Runs `act` in a daemon thread, so that it never delays the end of this process."""
 
     def __init__(self, name: str, act: Callable[[], T]) -> None:
         self._name = name
@@ -384,7 +384,6 @@ class Background(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def result(self, timeout_s: float) -> T:
-        """Wait for the result. Raises TimeoutError, and what `act` raised."""
         if not futures.wait([self._future], timeout_s).done:
             raise TimeoutError(f"{self._name}: not finished after {timeout_s:.0f} s")
         return self._future.result()

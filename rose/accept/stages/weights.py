@@ -1,6 +1,5 @@
-"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged. The
-plugin's updater brings a stepping model to versions of a trainer on the same device. On CPU cores the model is smaller,
-and pauses say nothing about a bus."""
+"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged. On
+CPU cores the model is smaller, and pauses say nothing about a bus."""
 
 from __future__ import annotations
 
@@ -112,15 +111,15 @@ def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
 
 @dataclass(slots=True)
 class Steps:
-    """Steps since a version came in, and how many of them read exactly its weights."""
+    """Steps since a version came in, and how many read exactly its weights."""
 
     taken: int = 0
     right: int = 0
 
 
 class LiveModel:
-    """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
-    Each step sums the bits of every parameter, which identify its weights; `expected` has each version's sums."""
+    """A model that steps in a thread, and takes new weights between two steps. Each step sums the bits of every
+    parameter; `expected` has each version's sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -180,11 +179,10 @@ class LiveModel:
         raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'running'})")
 
     def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
-        """Return the sums of a step that reads these tensors, by the parameters' names."""
+        """Return a step's sums for these tensors."""
         return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
 
     def wait_for_steps(self, version: int, count: int, timeout_s: float = 10.0) -> None:
-        """Wait for so many steps with a version. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
         while version not in self.steps or self.steps[version].taken < count:
             if time.monotonic() > deadline_s:
@@ -208,7 +206,6 @@ class LiveModel:
             raise
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        """Return this thread's own stream on a GPU, which does not wait for other queues."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
@@ -262,7 +259,7 @@ class _Run:
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
 
     def bring_versions(self, until_s: float) -> None:
-        """Publish versions and bring the engine to each; only the first one after `until_s`, monotonic."""
+        """Publish versions and bring the engine to each; only the first after `until_s`."""
         addresses = self._addresses()
         with phase("publishing version 0"):
             self._publisher.publish(0, cut_whole(self._tensors))
@@ -319,7 +316,7 @@ class _Run:
         self._report.claim("weights: wrong tensors", wrong, "tensors", 0, "lower")
 
     def claim_pauses(self, bus_bytes_per_s: float) -> None:
-        """Compare pauses with the bus time of their bytes; claim the worst version."""
+        """Claim the worst pause against the bus time of its bytes."""
         for row in self._rows.values():
             row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / bus_bytes_per_s)
         worst = max(row["pause_over_bus"] for row in self._rows.values())
