@@ -94,7 +94,6 @@ def commit() -> str:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Print the phase's name, and at its end its duration."""
     echo(f"{name} ...", err=True)
     began_s = time.perf_counter()
     yield

@@ -163,7 +163,6 @@ def _run(stage: Stage, outcome: StageReport, folder: Path, gpu: int | None, seco
 
 
 def main() -> None:
-    """Run one stage in this process; the file gets its report."""
     module, scope, file = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     report = StageReport(module, scope["quick"], file=file)
     report.save()

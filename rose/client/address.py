@@ -41,8 +41,6 @@ class RunExpiredError(ClientError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunAddress:
-    """A run at a controller. Plain data that can be sent to another process."""
-
     url: str
     run_id: str
     fence: int  # Number of the client; older clients may not publish or record.
@@ -68,7 +66,7 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
     other = answer.get("text") if isinstance(answer, dict) else None
     text = message_of(answer) or str(other or f"status {status}")
     if status == 401:
-        return ClientError(f"the controller at {url} wants its token: give `token`, such as `rose token create` makes")
+        return ClientError(f"the controller at {url} needs a token: give `token`, from `rose token create`")
     if status == 409 and "taken over" in text:
         return RunTakenError(text)
     if status == 409 and "has expired" in text:

@@ -39,7 +39,7 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def together(self) -> bool:
+    def shared(self) -> bool:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
@@ -63,7 +63,7 @@ class Ranks:
         try:
             dist.all_gather_object(everywhere, (result, kind, str(failure)), group=self._group)
         except RuntimeError as error:
-            raise failure or ClientError(f"a rank of the trainer is gone: its own output says why ({error})")
+            raise failure or ClientError(f"a rank of the trainer is gone: see its output ({error})")
         alike = len({reason for _, _, reason in everywhere}) == 1
         for rank, (_, kind, reason) in enumerate(everywhere):
             if kind is not None:
@@ -71,8 +71,7 @@ class Ranks:
         return [result for result, _, _ in everywhere]
 
     def check_folder(self, folder: Path) -> None:
-        """Raise ClientError on every rank unless all see rank 0's folder and its locks."""
-        if not self.together:
+        if not self.shared:
             return
         path, token = folder / _LOCK, secrets.token_hex()
         with ExitStack() as held:
@@ -92,9 +91,9 @@ class Ranks:
         """Wait until all ranks leave. A rank that publishes instead fails there."""
 
         def left() -> None:
-            raise ClientError("it left the run, and publishes no more")
+            raise ClientError("it has left the run")
 
-        if self.together:
+        if self.shared:
             with suppress(UserError):
                 self.share(left)
             self._group = None
@@ -112,6 +111,6 @@ def _check_lock(path: Path, token: str) -> None:
                 except BlockingIOError:
                     return
     raise ClientError(
-        f"host {socket.gethostname()!r} does not see folder {str(path.parent)!r} of rank 0, or not its locks: give "
+        f"host {socket.gethostname()!r} cannot see rank 0's folder {str(path.parent)!r} or its locks: give "
         "`folder` on a file system that all hosts of the trainer share"
     )

@@ -25,7 +25,7 @@ from rose.client.address import (
     RunExpiredError,
     RunTakenError,
 )
-from rose.client.control import RESUME, Stalls, call
+from rose.client.control import RESUME, StallWarning, call
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
 from rose.client.ranks import Ranks
@@ -83,7 +83,7 @@ def open_run(
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
         raise ClientError(f"away_s {away_s} must be above 0")
-    wanted = {
+    options = {
         "name": name,
         "model": model,
         "team": team,
@@ -99,8 +99,8 @@ def open_run(
     folder = None if folder is None else Path(folder).expanduser()
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     url = url.rstrip("/")
-    message = {field: value for field, value in wanted.items() if value is not None}
-    keyed = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
+    message = {field: value for field, value in options.items() if value is not None}
+    request = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
     then = "open the run" if resume is None else RESUME
     ranks = Ranks(group)
 
@@ -111,7 +111,7 @@ def open_run(
             return {}
         if folder is not None:
             make_folder(folder)  # Before the run is open: a failure would leave it open.
-        return call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
+        return call(url, "POST", "/runs", request, token=token, away_s=away_s, then=then)
 
     answer = ranks.share(opened)[0]
     return Run(
@@ -156,7 +156,7 @@ class Run:
         self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
         self._lost: ClientError | None = None
-        self._unheard: dict[str, Any] | None = None  # The request to resume the run, until its answer arrives.
+        self._resume_request: dict[str, Any] | None = None  # The request to resume the run, until its answer arrives.
         self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
         if ranks.leads:
             self._renewing.start()
@@ -205,7 +205,7 @@ class Run:
         failure ends all turns: raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
-                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one for each")
+                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")
         names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
         groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
         background = self._background_turns()
@@ -218,14 +218,14 @@ class Run:
                 )
 
         pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, shown_s, stalls = set(pending), time.monotonic(), Stalls()
+        waiting, shown_s, stalls = set(pending), time.monotonic(), StallWarning()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
                 self.check()
                 for future in done:
                     future.result()
-                stalls.look(self.address, len(waiting), moved=bool(done))
+                stalls.check(self.address, len(waiting), moved=bool(done))
                 if progress is not None and waiting and time.monotonic() - shown_s >= PROGRESS_S:
                     shown_s = time.monotonic()
                     progress(len(pending) - len(waiting), len(pending))
@@ -237,7 +237,7 @@ class Run:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one turn; arguments and errors are those of `TurnClient.turn`. Works in any event loop."""
+        """Return one turn; see `TurnClient.turn`. Works in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
@@ -255,10 +255,10 @@ class Run:
         weights may change. All ranks of `group` call this at once: if one fails, no version appears and all raise.
         Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError, and ClientError for a version that
         exists with other weights."""
-        self._follow()
+        self._copy_address()
         origin = self._weights()
         weights = weights if isinstance(weights, Mapping) else Path(weights).expanduser()
-        version = self._chosen(origin, version)
+        version = self._next_version(origin, version)
         try:
             published = origin.publish(weights, version)
         except UserError:
@@ -270,7 +270,7 @@ class Run:
         self.version, self.published = version, published
         return version
 
-    def _chosen(self, origin: WeightOrigin, version: int | None) -> int:
+    def _next_version(self, origin: WeightOrigin, version: int | None) -> int:
         """Return `version`, by default the next number. Raises ClientError if ranks disagree."""
 
         def choose() -> int:
@@ -279,12 +279,10 @@ class Run:
 
         first, *others = versions = self._ranks.share(choose)
         if any(other != first for other in others):
-            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same on all")
+            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same version on all")
         return first
 
-    def _follow(self) -> None:
-        """Copy the address of rank 0, whose fence rises when it resumes the run."""
-
+    def _copy_address(self) -> None:
         def current() -> RunAddress:
             self.check()
             return self.address
@@ -316,7 +314,7 @@ class Run:
         """End the run once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires."""
         if self._left.is_set():
             return
-        self._part()
+        self._wait_for_ranks()
         try:
             if self._lost is None and self._ranks.leads:
                 message = {"outcome": outcome, "reason": reason}
@@ -327,7 +325,7 @@ class Run:
 
     def leave(self) -> None:
         """Release resources and let the run expire; it can be resumed. Safe to call twice. Waits for all ranks."""
-        self._part()
+        self._wait_for_ranks()
         self._left.set()
         with self._lock:
             background, self._background = self._background, None
@@ -342,9 +340,9 @@ class Run:
         if self._ranks.leads and threading.current_thread() is not self._renewing:
             self._renewing.join()
 
-    def _part(self) -> None:
+    def _wait_for_ranks(self) -> None:
         """Wait for the other ranks: they may use the run and its folder until they leave."""
-        if self._ranks.together:
+        if self._ranks.shared:
             if self._origin is not None:
                 self._origin.wait()
             self._ranks.leave()
@@ -369,7 +367,7 @@ class Run:
                     token=address.token,
                     away_s=address.away_s if away_s is None else away_s,
                     waits=away_s is None,  # Closing must not wait for a disk repair.
-                    going_on=lambda: self._lost is None and not self._left.is_set(),
+                    keep_trying=lambda: self._lost is None and not self._left.is_set(),
                 )
             except ControllerAwayError:
                 self.check()
@@ -377,7 +375,7 @@ class Run:
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
                 if not self._ranks.leads:
                     raise
-                self._go_on(error, address.fence, address.away_s, waits=away_s is None)
+                self._resume(error, address.fence, address.away_s, waits=away_s is None)
 
     def _renew(self) -> None:
         """Keep the run open. The trainer's own calls report a controller that stays away."""
@@ -388,11 +386,11 @@ class Run:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
                 with suppress(ClientError):
-                    self._go_on(error, address.fence, 0.0, waits=False)
+                    self._resume(error, address.fence, 0.0, waits=False)
             except ClientError:
                 pass
 
-    def _go_on(
+    def _resume(
         self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
     ) -> None:
         """Continue the run after `error` refused this client's `fence`, or raise why that is impossible. An expired run
@@ -405,23 +403,23 @@ class Run:
             try:
                 if isinstance(error, RunExpiredError):
                     resumed = {"resume": address.run_id, "fence": fence, "key": uuid.uuid4().hex}
-                    self._unheard = self._unheard or {**self._opened, **resumed}
-                elif isinstance(error, RunEndedError) or self._unheard is None:
+                    self._resume_request = self._resume_request or {**self._opened, **resumed}
+                elif isinstance(error, RunEndedError) or self._resume_request is None:
                     raise error
                 answer = call(
                     address.url,
                     "POST",
                     "/runs",
-                    self._unheard,
+                    self._resume_request,
                     token=address.token,
                     away_s=away_s,
                     waits=waits,
-                    going_on=lambda: not self._left.is_set(),
+                    keep_trying=lambda: not self._left.is_set(),
                 )
             except (RunTakenError, RunEndedError) as lost:
                 self._lost = lost
                 raise
-            self._unheard = None
+            self._resume_request = None
             self.address = replace(address, fence=answer["fence"])
 
     def _background_turns(self) -> BackgroundTurns:
@@ -436,7 +434,7 @@ class Run:
     def _weights(self) -> WeightOrigin:
         with self._lock:
             if self._origin is None:
-                folder, host = self._ranks.share(self._place)[0]
+                folder, host = self._ranks.share(self._folder_and_host)[0]
                 self._origin = WeightOrigin(
                     folder,
                     host,
@@ -447,8 +445,7 @@ class Run:
                 )
             return self._origin
 
-    def _place(self) -> tuple[Path, str]:
-        """Return rank 0's folder, and the address at which it serves."""
+    def _folder_and_host(self) -> tuple[Path, str]:
         if not self._ranks.leads:
             return Path(), ""
         host = address_towards(self.address.url) if self._host is None else self._host
@@ -460,14 +457,13 @@ class Run:
 
 def _message(event: Event) -> dict[str, Any]:
     if not isinstance(event, (Trajectory, Verdict, Step)):
-        raise ClientError(f"a client records trajectory, verdict and step events, no {event.kind!r}")
+        raise ClientError(f"a client cannot record a {event.kind!r} event: give trajectory, verdict and step events")
     event = replace(event, event_id=event.event_id or _event_id(event))
     values = {field.name: (getattr(event, field.name), field.default) for field in fields(event)}
     return {"kind": event.kind, **{name: value for name, (value, default) in values.items() if value != default}}
 
 
 def _event_id(event: Trajectory | Verdict | Step) -> str:
-    """Return a stable id among the run's events of this kind."""
     if isinstance(event, Step):
         return f"step-{event.step}"
     if event.trajectory_id is None:
@@ -480,8 +476,6 @@ _END = object()
 
 
 class BackgroundTurns:
-    """A `TurnClient` in its own thread until `close`."""
-
     def __init__(self, address: RunAddress) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rose-client", daemon=True)

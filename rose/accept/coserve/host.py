@@ -41,8 +41,6 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders of checkpoints; a folder without weights gets random ones."""
-
     serving: Path
     rollout: Path
 
@@ -56,7 +54,6 @@ class Cores:
 
     @classmethod
     def available(cls, gpu: Gpu | None) -> Cores:
-        """Return this process's first and second core; all of them beside a GPU. Raises UserError."""
         cores = sorted(os.sched_getaffinity(0))
         if gpu is not None:
             return cls((), tuple(cores))
@@ -96,7 +93,6 @@ class Host:
 
     @property
     def memory(self) -> KvMemory:
-        """A device with room for both pools."""
         dtype = cpu.dtype() if self.gpu is None else None
         serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
         return KvMemory(

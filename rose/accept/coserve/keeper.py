@@ -71,8 +71,6 @@ POLICIES = {
 
 @dataclass(slots=True)
 class Keeper:
-    """A thread between `start` and `stop` that keeps a policy on the device's page."""
-
     page: ArbiterPage
     memory: KvMemory
     policy: Policy

@@ -93,7 +93,6 @@ class Served:
         )
 
     def within(self, budgets: Budgets) -> bool:
-        """Return whether the request kept both budgets; a failed request keeps none."""
         if not self.completed or self.ttft_ns is None:
             return False
         return self.ttft_ns <= budgets.ttft_ns and (self.tpot_ns is None or self.tpot_ns <= budgets.tpot_ns)
@@ -101,8 +100,6 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Outcome of a round in [t0_ns, t1_ns), monotonic."""
-
     policy: str
     number: int
     t0_ns: int
@@ -197,12 +194,10 @@ def values_ms(rounds: Iterable[Round], latency: Latency) -> list[float]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the interpolated quantile; NaN without values."""
     return float(np.quantile(values, share)) if values else float("nan")
 
 
 def budgets_of(alone: Round, factor: float) -> Budgets:
-    """Return the 99th percentiles of serving alone times `factor`."""
     worst_ms = [quantile(values_ms([alone], latency), 0.99) for latency in LATENCIES.values()]
     return Budgets(*(round(factor * 1e6 * value) for value in worst_ms))
 
@@ -218,7 +213,6 @@ def mean_live(one: Round, arrivals: Arrivals) -> float:
 
 
 def over_budget(one: Round, budgets: Budgets) -> int:
-    """Return the number of requests over a budget; failed requests count."""
     return sum(not request.within(budgets) for request in one.requests)
 
 

@@ -20,8 +20,6 @@ _ANY_LENGTH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests of a round: nanoseconds after its start, and lengths in tokens."""
-
     name: str
     arrival_ns: tuple[int, ...]
     prompt_tokens: tuple[int, ...]

@@ -119,7 +119,6 @@ def _claim_wishes(scope: Scope, report: StageReport, wishes: Sequence[Wish]) -> 
 
 
 def _measure_third(scope: Scope, report: StageReport, device: Device, seconds: float) -> None:
-    """Let the policy give credit, and none beside a third process. On cores the count is set by hand."""
     steps, _ = _play(device, seconds, None)
     share = sum(step.work_ns for step in steps) / max(1, sum(_lengths([steps])))
     report.claim("beside: rollouts' share of the time on the policy's credit", share, "share", 0.05, "higher")

@@ -129,7 +129,6 @@ def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], s
 
 
 def token_times(url: str, tokens: int) -> list[int]:
-    """Return when each token of a request came, monotonic ns; none if it failed."""
     sampling = {"max_new_tokens": tokens, "ignore_eos": True}
     body = {"input_ids": list(range(_KILL_PROMPT_TOKENS)), "sampling_params": sampling, "stream": True}
     headers = {"Content-Type": "application/json"}

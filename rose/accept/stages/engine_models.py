@@ -58,7 +58,6 @@ def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
 
 
 def changed(weights: Mapping[str, torch.Tensor], share: float = CHANGED_SHARE) -> dict[str, torch.Tensor]:
-    """Return the next version: about `share` of all numbers differ."""
     draw = np.random.default_rng(1)
     changed = {}
     for name, tensor in weights.items():

@@ -133,7 +133,6 @@ def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
 
 
 def _shape_that_fits(scope: Scope) -> PolicyShape:
-    """Return the model with as many layers as time and memory allow. Raises SkippedError."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(scope.gpu)
@@ -181,7 +180,6 @@ class Parts:
         return True
 
     def start(self) -> float:
-        """Start both engines at once; return the seconds."""
         began_s = time.monotonic()
         for name in (SERVING, ROLLOUT):
             self.host.launch(name)
@@ -193,7 +191,6 @@ class Parts:
         return took_s
 
     def check_hooks(self) -> None:
-        """Claim that both engines have ROSE's hooks."""
         accepted = 0
         roles: tuple[Literal["serving", "rollout"], ...] = ("serving", "rollout")
         for role in roles:
@@ -210,7 +207,6 @@ class Parts:
         self._report.claim("engines: hooks accepted", accepted, "engines", 2, "higher")
 
     def play_rounds(self, lengths: _Lengths) -> None:
-        """Play rounds of serving alone and beside rollouts while the later parts still fit."""
         report = self._report
         played: dict[str, list[Round]] = {SOLO: [], IDLE: []}
         with Worker("rollout") as rollout:

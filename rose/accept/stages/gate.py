@@ -134,7 +134,6 @@ class Device:
         self._step_ns = 0
 
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
-        """Start serving, then rollouts, each alone on the device. Raises PeerError."""
         ready: list[Ready] = []
         for process in (self.serving, self.rollout):
             process.tell("start")
@@ -182,7 +181,6 @@ class Device:
             self._leases.append(LeaseChange(monotonic_ns(), None, None))
 
     def account(self) -> dict[str, int]:
-        """Close the account; return its error, its length, and possible losses."""
         ended_ns = monotonic_ns()
         self._accountant.close(ended_ns, final=True)
         return {

@@ -44,8 +44,6 @@ _REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Layers of two matrix products. A step has a multiple of `grain` tokens, at most `most`."""
-
     layers: int
     hidden: int
     inner: int
@@ -86,7 +84,6 @@ class Stack(torch.nn.Module):
         self._tokens = torch.zeros(0)
 
     def size(self, layer_ns: int) -> None:
-        """Choose the tokens of a step so that a layer takes about `layer_ns`."""
         grain, most = self.shape.grain, self.shape.most
         few, many = grain, 16 * grain
         few_ns, many_ns = self._layer_ns(few), self._layer_ns(many)
@@ -94,7 +91,6 @@ class Stack(torch.nn.Module):
         self._set_tokens(min(max(few + grains * grain, grain), most))
 
     def _layer_ns(self, tokens: int) -> float:
-        """Return a layer's time in the quickest of a few steps."""
         self._set_tokens(tokens)
         self.step()
         times = []
@@ -416,8 +412,6 @@ class Serving:
 
 
 class WatchedPage(ArbiterPage):
-    """The rollout engine's page; records the device's unfinished layers at each yield."""
-
     ends: LayerEnds
 
     def __init__(self, path: Path) -> None:

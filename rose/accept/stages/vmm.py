@@ -32,8 +32,6 @@ _HANDED_OVER = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """Pieces that move and pieces that stay; `rounds` out and back."""
-
     moved: int
     stays: int
     piece_bytes: int
@@ -158,7 +156,6 @@ class _Pool:
         self.stable = True
 
     def replay(self) -> int:
-        """Replay the work over the remaining part; return 1 if the outcome is wrong."""
         self.replays += 1
         self._work()
         return int(not bool((self._stays == self.replays).all()))
@@ -197,7 +194,6 @@ def _captured(device: torch.device, work: Callable[[], object]) -> Callable[[], 
 
 
 def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Map the same pieces here or there; a move creates none."""
     import torch
 
     from rose.runtime.coserving.kv.device_memory import CudaMemory, Reservation
@@ -298,7 +294,6 @@ class _Taker:
             self._filled.append(block)
 
     def take(self, pieces: int, piece_bytes: int, spare_bytes: int) -> int:
-        """Map all pieces if `spare_bytes` then stay free; return the mapped bytes."""
         if self._memory.free_bytes() - pieces * piece_bytes < spare_bytes:
             return 0
         return self._map(pieces, piece_bytes)

@@ -50,7 +50,7 @@ _CPU = PolicyShape(
 _LAYERS = {(True, False): 3, (True, True): 1, (False, False): 9, (False, True): 2}
 _TIME_SHARE = 0.5  # No version starts after this share of the stage's time.
 _FOLDER_SHARE = 2.0  # Bytes of the store and the staged versions, per byte of the model.
-_STEPS_AFTER = 5
+_STEPS_AFTER, _STEPS_TIMEOUT_S = 5, 10.0
 _SCALE = 0.02
 _WARM_STEPS = 3
 _POLL_S = 0.002
@@ -70,7 +70,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         with phase("building the model"):
             engine = LiveModel(shape, device, folder)
         report.fact("model, bytes", engine.nbytes)
-        report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed as they are")
+        report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed without a graph")
         run = _Run(engine, folder, report)
         bus_bytes_per_s = _bus_bytes_per_s(device) if on_gpu else None
         report.fact("bus to the device, bytes/s", bus_bytes_per_s)
@@ -111,8 +111,6 @@ def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
 
 @dataclass(slots=True)
 class Steps:
-    """Steps since a version came in, and how many read exactly its weights."""
-
     taken: int = 0
     right: int = 0
 
@@ -179,14 +177,15 @@ class LiveModel:
         raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'running'})")
 
     def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
-        """Return a step's sums for these tensors."""
         return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
 
-    def wait_for_steps(self, version: int, count: int, timeout_s: float = 10.0) -> None:
-        deadline_s = time.monotonic() + timeout_s
+    def wait_for_steps(self, version: int, count: int) -> None:
+        deadline_s = time.monotonic() + _STEPS_TIMEOUT_S
         while version not in self.steps or self.steps[version].taken < count:
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"the model took fewer than {count} steps with version {version} in {timeout_s:g} s")
+                raise TimeoutError(
+                    f"the model took fewer than {count} steps with version {version} in {_STEPS_TIMEOUT_S:g} s"
+                )
             time.sleep(_POLL_S)
 
     def _run(self) -> None:
@@ -316,7 +315,6 @@ class _Run:
         self._report.claim("weights: wrong tensors", wrong, "tensors", 0, "lower")
 
     def claim_pauses(self, bus_bytes_per_s: float) -> None:
-        """Claim the worst pause against the bus time of its bytes."""
         for row in self._rows.values():
             row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / bus_bytes_per_s)
         worst = max(row["pause_over_bus"] for row in self._rows.values())
@@ -337,7 +335,6 @@ class _Run:
         self._report.claim("weights: flipped bit found", int(noticed), "bits", 1, "higher")
 
     def _step_trainer(self, seed: int, share: float) -> None:
-        """Move some elements by one unit in the last place."""
         device = self._trainer[_FLIPPED].device
         generator = torch.Generator(device).manual_seed(seed)
         for tensor in self._trainer.values():

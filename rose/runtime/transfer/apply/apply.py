@@ -58,7 +58,6 @@ def prepare(
     own = threading.local()
 
     def room(old: Bits) -> Bits:
-        """Return memory like `old`, reused by a thread: touching new memory takes longer."""
         if old.nbytes > getattr(own, "nbytes", -1):
             own.nbytes, own.memory = old.nbytes, np.empty(old.nbytes, np.uint8)
         memory: Bits = own.memory[: old.nbytes].view(old.dtype).reshape(old.shape)

@@ -16,8 +16,6 @@ _BLOCK_ELEMENTS = 1 << 24  # Elements compared or written at once, which bounds 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """New values for some or all elements of a tensor, in host memory."""
-
     positions: torch.Tensor | None  # In C order, ascending; None: all elements, and `values` has the tensor's shape.
     values: torch.Tensor  # In the published type.
 

@@ -40,7 +40,7 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block, of which {far_count} go further"
+            f"encoded array has {len(block)} bytes for {changed} changes of a block, {far_count} of them far"
         )
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
@@ -50,11 +50,11 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
     if end < 0:
         raise TransferError(
             f"encoded array has a block of {len(block)} bytes "
-            + ("that ends before its numbers" if end == _SHORT else f"of whose {changed} changes another goes further")
+            + ("that ends before its numbers" if end == _SHORT else f"with a far step past its {changed} changes")
         )
     if end != 8 * len(block):
         raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block: they take {end // 8}"
+            f"encoded array has {len(block)} bytes for {changed} changes of a block, expected {end // 8}"
         )
     return gaps, steps
 

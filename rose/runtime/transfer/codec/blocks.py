@@ -33,7 +33,6 @@ def cuts(elements: int) -> list[slice]:
 
 
 def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
-    """Return the results of all jobs (one per block), in order, on all cores for a large array."""
     return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
 
 
@@ -46,7 +45,6 @@ def room(elements: int) -> tuple[Words, Steps]:
 
 
 def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps that lead from `base` to `new`, in this thread's `room`."""
     gaps, steps = room(base.size)
     changed = differences.find(base, new, half, gaps, steps)
     return gaps[:changed], steps[:changed]
@@ -88,7 +86,6 @@ def result(base: Bits, block: FastBlock, header: Header) -> Bits:
 
 
 def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
-    """Write the result of a block's changes to `new`, which may be `base`. Raises TransferError."""
     if not changed:
         if len(code):
             raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")

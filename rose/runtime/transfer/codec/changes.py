@@ -14,8 +14,6 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of each block of an array, in `fast` code."""
-
     elements: int
     item_bytes: int
     blocks: tuple[FastBlock, ...]
@@ -38,7 +36,6 @@ class Changes:
 
 
 def between(base: Bits, new: Bits) -> Changes:
-    """Return the changes from `base` to `new`. Raises TransferError unless they have the same shape and dtype."""
     check_alike(base, new)
     before, after = base.reshape(-1), new.reshape(-1)
     half = 1 << (8 * new.itemsize - 1)

@@ -14,7 +14,7 @@ _COST_NS: dict[Encoding, tuple[float, float, float]] = {
     "planes": (0.0, 2.0, 0.0),
 }
 _MOST = 0.6  # Above this share of changed elements only `planes` is worth its time.
-#: Of encodings that take at most so much longer than the quickest, the smallest is chosen: a link has other users.
+#: The smallest encoding within this factor of the quickest is chosen: a link has other users.
 _ABOUT_AS_QUICK = 1.15
 
 
@@ -40,7 +40,6 @@ def deltas(changed_share: float) -> tuple[Encoding, ...]:
 def duration_s(
     encoding: Encoding, size_bytes: float, elements: int, changed: int, item_bytes: int, link: Link
 ) -> float:
-    """Return the seconds from the trainer's array to the receiver's."""
     element_ns, byte_ns, change_ns = _COST_NS[encoding]
     work_ns = elements * (element_ns + byte_ns * item_bytes) + changed * change_ns
     return size_bytes / link.bytes_per_s + work_ns / 1e9 / link.cores
@@ -49,7 +48,6 @@ def duration_s(
 def may_be_chosen(
     encoding: Encoding, sizes: Mapping[Encoding, int], elements: int, changed: int, item_bytes: int, link: Link
 ) -> bool:
-    """Return whether an encoding of unknown size may be about as quick as the encodings with these sizes."""
     work_s = duration_s(encoding, 0, elements, changed, item_bytes, link)
     others_s = (duration_s(e, size, elements, changed, item_bytes, link) for e, size in sizes.items())
     return work_s <= _ABOUT_AS_QUICK * min(others_s)

@@ -82,7 +82,6 @@ def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Li
 
 
 def redo(base: Bits, changes: Changes, encoding: Encoding, *, mantissa_bits: int | None = None) -> bytes:
-    """Encode the result of `changes` and turn `base` into it, as `advance` does."""
     flat = base.reshape(-1)
     header = _header(base, encoding, mantissa_bits)
 
@@ -97,17 +96,16 @@ def redo(base: Bits, changes: Changes, encoding: Encoding, *, mantissa_bits: int
 
 def sample(array: Bits) -> Bits:
     flat = array.reshape(-1)
-    wanted = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
-    if flat.size <= wanted:
+    size = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
+    if flat.size <= size:
         return flat.copy()
-    count = wanted // _SAMPLED_PART
+    count = size // _SAMPLED_PART
     apart = flat.size // count
     parts: Bits = flat[: apart * count].reshape(count, apart)[:, :_SAMPLED_PART].reshape(-1)
     return parts
 
 
 def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encoding:
-    """Return the quickest encoding on the link for two samples of arrays."""
     if not (changed := int(np.count_nonzero(old != new))):
         return "fast"
     sizes: dict[Encoding, int] = {"dense": new.nbytes}

@@ -10,7 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending, types
 
 Array = npt.NDArray[Any]
-Int = Any  # Python's integers and NumPy's: compiled, they are the same.
+Int = Any  # Python's or NumPy's integers.
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -33,8 +33,6 @@ def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
 
 @instruction
 def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
-    """Copy elements that do not overlap. Checks no bounds."""
-
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         places = []
         for kind, array in zip(signature.args, args[:2], strict=False):

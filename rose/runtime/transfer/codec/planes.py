@@ -10,7 +10,7 @@ from rose.runtime.transfer.codec.header import Bits, packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
 _AT_ONCE = 1 << 15  # Elements split at once: all steps fit the nearest caches.
-_LOOKED_AT = 61  # Of every so many elements it is looked whether their changes cross 0.
+_LOOKED_AT = 61  # Every so many elements are checked for changes that cross 0.
 #: Level 1, looking for few and long repetitions: short ones cost more time than they save bytes.
 _LEVEL = zstandard.ZstdCompressionParameters.from_level(1, hash_log=8, min_match=7)
 _own = threading.local()

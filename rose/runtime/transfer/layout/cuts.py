@@ -30,7 +30,6 @@ class Cut:
         return self.info.name, self.region
 
     def elements(self) -> torch.Tensor:
-        """Return the elements in the published type, rounded to the nearest value, ties to even."""
         return elements(self.source).to(torch_dtype(self.info.dtype))
 
 
@@ -62,7 +61,7 @@ def cut_whole(
             raise TransferError(f"tensor {name!r} has shape {list(shape)}, expected {list(model.shapes[name])}")
         cuts += (Cut(info, cell.region, cell.holders, tensor[cell.region.slices]) for cell in cells[name])
     if not cuts:
-        raise TransferError("there are no tensors to publish")
+        raise TransferError("no tensors to publish: give at least one")
     return cuts
 
 

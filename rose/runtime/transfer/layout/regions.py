@@ -69,7 +69,7 @@ class Region:
 
     def _check_axes(self, other: Region) -> None:
         if len(self.start) != len(other.start):
-            raise TransferError(f"regions {self} and {other} have different numbers of axes; they are of two tensors")
+            raise TransferError(f"regions {self} and {other} have different numbers of axes")
 
 
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:

@@ -33,7 +33,7 @@ class ModelShape:
         for name, shape in self.shapes.items():
             kind, leaf = _kind(name)
             if min(shape, default=1) < 1:
-                raise TransferError(f"tensor {name!r} has shape {shape} and so no elements; leave it out")
+                raise TransferError(f"tensor {name!r} has shape {shape} without elements: leave it out")
             if kind in rows and shape[:1] != (rows[kind],):
                 raise TransferError(f"tensor {name!r} has shape {shape}, expected {rows[kind]} rows: check the heads")
             if (kind, leaf) == ("o_proj", "weight") and shape[1:] != (heads,):
@@ -89,7 +89,6 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
 
 
 def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
-    """Cut a publisher's boxes `held` by the cells, in order. Raises TransferError for a box that no cells cover."""
     cut = []
     for name, regions in held.items():
         for region in regions:
@@ -98,7 +97,7 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Pie
             if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
                 raise TransferError(
                     f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
-                    "model's tensor; check the shapes that the model was described with"
+                    "model's tensor; check the model's shapes"
                 )
             cut += placed
     return cut

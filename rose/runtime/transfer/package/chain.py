@@ -64,7 +64,6 @@ def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEn
 
 
 def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
-    """Return the smallest box around `box` that consists of whole pieces in each link."""
     wider = box
     for pieces in links:
         for piece in pieces:

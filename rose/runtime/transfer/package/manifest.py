@@ -30,7 +30,7 @@ MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose ha
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
 _BYTES_FREE, _RATIO_MAX = 4 << 20, 24
 _VALUE_SIGNS = (b",", b"[", b'"')
-_GZIP = 31  # Selects the gzip format in zlib.
+_GZIP = 31  # zlib's gzip format.
 _SEAL_BYTES_MAX = 64 + 1 + 128
 _SIGNED = b"rose weights manifest "  # Signatures of the same key for other documents do not count here.
 INDEX_BYTES_MAX = 8 << 20  # A hundred thousand packages.
@@ -164,8 +164,8 @@ class Manifest:
         """Return the chunks that a holder of these boxes needs (None: all), each once."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
-        wanted = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
-        return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
+        indices = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
+        return tuple(dict.fromkeys(self.chunks[index] for index in sorted(indices)))
 
     def to_bytes(self, key: Key | None = None) -> bytes:
         """Return the file, signed if there is a key. Its bytes depend on the version of zlib."""
@@ -185,7 +185,7 @@ class Manifest:
         if signer is not None and not keys.check(signer, _SIGNED + seal, signature.decode("latin-1")):
             raise TransferError(
                 f"manifest {seal.decode()} is {'signed by another key' if signature else 'not signed'}, expected the "
-                f"signature of {signer}: it is not by the run's publisher"
+                f"signature of {signer}: another publisher wrote it"
             )
         try:
             # Each piece has a hash, which cannot be compressed: a small file that unpacks to a large one is forged.

@@ -25,7 +25,6 @@ class Catalog:
         return locked(self.folder / "store.lock")
 
     def packages(self) -> list[Package]:
-        """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
         return [package for package, _ in self._listed()]
 
     def latest(self) -> int | None:
@@ -62,7 +61,6 @@ class Catalog:
         self.refresh()
 
     def remove(self, packages: Sequence[Package]) -> None:
-        """Remove packages, the last first, so that the rest stays reachable. Call `refresh` afterwards."""
         for package in reversed(packages):
             (self.folder / _name(package)).unlink()
         for name in self._names():
@@ -73,7 +71,6 @@ class Catalog:
         self._replace({self.folder / "index.json": index_bytes(self.packages())})
 
     def _replace(self, files: dict[Path, bytes]) -> None:
-        """Write files, all on disk before the first gets its name."""
         written: dict[Path, Path] = {}
         try:
             for path, content in files.items():

@@ -35,7 +35,6 @@ class ChunkFolder:
             yield
 
     def put(self, pieces: Sequence[bytes]) -> Chunk:
-        """Store a chunk of these bytes, unless an undamaged copy exists. Raises OSError."""
         sha256 = hashlib.sha256()
         for piece in pieces:
             sha256.update(piece)
@@ -50,11 +49,10 @@ class ChunkFolder:
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
-        self._put.add(path)  # An existing one too: its writer may have died before `sync`.
+        self._put.add(path)  # Also an existing chunk: its writer may have died before `sync`.
         return chunk
 
     def sync(self) -> None:
-        """Bring the chunks put so far to disk, all at once. Raises OSError."""
         for path in sorted(self._put):
             sync_file(path)
         for folder in sorted({path.parent for path in self._put}):
@@ -90,7 +88,6 @@ class ChunkBuilder:
         self._size_bytes = 0
 
     def add(self, holders: frozenset[int], piece: bytes) -> tuple[int, int]:
-        """Return the index of the piece's chunk, and the offset in it. Raises OSError."""
         if self._pieces and (holders != self._holders or self._size_bytes + len(piece) > self._bytes_max):
             self._flush()
         self._holders = holders

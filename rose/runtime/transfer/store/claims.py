@@ -57,7 +57,7 @@ class Claims:
         TransferError."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
-                raise TransferError(f"the store has {PINS_MAX} pins, the most it can have; try again later")
+                raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")
             pin = secrets.token_hex(16)
             self._put(pin, [package.stem for package in packages], ttl_s)
         return pin
@@ -75,7 +75,6 @@ class Claims:
                 (self._pins / f"{pin}.json").unlink(missing_ok=True)
 
     def pinned(self) -> list[list[str]]:
-        """Return the package stems of each live pin, and remove expired pins."""
         ways: list[list[str]] = []
         for path, pin in _all(self._pins, _Pin):
             if pin.until_unix_s <= self._now():
@@ -144,6 +143,6 @@ def unneeded(
     for version in {*acknowledged, *ends}:
         try:
             keep.update(plan(packages, newest, version))
-        except TransferError:  # Already there, or cut off before: it begins again at a kept anchor.
+        except TransferError:  # It is already newest, or starts again from a kept anchor.
             continue
     return [package for package in old if package not in keep]

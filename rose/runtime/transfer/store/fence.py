@@ -44,7 +44,7 @@ class Fence:
     def check_run(self, packages: Iterable[Package]) -> None:
         for other in {package.run_id for package in packages} - {self._run_id}:
             raise TransferError(
-                f"{self._path.parent} holds versions {of_run(other)}, and this publisher is {of_run(self._run_id)}: "
+                f"{self._path.parent} has versions {of_run(other)}, this publisher is {of_run(self._run_id)}: "
                 "give each run a folder of its own"
             )
 
@@ -54,4 +54,4 @@ class Fence:
         except FileNotFoundError:
             return 0
         except (ValueError, TypeError, LookupError) as error:
-            raise TransferError(f"{self._path} cannot be read ({error}): remove it if nobody publishes here") from None
+            raise TransferError(f"{self._path} cannot be read ({error}): remove it if no publisher runs") from None

@@ -13,8 +13,6 @@ from rose.runtime.transfer.errors import TransferError
 
 
 class Connections:
-    """A pool of connections for several threads. `check_address` raises TransferError for a forbidden address."""
-
     def __init__(
         self, scheme: str, host: str, port: int | None, timeout_s: float, check_address: Callable[[str], None]
     ) -> None:
@@ -119,7 +117,7 @@ class Throttle:
         self._lock = threading.Lock()
         self._paid_s = time.monotonic()  # When all received bytes are paid for, seconds on the monotonic clock.
 
-    def took(self, count_bytes: int) -> None:
+    def wait(self, count_bytes: int) -> None:
         if self._max_bytes_per_s is None:
             return
         with self._lock:

@@ -34,8 +34,8 @@ def download(
     except OSError as error:
         raise TransferError(f"cannot write chunk {chunk.sha256} to {path}: {error.strerror}; is there room?")
     raise TransferError(
-        f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: the origin's copy is damaged, "
-        "or somebody alters it on the way"
+        f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: the origin's copy is damaged "
+        "or altered in transit"
     )
 
 

@@ -48,7 +48,6 @@ class Receiver:
         run_id: str = "",
         signer: str | None = None,
         rules: OriginRules = ANYWHERE,
-        timeout_s: float = 30.0,
         retries: int = 5,
         max_bytes_per_s: float | None = None,
     ) -> None:
@@ -59,7 +58,6 @@ class Receiver:
         self._run_id = run_id
         self._signer = signer
         self._rules = rules
-        self._timeout_s = timeout_s
         self._retries = retries
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
@@ -111,7 +109,7 @@ class Receiver:
 
     @contextmanager
     def _origin(self) -> Iterator[Origin]:
-        origin = open_origin(self.url, self._token, self._throttle, rules=self._rules, timeout_s=self._timeout_s)
+        origin = open_origin(self.url, self._token, self._throttle, rules=self._rules)
         try:
             yield origin
         finally:

@@ -18,7 +18,7 @@ from rose.runtime.transfer.package.manifest import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RankTensor:
     """A tensor, and this rank's elements by their boxes. A `tied` tensor lies in the memory of an earlier tensor."""
 
     info: TensorInfo
@@ -26,11 +26,11 @@ class Given:
     tied: bool = False
 
     @classmethod
-    def whole(cls, info: TensorInfo, elements: Elements) -> Given:
+    def whole(cls, info: TensorInfo, elements: Elements) -> RankTensor:
         return cls(info, {Region.whole(info.shape): elements})
 
 
-def given_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Given]:
+def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
     """Return the tensors of a state dict. Raises TransferError unless each is a plain tensor or a DTensor of shards and
     replicas."""
     # A trainer that has DTensors has imported this, which takes a second.
@@ -58,13 +58,13 @@ def given_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Given]:
     for device in {plain.device for plain in local.values() if plain.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
     tied = aliases(local)
-    given = {}
+    result = {}
     for name, plain in local.items():
         tensor = tensors[name]
         info = TensorInfo(name, dtype_name(name, plain), tuple(tensor.shape))
         boxes = _boxes(name, tensor, plain) if isinstance(tensor, sharded) else {Region.whole(info.shape): plain}
-        given[name] = Given(info, boxes, name in tied)
-    return given
+        result[name] = RankTensor(info, boxes, name in tied)
+    return result
 
 
 def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements]:
