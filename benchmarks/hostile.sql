@@ -1,6 +1,5 @@
--- Statements that a reader of the ledger must not get away with: each is refused, or stopped at its limit, and leaves
--- every byte of the ledger as it was. One to a line. {root} stands for the ledger's folder and {outside} for the folder
--- around it, which holds secret.csv. Those that are too long or too odd for a line are in ledger/hostile_made.py.
+-- Statements that ROSE must refuse, or stop at a limit, one to a line. {root} is the ledger's folder, {outside} the
+-- folder around it, which has secret.csv. Longer and odder statements are in ledger/hostile.py.
 
 -- Writes, and statements that are no SELECT.
 SELECT 1; DROP VIEW lease

@@ -1,13 +1,12 @@
-"""Stand-in engines, the controller and its agents, each a process of `python -m benchmarks.parts PART ARGUMENTS` that
-prints a line once it is ready; and a client."""
+"""Stand-in engines, the controller and its agents as processes of `python -m benchmarks.parts PART`, and a client."""
 
 import asyncio
 import gc
 import json
+import os
 import random
 import subprocess
 import sys
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, cast
@@ -19,7 +18,12 @@ import uvloop
 
 from rose.accept.report import ROOT
 from rose.client.address import authorization
+from rose.client.control import call
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
@@ -28,7 +32,7 @@ _AGENT_TOKEN = "agent-token-of-the-benchmark"
 
 
 class StandIn(asyncio.Protocol):
-    """A connection to a stand-in engine, without a server's usual work: both sides of a comparison pay for it."""
+    """A connection to a stand-in engine, without a server's usual work."""
 
     def __init__(self, answer: bytes, turn_s: float) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -49,7 +53,7 @@ class StandIn(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """A kept connection with one request at a time. A client library would take longer than what is measured."""
+    """A kept connection with one request at a time; a client library would be slower."""
 
     @classmethod
     async def connect(cls, port: int) -> Self:
@@ -87,7 +91,6 @@ def http_post(path: str, body: dict[str, Any], session: str = "") -> bytes:
 
 
 async def engine(port: int, tokens: int, turn_s: float) -> None:
-    """Answer every turn after `turn_s` with `tokens` tokens, as SGLang does."""
     made = [number % 250 for number in range(tokens)]
     meta_info = {
         "id": "0" * 32,
@@ -106,7 +109,6 @@ async def engine(port: int, tokens: int, turn_s: float) -> None:
 
 
 async def controller(port: int, folder: str) -> None:
-    """Run the real controller, with its state and a ledger on disk."""
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
     state = Path(folder) / "state"
     server = Gateway(
@@ -165,19 +167,32 @@ def start(stack: ExitStack, part: str, *given: object) -> subprocess.Popen[bytes
     return process
 
 
+def sglang(folder: Path, model: Path, tokens: int, **options: Any) -> EngineProcess:
+    """Return an ungated engine on this host's cores, not started, with its page and staging in `folder`."""
+    staging = folder / "staging"
+    staging.mkdir(parents=True)
+    spec = EngineSpec(
+        engine_id=folder.name,
+        model=str(model),
+        port=free_port(),
+        max_total_tokens=tokens,
+        plugin=PluginSettings("rollout", ArbiterPage.create(folder / "page").path, staging, gated=False),
+        log=folder / "log",
+        cores=sorted(os.sched_getaffinity(0)),
+        token_ids_only=True,
+        **options,
+    )
+    return EngineProcess(spec)
+
+
 def open_run(port: int) -> str:
-    """Open a run with a version at the controller. Requests that name no run are of it."""
+    """Open a run with a version at the controller, for requests that name no run."""
     wanted = {"name": "benchmark", "model": MODEL, "expires_s": 600, "tags": {"token": "anyone"}}
-    opened = _post(port, "/runs", wanted)
-    _post(port, f"/runs/{opened['run_id']}/versions", {"fence": opened["fence"], "version": 0, "url": "http://store"})
+    url = f"http://127.0.0.1:{port}"
+    opened = call(url, "POST", "/runs", wanted)
+    version = {"fence": opened["fence"], "version": 0, "url": "http://store"}
+    call(url, "POST", f"/runs/{opened['run_id']}/versions", version)
     return str(opened["run_id"])
-
-
-def _post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as response:
-        answer: dict[str, Any] = json.loads(response.read())
-    return answer
 
 
 def cpu_s(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""Shared by all suites: options, the frame of a run, timing, child processes, and figures of rounds."""
+"""Shared by all suites: options, the frame of a run, timing, and child processes."""
 
 import argparse
 import signal
@@ -15,18 +15,20 @@ from typing import TypeVar
 from rich.table import Table
 
 from rose.accept.report import ROOT, Report, phase
+from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.terminal import Screen, echo
 
 T = TypeVar("T")
 GROWTH_MAX = 1.05  #: Memory of a process may grow by so much from one third of a run to the next.
+CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()  #: Models and recorded training runs.
 _INTERRUPTED = 130
 
 Part = Callable[[Report, Path], None]
 
 
 def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = ()) -> argparse.ArgumentParser:
-    """Return a parser with the options of every suite; with `folder` and `only` if the suite has a disk and parts."""
+    """Return a parser with the options of every suite."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
@@ -40,7 +42,7 @@ def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = 
 
 
 def finish(report: Report, file: Path | None) -> None:
-    """Print the report and write it to `file`. A report without claims never replaces an earlier file."""
+    """Print the report and write it to `file`, unless it has no claims."""
     report.show()
     if file is not None and not report.claims:
         echo(f"nothing was measured: {file} is left as it is", err=True)
@@ -51,8 +53,8 @@ def finish(report: Report, file: Path | None) -> None:
 
 @contextmanager
 def measured(report: Report, file: Path | None, home: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary folder under `home`; at the end print the report and write it to `file`, even after a failure.
-    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError."""
+    """Yield a temporary folder under `home`, then print and write the report. Exits with 130 if interrupted, 1 after
+    UserError."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does.
     code = 0
     try:
@@ -70,7 +72,7 @@ def measured(report: Report, file: Path | None, home: Path | None = None) -> Ite
 
 
 def measure_parts(report: Report, parts: Mapping[str, Part], folder: Path, only: Sequence[str] | None = None) -> None:
-    """Measure every part, or `only` some, each in a folder of its own below `folder`."""
+    """Measure every part, or `only` some, each in its own folder."""
     for name, part in parts.items():
         if not only or name in only:
             own = folder / name
@@ -92,7 +94,7 @@ def timed(act: Callable[[], T]) -> tuple[T, float]:
 
 
 def output(module: str, *arguments: object) -> str:
-    """Return what a Python module prints in a process of its own. Raises RuntimeError with its errors."""
+    """Return a Python module's output. Raises RuntimeError with its errors."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -101,13 +103,12 @@ def output(module: str, *arguments: object) -> str:
 
 
 def growth(values: Sequence[float]) -> float | None:
-    """Return the median of the last third over that of the third before it; None for fewer than three values."""
+    """Return the median of the last third over that of the third before; None below three values."""
     third = len(values) // 3
     return statistics.median(values[-third:]) / statistics.median(values[-2 * third : -third]) if third else None
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str]) -> None:
-    """Print a table whose columns are right-aligned but for those in `left`."""
     table = Table(title=title)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right")

@@ -1,7 +1,4 @@
-"""A made-up fleet whose events add up: every second of every device is reported once, and tokens have a history.
-
-It runs through a midnight at which the example price book changes a price.
-"""
+"""A simulated fleet with consistent events, over a midnight at which the example price book changes a price."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,7 +40,7 @@ Ints = Any
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`devices` devices over `seconds` seconds, a third of which lie before the midnight; three in four serve."""
+    """`devices` devices over `seconds` seconds, a third of them before midnight; three in four serve."""
 
     devices: int
     seconds: int
@@ -73,7 +70,7 @@ class Fleet:
             )
 
     def batch(self, host: int, first_s: int, last_s: int) -> list[Event]:
-        """Return a host's events of the seconds [first_s, last_s) of the fleet, by kind; the same in each call."""
+        """Return a host's events of the seconds [first_s, last_s); the same in each call."""
         rng = np.random.default_rng([host, first_s, last_s])
         devices = np.arange(host, self.devices, HOSTS)
         dedicated = _dedicated(devices)
@@ -89,7 +86,6 @@ class Fleet:
         return [event for kind, columns in kinds.items() for event in _events(kind, columns)]
 
     def fill(self, root: Path) -> int:
-        """Record the whole time of the fleet, host by host; return the number of events."""
         events = 0
         step_s = max(1, round(BATCH * HOSTS * self.seconds / self.events))
         for host in range(HOSTS):
@@ -101,18 +97,16 @@ class Fleet:
         return events
 
     def more(self, root: Path, events: int, number: int) -> int:
-        """Record the `number`th time after that of about `events` events; return their number."""
+        """Record about `events` more events, the `number`th time; return their number."""
         step_s = max(1, round(events * self.seconds / self.events))
         with writers(root) as hosts:
             return self.go_on(hosts, self.seconds + number * step_s, step_s)
 
     def go_on(self, hosts: Sequence[LedgerWriter], first_s: int, seconds: int) -> int:
-        """Record `seconds` seconds of the fleet from `first_s` on; return the number of events."""
         return sum(record(writer, self.batch(host, first_s, first_s + seconds)) for host, writer in enumerate(hosts))
 
 
 def record(writer: LedgerWriter, events: Iterable[Event]) -> int:
-    """Record events one by one, and return their number once all are on disk."""
     number = 0
     for number, event in enumerate(events, 1):
         writer.record(event, durable=False)
@@ -171,7 +165,7 @@ def _events(kind: str, columns: Columns) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The seconds [first_s, last_s) of a host's devices; arrays hold the numbers of devices."""
+    """The seconds [first_s, last_s) of a host's devices."""
 
     start_ns: int
     devices: Ints
@@ -185,21 +179,18 @@ class Slots:
         return np.repeat(devices, len(seconds)), np.tile(seconds, len(devices))
 
     def draw(self, rng: np.random.Generator, kind: str, devices: Ints) -> tuple[Ints, Ints]:
-        """Return as many random pairs (device, second) as the mix has of a kind."""
         n = round(_RATE[kind] * len(self.devices) * (self.last_s - self.first_s))
         return rng.choice(devices, n), rng.integers(self.first_s, self.last_s, n)
 
     def at_us(self, second: Ints, rng: np.random.Generator) -> Ints:
-        """Return a random instant within each second, after the jitter of its beginning."""
         return (self.start_ns + second * S) // 1000 + rng.integers(JITTER_NS // 1000, 999_999, len(second))
 
     def boundary_ns(self, device: Ints, second: Ints) -> Ints:
-        """Return where the device's slice of the second begins and the one before ends."""
+        """Return where the device's slice of the second begins."""
         noise = (device * 2_654_435_761 + second * 40_503_111) % 2_147_483_647 % JITTER_NS
         return self.start_ns + second * S + np.where(second == 0, 0, noise)
 
     def lent(self, rng: np.random.Generator, kind: str) -> tuple[Ints, Ints]:
-        """Return random pairs (device, second) in which the device is lent."""
         device, second = self.draw(rng, kind, self.serving)
         keep = _lease_number(device, second) >= 0
         return device[keep], second[keep]
@@ -210,7 +201,6 @@ def _dedicated(device: Ints) -> Ints:
 
 
 def _lease_number(device: Ints, second: Ints) -> Ints:
-    """Return the number of a device's lease in a second, or -1."""
     phase = second + device * 37
     return np.where(~_dedicated(device) & (phase % CYCLE_S < LENT_S), phase // CYCLE_S, -1)
 
@@ -254,7 +244,7 @@ def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _leases(slots: Slots) -> Columns:
-    """Return each lease's grant where its first slice begins, its renewals, and its close where its last slice ends."""
+    """Return each lease's grant, its renewals, and its close."""
     device, second = slots.all(slots.serving)
     phase = (second + device * 37) % CYCLE_S
     granted = (phase == 0) | ((second == 0) & (phase < LENT_S))
@@ -338,7 +328,7 @@ def _syncs(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
-    """Return the trajectories that begin in these seconds, with their turns and their verdicts."""
+    """Return trajectories that begin in these seconds, with turns and verdicts."""
     _, begin = slots.draw(rng, "trajectory", slots.devices)
     n = len(begin)
     number = np.arange(n)
@@ -394,7 +384,7 @@ def _counted(turns: Ints) -> Ints:
 
 
 def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Ints, Columns]:
-    """Return an attempt at each turn, two seconds after the one before; of a few also a part cut on another device."""
+    """Return an attempt at each turn, two seconds apart; some were cut on another device first."""
     second = begin[of] + 2 * turn + 1
     cut = rng.random(len(of)) < 0.03
     of, turn, second = (np.concatenate([each, each[cut]]) for each in (of, turn, second))

@@ -18,7 +18,7 @@ PROMPTS, SIZE = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]], 8
 
 
 def reward(output_ids: list[int]) -> float:
-    """The verifier: it likes even tokens."""
+    """Return the share of even tokens."""
     return sum(token % 2 == 0 for token in output_ids) / max(1, len(output_ids))
 
 

@@ -18,7 +18,7 @@ GROUPS, SIZE = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}, 8
 
 
 def reward(output_ids: list[int]) -> float:
-    """The verifier: it likes even tokens."""
+    """Return the share of even tokens."""
     return sum(token % 2 == 0 for token in output_ids) / max(1, len(output_ids))
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.controller`: what a borrowed token costs in controller CPU."""
+"""`python -m benchmarks.controller`: a borrowed token's cost in controller CPU."""
 
 import asyncio
 import random
@@ -52,49 +52,42 @@ class Load:
 LOADS = (Load(256, 32, RECORDED), Load(256, 32, EVEN), Load(64, 8, RECORDED), Load(2048, 256, RECORDED))
 
 
-def recorded(rate: float, seconds: float) -> list[float]:
-    """Return the arrivals, seconds, of the sample ledger's first turns, stretched to the mean rate `rate`. Many turns
-    of a group arrive together, since its engines answer them at the end of one step. Raises ValueError if the ledger
-    has too few turns: it has 46,000."""
-    count = int(rate * seconds)
+def recorded(seconds: float) -> list[float]:
+    """Return the sample ledger's first arrivals, seconds, stretched to the mean rate."""
+    count = int(RATE * seconds)
     with tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
         copy = shutil.copytree(SAMPLE, Path(folder) / "ledger")  # Reading a ledger leaves a catalog in it.
         with catalog.connect(copy) as ledger:
             arrived = [us / 1e6 for (us,) in ledger.execute(_ARRIVED).fetchmany(count + 1)]
-    if len(arrived) <= count:
-        raise ValueError(f"--rate {rate:g} and --seconds {seconds:g} are {count} turns; {SAMPLE} has {len(arrived)}")
-    stretch = count / rate / (arrived[count] - arrived[0])
+    stretch = count / RATE / (arrived[count] - arrived[0])
     return [(at - arrived[0]) * stretch for at in arrived[:count]]
 
 
-def even(rate: float, seconds: float) -> list[float]:
-    return [number / rate for number in range(int(rate * seconds))]
+def even(seconds: float) -> list[float]:
+    return [number / RATE for number in range(int(RATE * seconds))]
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--seconds", type=float, help="of load for each figure; 30, or 5 with --quick")
-    parser.add_argument("--rate", type=float, default=RATE, help="turns a second")
-    given = parser.parse_args()
+    given = arguments(__doc__).parse_args()
     report = Report("controller", given.quick)
     with measured(report, given.json) as folder:
         for load in LOADS[:1] if given.quick else LOADS:
-            measure(report, load, given.seconds or (5.0 if given.quick else 30.0), given.rate, folder)
+            measure(report, load, 5.0 if given.quick else 30.0, folder)
 
 
-def measure(report: Report, load: Load, seconds: float, rate: float, folder: Path) -> None:
+def measure(report: Report, load: Load, seconds: float, folder: Path) -> None:
     # Reading arrivals keeps a core busy, so it comes before the measuring.
-    warm_up, arrivals = even(rate, min(2.0, seconds)), (recorded if load.arrivals == RECORDED else even)(rate, seconds)
+    warm_up, arrivals = even(min(2.0, seconds)), (recorded if load.arrivals == RECORDED else even)(seconds)
     with phase(str(load)):
         figures = _measure(load, warm_up, arrivals, folder / f"load-{LOADS.index(load)}")
     # A host that is too busy to send turns at the rate does not make them cheaper.
-    figures["cpu_share"] = figures["cpu_s"] / max(1, figures["turns"]) * rate
+    figures["cpu_share"] = figures["cpu_s"] / max(1, figures["turns"]) * RATE
     report.detail[str(load)] = figures
     if load in LOADS[:2]:
-        name = f"CPU of the controller at {rate:g} turns a second, {load}"
+        name = f"CPU of the controller at {RATE:g} turns a second, {load}"
         report.claim(name, figures["cpu_share"], "of a core", 0.10, "lower")
         report.claim(f"turns that failed, {load}", figures["failed"], "turns", 0, "lower")
-    echo(f"of a core at {rate:g} turns a second, {load}: {figures['cpu_share']:.1%}", err=True)
+    echo(f"of a core at {RATE:g} turns a second, {load}: {figures['cpu_share']:.1%}", err=True)
 
 
 def _measure(load: Load, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, float]:
@@ -114,7 +107,7 @@ def _measure(load: Load, warm_up: list[float], arrivals: list[float], folder: Pa
 
 
 async def _send(port: int, path: str, arrivals: list[float], prompt: int) -> Counter[int]:
-    """Send a turn at each of these seconds, without waiting for earlier turns; return how many had each status."""
+    """Send a turn at each arrival, seconds, without waiting; count the statuses."""
     ids, idle, statuses = random.choices(range(30_000), k=prompt), list[Client](), Counter[int]()
 
     async def one(number: int) -> None:

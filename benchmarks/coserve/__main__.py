@@ -1,29 +1,17 @@
-"""`python -m benchmarks.coserve`: what lending costs serving and what it harvests, beside serving alone, sharing
-without a gate and a fixed split; on real engines that share a core, or a GPU."""
+"""`python -m benchmarks.coserve`: lending's cost for serving, and its harvest, under several policies."""
 
 import argparse
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.coserve import account, claims, overhead, pressure
-from benchmarks.shared import arguments, at_least_one, measured
-from rose.accept.coserve import traffic
+from benchmarks.shared import CACHE, arguments, at_least_one, measured
+from rose.accept.coserve import rounds, traffic
 from rose.accept.coserve.host import Cores, Gpu, Models, opened
 from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_SLACK, SOLO
-from rose.accept.coserve.rounds import (
-    LATENCIES,
-    Round,
-    Scene,
-    budgets_of,
-    mean_live,
-    order,
-    over_budget,
-    quantile,
-    values_ms,
-)
+from rose.accept.coserve.rounds import LATENCIES, Round, Scene
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
-from rose.config import FleetConfig
 from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
@@ -99,12 +87,10 @@ def measure(report: Report, options: argparse.Namespace, folder: Path) -> None:
 
 
 def _built_in(folder: Path) -> Models:
-    """Return the small model and an untrained policy, made in `folder`."""
     rollout = folder / "rollout-model"
     rollout.mkdir()
     Policy(PolicyShape()).save(rollout)
-    cache: Path = FleetConfig.model_fields["cache"].default.expanduser()
-    return Models(models.resolve(models.SMOLLM2, cache, lambda text: echo(text, err=True)), rollout)
+    return Models(models.resolve(models.SMOLLM2, CACHE, lambda text: echo(text, err=True)), rollout)
 
 
 def _compare(
@@ -121,7 +107,7 @@ def _compare(
     try:
         for number in range(options.rounds):
             arrivals = _arrivals(trace, load, options.gpu is not None, number, options.seconds, rate)
-            for name in order(policies, number):
+            for name in rounds.order(policies, number):
                 seed = number * _SEEDS_PER_ROUND + policies.index(name)
                 one = scene.play(name, number, arrivals, options.seconds, seed)
                 played[name].append(one)
@@ -142,16 +128,15 @@ def _arrivals(trace: Trace, load: str, on_gpu: bool, number: int, seconds: float
 
 
 def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: str) -> tuple[float, Budgets]:
-    """Return a rate at which serving alone is busy for the wanted share, or has the wanted mean of live requests, and
-    the budgets that it then meets."""
+    """Return a rate at which serving alone has the target load, and its budgets."""
     rate, detail = _GPU_REQUESTS_PER_S if on_gpu else _REQUESTS_PER_S, []
     seconds = 5.0 if report.quick else 20.0 if on_gpu or load != LIGHT else 40.0
     for attempt in range(_CALIBRATIONS_MAX):
         arrivals = _arrivals(trace, load, on_gpu, 0, seconds, rate)
         one = scene.play(SOLO, -1, arrivals, seconds, _SEEDS_PER_ROUND * 200_000 + attempt)
         busy = one.device["serving_ns"] / one.device["length_ns"]
-        live = mean_live(one, arrivals)
-        budgets = budgets_of(one, _BUDGET_FACTOR)
+        live = rounds.mean_live(one, arrivals)
+        budgets = rounds.budgets_of(one, _BUDGET_FACTOR)
         detail.append({"requests_per_s": rate, "busy_share": busy, "live": live, "requests": len(one.requests)})
         echo(f"{rate:.2f} requests/s: busy {busy:.0%}, {live:.1f} live; {_line(one, budgets)}", err=True)
         factor = _BUSY_WANTED / busy if load == LIGHT else _LIVE[load] / live
@@ -166,15 +151,15 @@ def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: s
 def _line(one: Round, budgets: Budgets) -> str:
     latencies = []
     for name, latency in LATENCIES.items():
-        values = values_ms([one], latency)
-        latencies.append(f"{name} {quantile(values, 0.5):.0f} / {quantile(values, 0.99):.0f}")
+        values = rounds.values_ms([one], latency)
+        latencies.append(f"{name} {rounds.quantile(values, 0.5):.0f} / {rounds.quantile(values, 0.99):.0f}")
     device = one.device
     parts = {"serving": device["serving_ns"], "rollout": device["rollout_ns"]}
     parts |= {"held": device["headroom_ns"], "idle": device["idle_ns"]}
     shares = [f"{name} {part_ns / device['length_ns']:.0%}" for name, part_ns in parts.items()]
     return (
         f"{one.policy}: {len(one.requests)} requests, p50 / p99 ms of {', '.join(latencies)}, "
-        f"{over_budget(one, budgets)} over budget; {', '.join(shares)}; "
+        f"{rounds.over_budget(one, budgets)} over budget; {', '.join(shares)}; "
         f"{one.tokens_per_s:.0f} rollout tokens/s"
     )
 

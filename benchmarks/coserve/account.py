@@ -1,4 +1,4 @@
-"""Device time of a round by cause, how soon rollouts gave way to an arrival, and statistics round by round."""
+"""Device time of a round by cause, delays after an arrival, and statistics by round."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def held_ns(one: Round) -> dict[str, int]:
 
 
 def idle_by_cause_ns(one: Round) -> dict[str, int]:
-    """Return the round's idle time, divided by whether the rollout engine had work."""
+    """Return the round's idle time, with and without work in the rollout engine."""
     idle_ns = one.device["idle_ns"]
     if not POLICIES[one.policy].lends:
         return {"not lent": idle_ns}
@@ -62,8 +62,7 @@ def idle_by_cause_ns(one: Round) -> dict[str, int]:
 
 
 def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
-    """Return the idle time of serving alone that rollouts did not get, by cause, for two rounds of one length. A cause
-    is negative where serving needed less time than alone."""
+    """Return the idle time of serving alone that rollouts did not get, by cause; negative where serving was faster."""
     alone, device = solo.device, lent.device
     assert alone["length_ns"] == device["length_ns"], "rounds of one length are compared"
     other_ns = device["length_ns"] - (
@@ -75,24 +74,12 @@ def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock. Serving
-    wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on the
-    device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
-    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core."""
+    """A request that arrived during a rollout step, ns: serving wants the device after `wish_ns`, rollouts leave after
+    `given_ns` more (0 if the kernel preempts them), and compute for at most `computed_ns` of that time."""
 
     wish_ns: int
     given_ns: int
     computed_ns: int
-
-    @property
-    def free_ns(self) -> int:
-        """Time from the hand-over to serving's scheduler until no rollout step is on the device."""
-        return self.wish_ns + self.given_ns
-
-    @property
-    def work_ns(self) -> int:
-        """The most that rollouts can have computed after the hand-over to serving's scheduler."""
-        return self.wish_ns + self.computed_ns
 
 
 def arrivals(one: Round) -> list[Arrival]:
@@ -112,7 +99,7 @@ def arrivals(one: Round) -> list[Arrival]:
 
 
 def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> int:
-    """Return the nanoseconds of `interval` inside `others`, which are sorted and do not overlap."""
+    """Return the nanoseconds of `interval` inside `others`, which are sorted and disjoint."""
     start, end = interval
     at = max(0, bisect_right(others, (start, 0)) - 1)
     total = 0
@@ -122,18 +109,17 @@ def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> in
     return total
 
 
-def summary(values: Sequence[float], seed: int = 0) -> dict[str, object]:
-    """Return the median, its 95% interval (percentile bootstrap; None below three values), and the values."""
+def summary(values: Sequence[float]) -> dict[str, object]:
+    """Return the median, its 95% percentile bootstrap interval (None below three values), and the values."""
     interval = None
     if len(values) >= 3:
-        drawn = np.random.default_rng(seed).choice(np.asarray(values), (_RESAMPLES, len(values)))
+        drawn = np.random.default_rng(0).choice(np.asarray(values), (_RESAMPLES, len(values)))
         interval = tuple(float(edge) for edge in np.quantile(np.median(drawn, axis=1), [0.025, 0.975]))
     median = statistics.median(values) if values else None
     return {"median": median, "interval_95": interval, "by_round": [round(value, 4) for value in values]}
 
 
 def mooncake(path: Path) -> Trace:
-    """Return a trace of Mooncake's JSON lines, zipped or not."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows = [json.loads(line) for line in text.splitlines() if line]
     at_ms = np.array([row["timestamp"] for row in rows], np.float64)

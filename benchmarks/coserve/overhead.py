@@ -1,8 +1,4 @@
-"""Measures the cost of the plugin for a serving engine that lends nothing, attached to a page and detached.
-
-Both cases use one engine, since two processes of one program differ by some percent in speed. Requests of one size go
-to it attached and detached in turns, so that a shared host's other work hits both.
-"""
+"""Measures the plugin's cost for a serving engine that lends nothing, attached and detached in turns."""
 
 import statistics
 from typing import Any
@@ -25,7 +21,7 @@ _Trial = dict[str, Served]
 
 
 def measure(report: Report, host: Host, client: Worker, starts: int, trials: int) -> None:
-    """Stop the host's engines, and claim the median over all trials of new ones."""
+    """Claim the median over all trials of new engines."""
     every: list[_Trial] = []
     for number in range(starts):
         with phase(f"the plugin's own cost, start {number + 1} of {starts}"):

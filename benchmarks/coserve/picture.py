@@ -1,5 +1,5 @@
-"""`python -m benchmarks.coserve.picture RESULTS.json FRONTIER.svg`: by how much serving's tokens took longer, and the
-rollout tokens for it, of each policy. It needs `pip install vl-convert-python`."""
+"""`python -m benchmarks.coserve.picture RESULTS.json FRONTIER.svg`: serving's slowdown and the rollout tokens of each
+policy. It needs `pip install vl-convert-python`."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ _NAMES = {"idle": "rose, stretch 1", "rose": "rose, stretch 1.25", "rose_slack":
 
 
 def _points(detail: dict[str, Any]) -> pl.DataFrame:
-    """Return a point for each policy and load: medians over rounds, each against the same round's base."""
+    """Return a point for each policy and load: medians over rounds."""
     points = []
     for load, title in _LOADS.items():
         played = {(one["policy"], one["round"]): one for one in detail[load]["rounds"]}

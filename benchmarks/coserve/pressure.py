@@ -1,9 +1,4 @@
-"""Time from serving growing past the watermark until memory is free: cuts under full load, and the memory given back.
-
-In each trial rollouts fill their budget, then serving gets a prompt that leaves less headroom than the watermark wants,
-and the rollout engine cuts itself. A cut lasts from serving's scheduler knowing of the prompt until the system has the
-pages, by the clock that both processes share.
-"""
+"""Time from serving growing past the watermark until the rollout engine has cut itself and the system has the pages."""
 
 import random
 import statistics
@@ -37,7 +32,7 @@ _BUDGETS = Budgets(1 << 60, 1 << 60)
 
 
 def measure(report: Report, host: Host, client: Worker, turns: int, trials: int) -> None:
-    """Claim the 99th percentile over `trials` cuts, and that resident memory is lower after each."""
+    """Claim the 99th percentile over `trials` cuts, and lower resident memory after each."""
     host.adopt(POLICIES[ROSE])
     for number in range(_WARM_UP):  # Nothing is lent beside a serving engine whose step times are unknown.
         _serve(host, -1 - number, _PROMPT_TOKENS >> number, _NEW_TOKENS)
@@ -72,7 +67,6 @@ def claim(report: Report, cuts: list[dict[str, Any]], trials: int) -> None:
 
 
 def _trial(host: Host, trial: int) -> dict[str, Any] | None:
-    """Cut one lease, and return the cut; None if there was no cut."""
     page, roomy = host.page, host.memory
     number = page.lease().number + 1
     page.set_terms(_BUDGETS, 64, roomy)
@@ -133,7 +127,7 @@ def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
 
 @contextmanager
 def _sampled(host: Host) -> Iterator[list[tuple[int, int]]]:
-    """Yield a list that grows by (moment, resident bytes) of the rollout engine's scheduler."""
+    """Yield a growing list of (moment, resident bytes) of the rollout engine's scheduler."""
     (scheduler,) = (process for process in host.processes(ROLLOUT) if is_scheduler(process))
     resident, stopping = list[tuple[int, int]](), threading.Event()
 

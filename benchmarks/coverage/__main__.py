@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage`: the share of simulated ledgers whose 95% interval covers the known truth."""
+"""`python -m benchmarks.coverage`: how often a 95% interval covers the truth of simulated ledgers."""
 
 import zlib
 from collections import Counter, defaultdict
@@ -53,7 +53,7 @@ def _run(name: str, simulation: Simulation, ledgers: int) -> list[Shown]:
 
 
 def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
-    """Claim how far the coverage of each figure is from 95%, and that no dishonest interval is shown."""
+    """Claim each figure's coverage away from 95%, and that no dishonest interval is shown."""
     by_figure: dict[str, list[Shown]] = defaultdict(list)
     dishonest = 0
     for one in shown:
@@ -78,7 +78,6 @@ def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
 
 
 def _chance(covered: int, shown: int) -> list[float] | None:
-    """Return the exact binomial 95% interval of a coverage (Clopper and Pearson), percent."""
     from scipy.stats import binomtest
 
     return [100 * float(end) for end in binomtest(covered, shown).proportion_ci(method="exact")] if shown else None

@@ -1,4 +1,4 @@
-"""Simulated histories of daily cost, and forecasts of the days that come after them."""
+"""Simulated histories of daily cost, and forecasts of later days."""
 
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
@@ -12,8 +12,6 @@ from rose.pricing.watch.forecast import DAYS_MIN, forecast
 
 FIRST = date(2026, 3, 2)
 USD = 10**9
-
-
 #: Daily costs around 100 of some days; in AR(0.7) a day carries 0.7 of its deviation over to the next.
 PROCESSES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "independent days": lambda random, days: 100 + 20 * random.standard_normal(days),
@@ -28,24 +26,16 @@ PROCESSES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 
 
-def level_shift(random: np.random.Generator, costs: Floats, known: int) -> Floats:
-    """From some known day on every day costs a third, or thrice as much."""
-    since = np.arange(len(costs)) >= random.integers(7, known - 1)
-    return np.asarray(costs * np.where(since, random.choice([1 / 3, 3.0]), 1.0))
-
-
-def holiday(random: np.random.Generator, costs: Floats, known: int) -> Floats:
-    """In a week among the known days little is done."""
-    away = np.arange(len(costs)) - random.integers(3, known - 7)
-    return np.asarray(costs * np.where((away >= 0) & (away < 7), 0.1, 1.0))
-
-
-def bursts(random: np.random.Generator, costs: Floats, known: int) -> Floats:
-    """Now and then a day costs six times as much, later days too."""
-    return np.asarray(costs * np.where(random.random(len(costs)) < 0.08, 6.0, 1.0))
-
-
-CHANGES = {"level shift": level_shift, "holiday": holiday, "bursts": bursts}
+#: Changes of the costs of some days, of which the first `known` are known.
+CHANGES: dict[str, Callable[[np.random.Generator, Floats, int], Floats]] = {
+    "level shift": lambda random, costs, known: (
+        costs * np.where(np.arange(len(costs)) >= random.integers(7, known - 1), random.choice([1 / 3, 3.0]), 1.0)
+    ),
+    "holiday": lambda random, costs, known: (
+        costs * np.where(abs(np.arange(len(costs)) - random.integers(3, known - 7) - 3) <= 3, 0.1, 1.0)
+    ),
+    "bursts": lambda random, costs, _: costs * np.where(random.random(len(costs)) < 0.08, 6.0, 1.0),
+}
 
 
 def forecasts(random: np.random.Generator) -> Iterator[Shown]:

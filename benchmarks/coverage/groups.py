@@ -1,4 +1,4 @@
-"""Simulated runs on borrowed and dedicated devices whose speed wanders; the truth is that of very many groups."""
+"""Simulated runs on borrowed and dedicated devices; the truth comes from very many groups."""
 
 import functools
 from collections.abc import Iterator
@@ -30,8 +30,7 @@ MANY = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """How groups follow each other: how much of their tokens' and their speed's deviation neighbours share, and of the
-    part of them that is borrowed, where leases follow load; None where a group's part is its own."""
+    """Correlation of neighbours' tokens, and of their borrowed part under `load` (None: independent)."""
 
     name: str
     groups: int
@@ -45,8 +44,6 @@ FLOWS = (ALONE, Flow("correlated groups", 120, 0.4), Flow("leases follow load", 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A simulated run: its groups, rows as `rollout_blocks` gives them, and time and tokens by placement."""
-
     groups: Groups
     blocks: list[dict[str, Any]]
     ns: dict[str, int]
@@ -54,7 +51,7 @@ class Run:
 
 
 def simulate(random: np.random.Generator, flow: Flow = ALONE, size: int | None = None, lost_share: float = 0.3) -> Run:
-    """Simulate groups. Each has its own chance of acceptance; hard ones take longer, and some are stale."""
+    """Simulate groups, each with its own chance of acceptance; hard groups take longer, and some are stale."""
     size = size or flow.groups
     chance = random.beta(2.0, 2.5, size)
     trajectories = TRAJECTORIES - random.binomial(2, lost_share, size)
@@ -103,12 +100,11 @@ def simulate(random: np.random.Generator, flow: Flow = ALONE, size: int | None =
 
 
 def _speed(random: np.random.Generator, size: int) -> Floats:
-    """Return the slowness of each group around 1: mostly its own, partly that of the group before."""
     return np.exp(0.3 * wandering(random, size, 0.4) - 0.045)
 
 
 def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
-    """Return the run's token prices, as `token_cost` makes them; without `random` at the true marginal price."""
+    """Return the run's token prices; without `random` at the true marginal price."""
     off = 1.0 if random is None else 1 + MARGINAL_ERROR * random.standard_normal()
     usd = {place: run.ns[place] * price for place, price in USD_PER_NS.items()}
     marginal = run.ns["borrowed"] * MARGINAL_USD_PER_NS * off
@@ -137,14 +133,12 @@ def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
 
 @functools.lru_cache(maxsize=len(FLOWS))
 def many(flow: Flow = ALONE) -> tuple[Run, TokenCost]:
-    """Return a run with enough groups for true figures."""
     run = simulate(np.random.default_rng(77), flow, MANY)
     return run, priced(run, None)
 
 
 @functools.lru_cache(maxsize=len(FLOWS))
 def truths(flow: Flow = ALONE) -> dict[str, float]:
-    """Return the truth of every figure of `cost`."""
     run, cost = many(flow)
     found = run.groups
     figures = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
@@ -158,7 +152,6 @@ def truths(flow: Flow = ALONE) -> dict[str, float]:
 
 
 def cost(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield factors, cost per accepted and per correct answer on every line and by task, and the formula's."""
     for flow in FLOWS:
         for one in _cost(random, flow):
             yield replace(one, figure=f"{one.figure}, {flow.name}")
@@ -194,7 +187,7 @@ ETA_T, STEPS, PER_STEP = 0.25, 14, 24
 
 
 def _learning(random: np.random.Generator) -> list[elasticity.Step]:
-    """Return steps whose accept rates follow a power of the training before them, with extra scatter."""
+    """Return steps whose accept rates follow a power of their training, with scatter."""
     trained = np.arange(1, STEPS + 1)
     alpha = np.clip(0.25 * trained**ETA_T * random.lognormal(-0.005, 0.1, STEPS), 0, 0.98)
     return [
@@ -211,7 +204,7 @@ def _eta_n() -> float:
 
 
 def elasticities(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield both elasticities, and the difference that decides the use of the next slack second."""
+    """Yield both elasticities, and their difference."""
     eta_n = elasticity.of_rollouts(simulate(random, size=60, lost_share=0).groups)
     eta_t = elasticity.of_training(_learning(random))
     yield shown("eta_n", _eta_n(), eta_n.interval, eta_n.says)
@@ -223,7 +216,7 @@ def elasticities(random: np.random.Generator) -> Iterator[Shown]:
 
 
 def verdicts(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield the cost per correct answer with a verifier, from probes in groups and the run's cost of a trajectory."""
+    """Yield the cost per correct answer with a verifier."""
     run, truth = simulate(random), truths()
     price, drawn = priced(run, random), cost_per_correct.resample(run.groups)
     assert drawn is not None

@@ -1,8 +1,4 @@
-"""Simulated serving on devices whose leases are withheld at random, with the true cost of lending.
-
-Each request has a latency without lending and one with it. A miss may revoke the lease, and a lease's effect may
-outlast it, so that time without a lease is not time without lending.
-"""
+"""Simulated serving on devices whose leases are withheld at random, with the true cost of lending."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,8 +33,8 @@ PROMPT, CACHED, CACHED_ALONE, CACHED_LENT = 100, 60, 0.9, 0.7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """How devices serve and are lent. `slower` is the share by which a request takes longer under lending, whose effect
-    outlasts the lease by `lasts_s`. A revoked lease is granted again after `away_s`."""
+    """Requests are slower by the share `slower` while lent, and for `lasts_s` after. A revoked lease returns after
+    `away_s`."""
 
     hours: int = 24
     devices: int = 1
@@ -54,7 +50,7 @@ class Fleet:
 
 @dataclass(slots=True)
 class Served:
-    """One device's requests: nano-dollars with lending and without any, and the window of each in `keys`."""
+    """One device's requests: nano-dollars with and without lending, and the window of each in `keys`."""
 
     cost: Ints
     cost_alone: Ints
@@ -67,7 +63,6 @@ class Served:
 
 
 def cost_nano(share: Floats) -> Ints:
-    """Return the cost of requests by the share of their budget that they took."""
     within = np.interp(share, CURVE_AT, CURVE_NANO)
     return np.where(share > 1, MISS_NANO, np.rint(within)).astype(np.int64)
 
@@ -100,7 +95,7 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
 
 
 def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats) -> Ints:
-    """Return for each request whether it meets a lease or its after-effect."""
+    """Return whether each request meets a lease or its after-effect."""
     seconds = np.arange(len(may_be_lent))
     last = np.maximum.accumulate(np.where(may_be_lent, seconds, -(10**9)))
     under = np.zeros(len(arrived), bool)
@@ -117,7 +112,7 @@ def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats)
 
 
 def measured(devices: list[Served]) -> Harm:
-    """Return the comparison of what the queries `holdout_sums` and `holdout_clusters` would return."""
+    """Return the comparison by rows of the queries `holdout_sums` and `holdout_clusters`."""
     sums, clusters = [], []
     for name, one in enumerate(devices):
         for clean in (False, True):
@@ -157,7 +152,6 @@ FLEETS = {
 
 
 def holdouts(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield lending's cost for serving, in fleets where time without a lease tells little about that cost."""
     for name, fleet in FLEETS.items():
         devices = [serve(random, fleet, device) for device in range(fleet.devices)]
         truth = sum(int((one.cost - one.cost_alone).sum()) for one in devices) / NANO
@@ -170,7 +164,7 @@ def holdouts(random: np.random.Generator) -> Iterator[Shown]:
 
 
 def _besides(name: str, one: Served, measures: Harm) -> Iterator[Shown]:
-    """Yield the displaced cached tokens, and the time by which serving worked longer."""
+    """Yield displaced cached tokens, and serving's extra work."""
     touched = one.busy != one.busy_alone
     truths = {
         "cache": (CACHED * (CACHED_LENT - CACHED_ALONE) * float(touched.sum()), 1.0),

@@ -1,4 +1,4 @@
-"""Simulated savings of borrowing, with m from simulated meters or assumed, and simulated tokens."""
+"""Simulated savings of borrowing."""
 
 import functools
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ IDLE_ANYWAY, IDLE_ANYWAY_RANGE, AT_STAKE = 0.7, (0.4, 0.9), 2.0
 
 @functools.lru_cache(maxsize=len(groups.FLOWS))
 def expected(flow: Flow = ALONE) -> dict[str, float]:
-    """Return the mean cost of a run's borrowed tokens, USD, where they were made and elsewhere."""
+    """Return the mean cost of a run's borrowed tokens, USD, by where they are generated."""
     run, cost = groups.many(flow)
     scale = SCALE * flow.groups / len(run.groups.rows)
     dedicated = float(cost.by_line["dedicated"] or 0) * run.tokens["borrowed"].useful * scale
@@ -40,7 +40,7 @@ def expected(flow: Flow = ALONE) -> dict[str, float]:
 
 
 def bought(name: str, usd: float, idle_share: float, flow: Flow = ALONE) -> Bought:
-    """Return purchases that cost `usd`, where devices were idle for `idle_share` of the mean need."""
+    """Return purchases of `usd`, where devices were idle for `idle_share` of the mean need."""
     average = Fraction(expected(flow)[name] * NS_PER_HOUR / USD_PER_DEVICE_HOUR)
     return Bought(
         hours={0: (Fraction(usd * NS_PER_HOUR / USD_PER_DEVICE_HOUR), Fraction(round(idle_share * average)))},
@@ -76,7 +76,7 @@ def ledger(
     idle: str = "no idle dedicated device",
     flow: Flow = ALONE,
 ) -> Iterator[Shown]:
-    """Yield the savings of one run against every alternative; `charged_usd` is the true cost of its borrowing."""
+    """Yield the savings of one run; `charged_usd` is the true cost of its borrowing."""
     prices = {(place, "simulated"): price for place, price in groups.USD_PER_NS.items()}
     spreads = tokens.spreads(run.blocks, prices)
     borrowed_usd = Fraction(SCALE * run.ns["borrowed"] * groups.USD_PER_NS["borrowed"])
@@ -101,7 +101,7 @@ def ledger(
 
 
 def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, float]:
-    """Return `borrow` of a fleet that would have existed with a stated probability, and the true extra charge, USD."""
+    """Return `borrow` of a fleet that exists with a stated probability, and the true extra charge, USD."""
     at_stake = AT_STAKE * float(borrow.usd)
     low, high = IDLE_ANYWAY_RANGE
     real = IDLE_ANYWAY * within_range(random, low / IDLE_ANYWAY, high / IDLE_ANYWAY)
@@ -115,7 +115,6 @@ def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, 
 
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
-    """Yield savings with m's energy metered or assumed, and with missed budgets at a price."""
     for which, hours, prices, withheld, flow in (
         *((flow.name, 24, lending.BOOK, True, flow) for flow in FLOWS),
         ("energy assumed", 0, lending.BOOK, True, ALONE),

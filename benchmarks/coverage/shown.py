@@ -1,4 +1,4 @@
-"""One figure of one simulated ledger: its interval beside the truth, or the reason for having none."""
+"""One figure of a simulated ledger: its interval beside the truth, or the reason for having none."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rose.pricing.stats.bootstrap import Floats, Interval
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A figure. `low` is None if no interval is shown, and `why` then has the reason."""
+    """Without an interval `low` is None, and `why` has the reason."""
 
     figure: str
     truth: float
@@ -32,26 +32,25 @@ Simulation = Callable[[np.random.Generator], Iterator[Shown]]  #: Simulates one 
 def shown(
     figure: str, truth: float, interval: Interval | None, why: str | None = None, *, never: bool = False
 ) -> Shown:
-    """Return a figure with the product's interval, if it makes one."""
     if interval is None:
         return Shown(figure, truth, None, None, why or "no interval", never)
     return Shown(figure, truth, interval.low, interval.high, never=never)
 
 
 def within_range(random: np.random.Generator, low_share: float, high_share: float) -> float:
-    """Return truth over guess, where the price book's range holds the truth 19 times in 20: a normal on each side."""
+    """Return truth over guess; a price book's range contains the truth 19 times in 20."""
     z = random.standard_normal() / 1.959963984540054
     return float(1 + z * ((1 - low_share) if z < 0 else (high_share - 1)))
 
 
 def summed(x: Any, y: Any, squares: float | None = None) -> dict[str, Any]:
-    """Return the columns of a query that sums windows: y over x, and what their spread takes."""
+    """Return the columns of a query that sums windows: y over x, and their spread."""
     products = {"yy": float(y @ y), "yx": float(y @ x), "xx": float(x @ x)}
     return {"clusters": len(x), "x": float(x.sum()), "y": float(y.sum()), "squares": squares} | products
 
 
 def wandering(random: np.random.Generator, size: int, carried: float) -> Floats:
-    """Return standard normals of which each keeps the share `carried` of the one before."""
+    """Return standard normals, each correlated by `carried` with the one before."""
     own = random.standard_normal(size)
     values = np.empty(size)
     values[0] = own[0]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.dashboard`: how long a reader waits, in Chromium, on simulated ledgers."""
+"""`python -m benchmarks.dashboard`: a reader's waiting time in Chromium, on simulated ledgers."""
 
 import statistics
 import sys
@@ -29,7 +29,6 @@ _FIRST = """return !!document.querySelector(
 
 
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     given = arguments(__doc__, folder=True).parse_args()
     if not browser.is_there():
         sys.exit(browser.MISSING)
@@ -40,7 +39,6 @@ def main() -> None:
 
 
 def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder: Path) -> None:
-    """Measure one ledger: the first reader of a new server, later ones, a choice, and ten sessions at once."""
     ledger = folder / str(fleet.devices)
     with phase(f"making a ledger of {name}"):
         events = fleet.fill(ledger)
@@ -93,7 +91,7 @@ def _open(driver: Any, address: str) -> dict[str, float]:
 
 
 def _choose(driver: Any, address: str) -> list[float]:
-    """Return the seconds from a choice of the other view until the page shows it, without the first of each view."""
+    """Return the seconds from a choice of the other view until the page shows it."""
     driver.get(address)
     browser.wait_for(address, lambda: browser.settled(driver))
     views = {"fully loaded": "?view=fully-loaded", "amortized": "/"}
@@ -116,7 +114,7 @@ def _pick(driver: Any, option: str, query: str) -> float:
 
 
 def _at_once(url: str) -> list[float]:
-    """Return the seconds until each of several new sessions has the whole Overview, without browsers' own time."""
+    """Return the seconds until each new session has the whole Overview."""
 
     def one(_: int) -> float:
         began = time.perf_counter()

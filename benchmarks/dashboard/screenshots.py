@@ -1,6 +1,5 @@
 """`python -m benchmarks.dashboard.screenshots`: a picture of every page."""
 
-import argparse
 import io
 import sys
 import tempfile
@@ -20,21 +19,16 @@ _QUALITY = 82
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ledger", type=Path, default=ROOT / "sample_traces" / "ledger")
-    parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images")
-    given = parser.parse_args()
     if not browser.is_there():
         sys.exit(browser.MISSING)
-    given.to.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        browser.served(given.ledger.resolve(), Path(folder)) as (url, _),
+        browser.served(ROOT / "sample_traces" / "ledger", Path(folder)) as (url, _),
         browser.chromium(SCREEN) as driver,
     ):
         for title, address in browser.pages(driver, url).items():
             with phase(title):
-                file = given.to / f"{title.lower().replace(' ', '-')}-light.webp"
+                file = ROOT / "docs" / "images" / f"{title.lower().replace(' ', '-')}-light.webp"
                 take(driver, address, SCREEN, file)
             if title == FIRST:
                 with Image.open(file) as whole:

@@ -63,11 +63,10 @@ class Visitor:
         return None
 
     def log_in(self) -> httpx.Response:
-        """Click on "Log in", follow the redirects, and return the dashboard's last response."""
         return self.follow(self.click("Log in").redirect)
 
     def follow(self, address: str) -> httpx.Response:
-        """Follow redirects from an address until the start page."""
+        """Follow redirects until the start page."""
         for _ in range(8):
             response = self.http.get(address)
             address = response.headers.get("Location", "")
@@ -77,7 +76,7 @@ class Visitor:
 
     @contextmanager
     def _connected(self) -> Iterator[ClientConnection]:
-        """Yield a session; the server's cookie against forged requests is sent back as its page's script does."""
+        """Yield a session; the cookie against forged requests is sent back as the page's script does."""
         self.http.get("/_stcore/health")
         self.http.get("/_stcore/host-config")
         parts = urlsplit(self.url)

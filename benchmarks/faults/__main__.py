@@ -1,4 +1,4 @@
-"""`python -m benchmarks.faults`: a live fleet on two hosts, its parts struck at random, and what serving notices."""
+"""`python -m benchmarks.faults`: random faults in a live fleet on two hosts, and their effect on serving."""
 
 import argparse
 import itertools
@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.faults import books, claims
+import msgspec
+
+from benchmarks.faults import claims
 from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet
@@ -30,7 +32,6 @@ _STEPS = 1_000_000
 
 
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     given = _arguments()
     report = Report("faults", given.quick)
     with measured(report, given.json) as folder:
@@ -46,7 +47,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     struck: list[Trial] = []
     with ExitStack() as stack:
         with phase("fleet"):
-            fleet = stack.enter_context(Fleet(folder, Setting(given.engines, given.patience), given.seed))
+            fleet = stack.enter_context(Fleet(folder, Setting(given.engines), given.seed))
             # The second host's serving has the core of this device: turns are played on lent devices.
             fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
             trainer = fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
@@ -94,7 +95,7 @@ def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
 
 
 def _end(fleet: Fleet, keep: Path | None) -> Books | None:
-    """End the fleet, and return its ledger's books; None if they cannot be read."""
+    """End the fleet; return its books, None if the ledger cannot be read."""
     last: Books | None = None
     with phase("end"):
         try:
@@ -103,7 +104,7 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
             echo(str(error), err=True)
         try:
             text = fleet.call("one", "-m", "benchmarks.faults.books", LEDGER, timeout_s=_BOOKS_TIMEOUT_S)
-            last = books.from_json(text)
+            last = msgspec.json.decode(text, type=Books)
         except (FleetError, OSError) as error:
             echo(f"the ledger cannot be read: {error}", err=True)
         if keep is not None and fleet.hosts["one"].up:
@@ -136,13 +137,10 @@ def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
-    about = "factor on the demo's latency budgets and on the wait for a part that comes back; 1 if left out"
-    parser.add_argument("--patience", type=float, default=1.0, help=about)
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and is lent")
     parts = [str(victim) for victim in Victim]
     parser.add_argument("--only", nargs="+", metavar="PART", choices=parts, help="strike these parts alone")
-    about = "keep the hosts' disks there, logs of all parts, and the ledger"
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=about)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs, the hosts' disks and the ledger there")
     return parser.parse_args()
 
 

@@ -1,7 +1,5 @@
-"""Reads the records of a run with faults; `python -m benchmarks.faults.books LEDGER` prints them as JSON.
-
-With `asked` it prints once for each line of input, with `priced` it adds charges, with `writers` it prints the writers.
-"""
+"""Reads the records of a run with faults: `python -m benchmarks.faults.books LEDGER` prints JSON. `asked` prints once
+for each line of input, `priced` adds charges, `writers` prints the writers."""
 
 import json
 import select
@@ -10,12 +8,13 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import polars as pl
 
 from benchmarks.faults.plan import Victim
@@ -129,7 +128,7 @@ class LeaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class EngineChanged:
-    """A change in the life of a lent engine; `pid` is its number on its host."""
+    """A change of a lent engine; `pid` is its number on its host."""
 
     engine_id: str
     action: str
@@ -140,7 +139,7 @@ class EngineChanged:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Device time without a slice, or in two slices if it ends before it begins. UTC nanoseconds."""
+    """Device time without a slice, or in two if it ends before it begins. UTC nanoseconds."""
 
     device_id: str
     begin_ns: int
@@ -165,7 +164,7 @@ class Books:
     bill: dict[str, Any] = field(default_factory=dict)
 
     def trace(self, trial: Trial) -> str | None:
-        """Return the events that a fault left in the ledger, as text; None without any."""
+        """Return a fault's events in the ledger as text; None without events."""
         since_us, until_us = trial.at_us - _EARLY_US, trial.until_us
         engine_id, device_id = ENGINES[trial.fault.host], DEVICES[trial.fault.host]
         traces = [
@@ -191,7 +190,7 @@ class Books:
         ]
 
     def not_accounted(self, trials: Sequence[Trial] = ()) -> list[Gap]:
-        """Return device time that is missing or counted twice, except on hosts without power."""
+        """Return device time that is missing or doubled, except on hosts without power."""
         off = [
             (1000 * trial.at_us, 1000 * trial.until_us, DEVICES[trial.fault.host])
             for trial in trials
@@ -211,7 +210,7 @@ class Books:
 
 
 def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Books:
-    """Read the ledger and verify every byte of it; with `seen` only bytes new since the last call."""
+    """Read and verify the ledger; with `seen` only new bytes."""
     with catalog.connect(ledger) as connection:
 
         def values(query: str) -> list[tuple[Any, ...]]:
@@ -243,7 +242,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, A
 
 
 def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
-    """Return the charges of runs and teams, and the unrounded cost of devices and syncs by the price book."""
+    """Return the charges of runs and teams, and the unrounded cost by the price book."""
     book = pricebook.load(PRICE_BOOK)
     frame = price(Ledger(ledger), book).frame
     now_ns = utc_us() * 1_000
@@ -264,15 +263,8 @@ def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
     }
 
 
-def from_json(text: str) -> Books:
-    values = json.loads(text)
-    for name, row in (("leases", LeaseChanged), ("engines", EngineChanged), ("gaps", Gap)):
-        values[name] = [row(**one) for one in values[name]]
-    return Books(**values)
-
-
 class Reader:
-    """A program on a host that reads its ledger on request, and each file once."""
+    """A program on a host that reads its ledger on request."""
 
     def __init__(self, host: Host, ledger: str) -> None:
         command = host.command([sys.executable, "-m", "benchmarks.faults.books", ledger, "asked"])
@@ -284,14 +276,13 @@ class Reader:
             Path(f"/proc/{self._program.pid}/autogroup").write_text("-20")
 
     def read(self, timeout_s: float) -> Books:
-        """Return the current books. Raises OSError, TimeoutError or ValueError."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         self._program.stdin.write("\n")
         self._program.stdin.flush()
         if not select.select([self._program.stdout], [], [], timeout_s)[0]:
             raise TimeoutError(f"the ledger was not read within {timeout_s:.0f} s")
-        return from_json(self._program.stdout.readline())
+        return msgspec.json.decode(self._program.stdout.readline(), type=Books)
 
     def stop(self) -> None:
         self._program.kill()
@@ -306,16 +297,16 @@ def main() -> None:
             echo(json.dumps(_rows(connection, _TABLES["writers"])))
         return
     if how != ["asked"]:
-        echo(json.dumps(asdict(read(ledger, priced=how == ["priced"]))))
+        echo(msgspec.json.encode(read(ledger, priced=how == ["priced"])).decode())
         return
     seen = Seen()
     for _ in sys.stdin:
         try:
-            answer = asdict(read(ledger, seen))
+            answer = read(ledger, seen)
         except Exception as error:  # The caller hears of any error.
             traceback.print_exc()
-            answer = asdict(Books(problems=[f"the ledger cannot be read: {error}"]))
-        echo(json.dumps(answer))
+            answer = Books(problems=[f"the ledger cannot be read: {error}"])
+        echo(msgspec.json.encode(answer).decode())
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Claims about a fleet whose parts were killed, and about two runs of which one trainer was killed."""
+"""Claims about a fleet with faults, and about two runs with a killed trainer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,7 @@ _ENDS_LEASE = _TRACED | {Victim.NODE}  #: Without these parts another part ends 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A serving request as its user saw it. Monotonic nanoseconds. A failed request is also late."""
+    """A request as its user saw it. Monotonic nanoseconds. A failed request is also late."""
 
     host: HostName
     sent_ns: int
@@ -58,12 +58,12 @@ class Seen:
 
 
 def touched(served: Sequence[Served], trial: Trial) -> list[Served]:
-    """Return the requests in flight at the fault, and those sent shortly after it."""
+    """Return the requests in flight at the fault, or sent shortly after it."""
     return [one for one in served if one.ended_ns >= trial.at_ns and one.sent_ns <= trial.at_ns + WINDOW_NS]
 
 
 def _powered(seen: Seen) -> list[Asked]:
-    """Return the questions to hosts that had power and, after its loss, their serving engine."""
+    """Return the questions to hosts with power and a serving engine."""
     off = [
         (trial.fault.host, trial.at_ns, trial.replaced_ns or trial.until_ns)
         for trial in seen.trials
@@ -82,9 +82,7 @@ def _late_share(served: Sequence[Served]) -> float:
 
 
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
-    """Return the time from the fault until serving had the device to itself. None if the lease outlived the fault, or
-    the fault does not touch the lease: an engine that stands still takes nothing, and a host without power has no
-    lease."""
+    """Return the time from the fault until serving had the device alone; None if the fault does not end the lease."""
     fault, leases = trial.fault, seen.leases[trial.fault.host]
     if fault.victim not in _ENDS_LEASE or (fault.stop_s is not None and fault.victim in _ENGINE):
         return None
@@ -100,7 +98,7 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
 
 
 def claim(report: Report, seen: Seen, books: Books | None) -> None:
-    """Make the claims, and keep the detail; `books` is None if the ledger could not be read."""
+    """Make the claims; `books` is None if the ledger could not be read."""
     trials = list(seen.trials)
     hit = {id(one): one for trial in trials for one in touched(seen.served, trial)}
     failed = [one for one in hit.values() if one.failed]
@@ -170,7 +168,7 @@ def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> N
 
 
 def _claim_processes(report: Report, samples: dict[str, list[Sample]], long: bool) -> None:
-    """Claim of a `long` run that the memory of the fleet's processes did not grow."""
+    """Claim that the memory of the fleet's processes did not grow in a `long` run."""
     report.detail["processes"] = {}
     for name, each in sorted(samples.items()):
         life = longest_lived(each)
@@ -232,8 +230,7 @@ def line(seen: Seen, trial: Trial) -> str:
 
 @dataclass(slots=True)
 class RunsSeen:
-    """The records of a stopped fleet, and the answers of `rose cost --by run`, `--by team` (`costs`) and `rose report`.
-    The books are those of the first host, which also has the events of the second."""
+    """Records of a stopped fleet: the first host's books, and the answers of commands."""
 
     books: Books = field(default_factory=Books)
     writers_there: list[dict[str, Any]] = field(default_factory=list)
@@ -249,7 +246,7 @@ class RunsSeen:
 
 
 def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
-    """Make all claims about two runs, with the detail; claims about memory need a `long` run."""
+    """Make all claims about two runs; claims about memory need a `long` run."""
     claim_books(report, seen.books)
     report.claim("events of the second host that the ledger lacks", _missing_events(seen), "events", 0, "lower")
     _claim_trainers(report, seen)
@@ -279,7 +276,7 @@ def _claim_trainers(report: Report, seen: RunsSeen) -> None:
 
 
 def _claim_money(report: Report, seen: RunsSeen) -> None:
-    """Claim that the charges of runs, of teams and of the report each sum to the bill."""
+    """Claim that the charges of runs, teams and the report sum to the bill."""
     own = seen.books.bill
     summed = {"charges of runs and teams": sum(row["cost_nano"] for row in own["charges"])}
     for by, answer in seen.costs.items():
@@ -298,7 +295,7 @@ def _claim_money(report: Report, seen: RunsSeen) -> None:
 
 
 def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
-    """Claim that weights from a trainer on another host come by a relay over the route between the two."""
+    """Claim that weights from another host come by a relay."""
     host_of = {run["run_id"]: next((t.host for t in TEAMS if t.name == run["team"]), None) for run in tables["runs"]}
     syncs = [row for row in tables["syncs"] if row["ok"] and host_of.get(row["rl_run_id"]) is not None]
     across = [row for row in syncs if HOST_OF[row["device_id"]] != host_of[row["rl_run_id"]]]
@@ -312,7 +309,7 @@ def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
 
 
 def _missing_events(seen: RunsSeen) -> int:
-    """Return how many events of the second host's writers the ledger lacks or has too many."""
+    """Return how many of the second host's events are missing or doubled."""
     here = {row["writer"]: row["events"] for row in seen.books.tables["writers"]}
     own = [row for row in seen.writers_there if row["writer"].startswith("other.")]
     return sum(abs(row["events"] - here.get(row["writer"], 0)) for row in own) if own else 1

@@ -1,8 +1,5 @@
-"""A fleet on two hosts of this machine, each with a core that serves and is lent, and its trainers.
-
-Each host is a set of namespaces (`tests/runtime/hosts.py`). This module does the service manager's work: it starts and
-restarts Ray's nodes, `rose up --stay`, trainers, and the users of each host's serving.
-"""
+"""A fleet on two hosts of this machine (`tests/runtime/hosts.py`), each with a core that serves and is lent. This
+module starts and restarts Ray's nodes, `rose up --stay`, trainers and users, as a service manager does."""
 
 from __future__ import annotations
 
@@ -28,8 +25,10 @@ from benchmarks.faults.setting import DEVICES, DISK, FILE, HOSTS, NAME, RAY_ADDR
 from benchmarks.faults.watch import PageWatch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Field, Party
+from rose.runtime.engines import models
 from rose.runtime.service import local_ray
 from rose.runtime.service.places import HostPlan
+from rose.terminal import echo
 from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
@@ -69,8 +68,7 @@ class Heard:
 
 
 class Fleet:
-    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray. Raises
-    FleetError."""
+    """A fleet inside its context. `folder` has the hosts' disks, `ray` more settings of Ray. Raises FleetError."""
 
     def __init__(self, folder: Path, engines: Setting, seed: int = 1, ray: Mapping[str, str] | None = None) -> None:
         if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):
@@ -109,7 +107,8 @@ class Fleet:
             can_set = name == "other" and clock_library() is not None
             self.hosts[name] = self.network.add(clock_ahead_s=ahead_s, clock_is_set=can_set)
         if not self.setting.made:
-            setting.make_models(self._config)
+            for model in (self._config.serving.model, self._config.rollout.model):
+                models.resolve(model, self._config.cache, lambda text: echo(text, err=True))
         one = self.hosts["one"]
         one.call("sh", "-c", f"mkdir {DISK} && mount -n -t tmpfs -o size={_DISK_BYTES} tmpfs {DISK}")
         for name, host in self.hosts.items():
@@ -136,15 +135,14 @@ class Fleet:
         self.start(name, "ray", "start", *options, command=ray, again=True, **self._ray)
 
     def start(self, name: HostName, what: str, *arguments: str, command: str = _PYTHON, **options: Any) -> Program:
-        """Start a program on a host; `options` are those of `Program`."""
         program = Program(self.hosts[name], what, command, *arguments, **options)
         self.programs.append(program)
         return program
 
     def _attend(self, name: HostName) -> None:
         self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
-        patience = 0.0 if self.setting.made else self.setting.patience
-        arguments = (self.serving_url(name), self._seed, self._ahead_ns(name), patience)
+        replayed = int(not self.setting.made)  # A stand-in gets no requests.
+        arguments = (self.serving_url(name), self._seed, self._ahead_ns(name), replayed)
         controller = (URL, TOKEN) if name == "one" else ()
 
         def hear(line: dict[str, Any]) -> None:
@@ -155,14 +153,13 @@ class Fleet:
         self.start(name, f"users-{monotonic_ns()}", *program, again=True, heard=hear)
 
     def train(self, team: Team, steps: int, *, resume: bool = False, again: bool = False) -> Program:
-        """Start `rose train` of a team; its lines are its steps."""
         options = ["--url", URL, "--config", FILE, "--json", "--team", team.name, "--name", team.name]
         options += ["--checkpoint", f"/srv/checkpoint-{team.name}", "--steps", str(steps)]
         options += [*(["--resume"] if resume else []), *(["--device", team.device] if team.device else [])]
         return self.start(team.host, f"train-{team.name}", *_ROSE, "train", *options, again=again, ROSE_TOKEN=TOKEN)
 
     def lose(self, name: HostName) -> None:
-        """Cut a host's power, and end its users; the host comes back with another serving engine."""
+        """Cut a host's power, and end its users."""
         host = self.hosts[name]
         for program in [one for one in self._users() if one.host is host]:
             self.programs.remove(program)
@@ -170,14 +167,14 @@ class Fleet:
         host.kill()
 
     def boot(self, name: HostName, ahead_s: int) -> None:
-        """Start a lost host again with another clock, and its users once it serves."""
+        """Start a lost host with another clock, and its users once it serves."""
         host = self.hosts[name]
         host.clock_ahead_s = ahead_s
         host.boot()
         threading.Thread(target=self._attend, args=[name], daemon=True).start()
 
     def stop(self) -> None:
-        """End the trainers, and run `rose down`. Raises FleetError if that fails."""
+        """End the trainers, and run `rose down`. Raises FleetError."""
         self._stopped = True
         for program in [*self._users(), *(one for one in self.programs if one.name.startswith("train"))]:
             program.stop()
@@ -189,7 +186,6 @@ class Fleet:
         return [program for program in self.programs if program.name.startswith("users")]
 
     def call(self, name: HostName, *arguments: str, timeout_s: float = _CALL_TIMEOUT_S) -> str:
-        """Return the output of a Python program on a host. Raises FleetError with its errors."""
         try:
             return self.hosts[name].call(_PYTHON, *arguments, timeout_s=timeout_s)
         except (AssertionError, subprocess.TimeoutExpired) as error:
@@ -213,7 +209,6 @@ class Fleet:
         return None
 
     def serving_pid(self, name: HostName) -> int | None:
-        """Return the number of the serving scheduler on its host."""
         page = self.watches[name].page
         return page.get(Party.SERVING, Field.PID) if page is not None and page.alive(Party.SERVING) else None
 
@@ -223,7 +218,7 @@ class Fleet:
         return None
 
     def find(self, victim: Victim, name: HostName) -> Sequence[psutil.Process]:
-        """Return the part's current processes; none during its restart."""
+        """Return the part's processes; none during its restart."""
         host = self.hosts[name]
         with suppress(psutil.NoSuchProcess):
             if victim in (Victim.HEAD, Victim.NODE):
@@ -247,7 +242,6 @@ class Fleet:
         return []
 
     def check(self) -> None:
-        """Raise FleetError if the first host is lost."""
         if not self.hosts["one"].up:
             raise FleetError("the first host ended by itself")
 

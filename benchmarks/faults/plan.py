@@ -1,4 +1,4 @@
-"""Faults to inject: the part that is struck, how, and when."""
+"""Faults: the part, the way, and the moment."""
 
 import random
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _KILLED_ONLY = frozenset({Victim.HEAD, Victim.NODE, Victim.HOST})
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: the part is killed if `stop_s` is None, otherwise stopped, cut, full or wrong for that long."""
+    """The part is killed if `stop_s` is None, otherwise stopped, cut, full or wrong for that long."""
 
     victim: Victim
     host: HostName
@@ -65,7 +65,7 @@ class Fault:
 
 
 def faults(seed: int, victims: tuple[Victim, ...]) -> Iterator[Fault]:
-    """Yield faults without end, the same for the same seed. Each part comes once on each host before any repeats."""
+    """Yield faults without end; each part comes once on each host before any repeats."""
     luck = random.Random(seed)
     while True:
         deck = [(victim, host) for victim in victims for host in _PLACES[victim]]

@@ -1,4 +1,4 @@
-"""Starts, finds, signals and measures processes of the hosts, as a service manager does."""
+"""Starts, finds, signals and measures processes of the hosts."""
 
 import json
 import signal
@@ -23,12 +23,11 @@ _TAIL_LINES = 20
 
 
 class FleetError(UserError):
-    """The fleet or a client of it did not start, did not end, or is lost."""
+    """The fleet or a client did not start, did not end, or is lost."""
 
 
 class Program:
-    """A program on a host, started again after each end if `again`. Lines of JSON go to `heard`, by default to `lines`;
-    other output goes to its log."""
+    """A program on a host, restarted if `again`. Lines of JSON go to `heard`, other output to the log."""
 
     def __init__(
         self,
@@ -50,7 +49,6 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while the program runs."""
         return None if self._thread.is_alive() or not self.codes else self.codes[-1]
 
     @property
@@ -64,7 +62,7 @@ class Program:
         return self.host.disk / f"{self.name}.log"
 
     def send(self, number: signal.Signals) -> list[psutil.Process]:
-        """Send a signal to the program itself, a child of the process that entered the host's namespaces."""
+        """Send a signal to the program, a child of the process that entered the host's namespaces."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -75,14 +73,13 @@ class Program:
         return []
 
     def wait(self, timeout_s: float) -> int:
-        """Return the exit code. Raises FleetError with the end of the log after `timeout_s`."""
+        """Return the exit code. Raises FleetError after `timeout_s`."""
         self._thread.join(timeout_s)
         if (code := self.code) is None:
             raise FleetError(f"{self.name} did not end within {timeout_s:.0f} s:\n{self.tail}")
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> None:
-        """End the program for good, with SIGKILL if it outlives the signal."""
         self._stopping.set()
         _, left = psutil.wait_procs(self.send(number), timeout_s)
         kill(left, signal.SIGKILL)
@@ -113,7 +110,7 @@ class Program:
 
 
 def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Program) -> None:
-    """Wait until `met`. Raises FleetError after `timeout_s`, or when one of `programs` ends."""
+    """Wait until `met`. Raises FleetError after `timeout_s`, or when a program ends."""
     deadline = time.monotonic() + timeout_s
     while True:
         with suppress(OSError):
@@ -141,7 +138,6 @@ def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
 
 
 def processes_of(host: Host) -> list[psutil.Process]:
-    """Return the processes of a host; none on a host without power."""
     inside: list[psutil.Process] = []
     try:
         space = _space(host.first_pid)

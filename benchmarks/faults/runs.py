@@ -1,8 +1,4 @@
-"""`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed.
-
-The claims are about the stopped fleet's ledger: no step or turn is lost or counted twice, and each nanosecond of a
-device and each nano-dollar is accounted for. `--minutes` lets the runs continue for that long, to watch memory.
-"""
+"""`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts; one is killed and resumed."""
 
 import json
 import math
@@ -11,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.books import from_json
+import msgspec
+
+from benchmarks.faults.books import Books
 from benchmarks.faults.claims import RunsSeen, claim_runs
 from benchmarks.faults.fleet import Fleet
 from benchmarks.faults.processes import FleetError, Program, Watch, until
@@ -28,7 +26,6 @@ _PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_th
 
 
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, help="have the runs go on for that long")
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and generates")
@@ -94,7 +91,7 @@ class Round:
         return [programs[-1] for programs in self._trainers.values()]
 
     def _done(self, team: Team) -> int:
-        """Return the steps that the team's trainers reported; a resumed trainer may report the last one again."""
+        """Return the count of distinct steps that the team's trainers reported."""
         return len({step["step"] for program in self._trainers[team.name] for step in program.lines})
 
     def _await_steps(self, team: Team, steps: int, *trainers: Program) -> None:
@@ -118,7 +115,7 @@ class Round:
             self._await_steps(team, steps, *self._newest())
 
     def _interrupt(self) -> None:
-        """Interrupt each trainer, which leaves its run to be resumed; then start one that ends the run."""
+        """Interrupt each trainer, then start one that ends the run."""
         for program in self._newest():
             program.send(signal.SIGINT)
         for program in self._newest():
@@ -145,7 +142,7 @@ class Round:
 
 def _read_books(fleet: Fleet, seen: RunsSeen) -> None:
     books = ("-m", "benchmarks.faults.books", LEDGER)
-    seen.books = from_json(fleet.call("one", *books, "priced"))
+    seen.books = msgspec.json.decode(fleet.call("one", *books, "priced"), type=Books)
     seen.writers_there = json.loads(fleet.call("other", *books, "writers"))
     book = ("--ledger", LEDGER, "--price-book", PRICE_BOOK, "--json")
     for by in ("run", "team"):

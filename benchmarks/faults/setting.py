@@ -1,4 +1,4 @@
-"""The fleet of the fault suites: two hosts of this machine in two zones, each with a core that serves and is lent."""
+"""The fleet of the fault suites: two hosts in two zones, each with a core that serves and is lent."""
 
 import os
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from benchmarks.faults.plan import HostName
 from rose.config import FleetConfig
-from rose.terminal import echo
 
 Engines = Literal["sglang", "stand-in"]
 ENGINE_KINDS: tuple[Engines, ...] = ("sglang", "stand-in")
@@ -28,7 +27,7 @@ LEDGER = f"{DISK}/ledger"
 FILE, MODEL, SERVING_URL = "/srv/fleet.json", "/srv/model", "http://127.0.0.1:30000"
 ROUTE, PRICE_BOOK = "inter-zone", "example"  #: Between the zones of the hosts.
 TOKEN = "a-token-of-the-trials"
-_TTFT_MS, _TPOT_MS = 2000, 400  #: The demo's latency budgets.
+SERVING: dict[str, Any] = {"ttft_budget_ms": 2000, "tpot_budget_ms": 400}  #: The demo's latency budgets.
 _KV_BYTES = 64 << 20
 
 
@@ -48,19 +47,11 @@ KILLED = TEAMS[1]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The kind of engines, and serving's latency budgets as a multiple of the demo's."""
-
     engines: Engines = "sglang"
-    patience: float = 1.0
 
     @property
     def made(self) -> bool:
-        """Whether engines are stand-ins, which start at once and get no requests."""
         return self.engines == "stand-in"
-
-    @property
-    def serving(self) -> dict[str, Any]:
-        return {"ttft_budget_ms": _TTFT_MS * self.patience, "tpot_budget_ms": _TPOT_MS * self.patience}
 
     def config(self) -> FleetConfig:
         """Return the fleet file. The second host's serving shares its core with the device only for rollouts."""
@@ -84,7 +75,7 @@ class Setting:
                 "tags": {"team": "platform", "serving_team": "chat"},
                 "host": [{"name": name, "address": ADDRESSES[name], "zone": f"zone-{name}"} for name in HOSTS],
                 "device": [*lent, alone],
-                "serving": self.serving | model,
+                "serving": SERVING | model,
                 "rollout": model,
                 "coserving": {"holdout_share": 0},
                 "traffic": {"trace": "none"},
@@ -95,15 +86,7 @@ class Setting:
         )
 
 
-def make_models(config: FleetConfig) -> None:
-    from rose.runtime.engines import models
-
-    for name in (config.serving.model, config.rollout.model):
-        models.resolve(name, config.cache, lambda text: echo(text, err=True))
-
-
 def make_model(folder: Path) -> None:
-    """Save the smallest policy that a trainer takes, for stand-ins."""
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
     shape = PolicyShape(

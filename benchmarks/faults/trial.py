@@ -1,4 +1,4 @@
-"""One trial: wait for the moment, strike, and watch until the device is lent again."""
+"""One trial: wait, strike, and watch until the device is lent again."""
 
 import random
 import signal
@@ -22,7 +22,7 @@ _MOMENT_TIMEOUT_S = 20.0
 _TRIES = 5  #: A lease may end during the wait for the moment.
 _MOMENT_LOOK_S = 0.002
 OBSERVED_S = 6.0  #: Least time for the consequences of a fault to show.
-_RECOVERY_TIMEOUT_S = 300.0  #: Timeout for the struck part to come back and be lent again, times `--patience`.
+_RECOVERY_TIMEOUT_S = 300.0  #: Timeout for the struck part to come back and be lent again.
 _LOOK_S = 0.1
 _POWER_OFF_S = 3.0  #: Time of a host without power, and the most by which its clock is ahead afterwards.
 _CLOCK_MAX_S = 100_000
@@ -49,14 +49,12 @@ class Trial:
 class Striker:
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self._fleet, self._luck = fleet, random.Random(seed)
-        self._recovery_timeout_s = _RECOVERY_TIMEOUT_S * fleet.setting.patience
 
     def wait_lending(self, host: HostName, timeout_s: float = _LENDING_TIMEOUT_S) -> bool:
-        """Wait until rollouts work under a lease; return whether they do."""
         return self._wait(lambda: self._lending(host), timeout_s)
 
     def strike(self, number: int, fault: Fault) -> Trial | None:
-        """Run one trial; return None without the part or without a lease. Raises FleetError if the fleet is lost."""
+        """Run one trial; return None without the part or a lease. Raises FleetError."""
         fleet = self._fleet
         watch = fleet.watches[fault.host]
         for _ in range(_TRIES):
@@ -108,7 +106,7 @@ class Striker:
         )
 
     def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
-        """Strike; return the function that ends the fault, or None if the part was gone."""
+        """Strike; return the function that ends the fault, None if the part was gone."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
             case Victim.HOST:
@@ -140,7 +138,6 @@ class Striker:
         return watch.lease(now) is not None and watch.works_since(now - _RECENT_NS) is not None
 
     def _await_moment(self, fault: Fault) -> None:
-        """Wait for the fault's moment, when serving wants the device or does not, up to _MOMENT_TIMEOUT_S."""
         watch, burst = self._fleet.watches[fault.host], fault.moment == "burst"
         deadline = time.monotonic() + (0.0 if self._fleet.setting.made else _MOMENT_TIMEOUT_S)
         while time.monotonic() < deadline:
@@ -159,7 +156,7 @@ class Striker:
             now = self._parts(fault)
             return len(now) >= len(before) and not set(now) & set(before)
 
-        return monotonic_ns() if self._wait(replaced, self._recovery_timeout_s) else None
+        return monotonic_ns() if self._wait(replaced, _RECOVERY_TIMEOUT_S) else None
 
     def _await_lending(self, host: HostName, since_ns: int) -> int | None:
         watch = self._fleet.watches[host]
@@ -172,7 +169,7 @@ class Striker:
             first.append(work_ns)
             return True
 
-        return first[0] if self._wait(lent, self._recovery_timeout_s) else None
+        return first[0] if self._wait(lent, _RECOVERY_TIMEOUT_S) else None
 
     def _wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

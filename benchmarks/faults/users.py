@@ -1,8 +1,5 @@
-"""`python -m benchmarks.faults.users URL SEED AHEAD_NS PATIENCE [CONTROLLER TOKEN]`: users of a host's serving.
-
-It runs on that host, and prints a line of JSON for each request, and for each question to `/health` and to the
-controller. Times are of the machine's clock; the host's clock is `AHEAD_NS` ahead of it.
-"""
+"""`python -m benchmarks.faults.users URL SEED AHEAD_NS REPLAYED [CONTROLLER TOKEN]`: users of a host's serving. Prints
+a line of JSON for each request and question. Times are of the machine's clock; the host's clock is `AHEAD_NS` ahead."""
 
 import asyncio
 import json
@@ -12,7 +9,7 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from benchmarks.faults.setting import Setting
+from benchmarks.faults.setting import SERVING
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig, TrafficConfig
 from rose.events import Event, Request
@@ -29,8 +26,8 @@ _lock = threading.Lock()
 
 
 def main() -> None:
-    url, seed, ahead_ns, patience, *controller = sys.argv[1:]
-    users = Users(url, int(seed), int(ahead_ns), float(patience))
+    url, seed, ahead_ns, replayed, *controller = sys.argv[1:]
+    users = Users(url, int(seed), int(ahead_ns), replayed == "1")
     threading.Thread(target=users.ask, args=["health", f"{url}/health", None], daemon=True).start()
     if controller:
         asking = ["controller", f"{controller[0]}/status", controller[1]]
@@ -39,13 +36,12 @@ def main() -> None:
 
 
 class Users:
-    def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
-        self._replayed = patience > 0
+    def __init__(self, url: str, seed: int, ahead_ns: int, replayed: bool) -> None:
+        self._replayed = replayed
         self._url, self._seed, self._ahead_ns = url, seed, ahead_ns
-        self._budgets = ServingConfig(**Setting(patience=patience or 1.0).serving)
+        self._budgets = ServingConfig(**SERVING)
 
     async def replay(self) -> None:
-        """Replay the trace in a loop; a stand-in gets no requests."""
         if not self._replayed:
             await asyncio.Event().wait()
         traffic = TrafficConfig(trace=_TRACE, seed=self._seed)
@@ -64,7 +60,6 @@ class Users:
         self._print("served", sent_ns=sent_ns, ended_ns=now, failed=failed, late=late, reason=event.reason)
 
     def ask(self, kind: str, url: str, token: str | None) -> None:
-        """Print the answer to a GET in a loop; runs in a thread."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         while True:
             at_ns = monotonic_ns() - self._ahead_ns

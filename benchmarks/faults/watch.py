@@ -1,4 +1,4 @@
-"""Watches a lent device's page during faults: changes of its lease, and rollout work."""
+"""Watches a lent device's page during faults."""
 
 import bisect
 import threading
@@ -20,8 +20,8 @@ PAGE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """A lease that the page had at `at_ns`, and not yet at `without_ns`. Monotonic nanoseconds; number 0: no lease.
-    Leases of a new page, as after a host's restart, are numbered from the next multiple of `PAGE` on."""
+    """A lease that the page had at `at_ns`, and not yet at `without_ns`; number 0: no lease. Leases of a new page are
+    numbered from the next multiple of `PAGE` on."""
 
     at_ns: int
     number: int
@@ -38,9 +38,8 @@ class Ran:
 
 
 class PageWatch:
-    """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`. `place` returns
-    the page's path and the lead of its host's clock, ns; `process` returns the process with a number on that host.
-    Times are of this machine's clock."""
+    """Reads a device's page, and each page that replaces it, in a thread. `place` returns the page's path and the lead
+    of its host's clock, ns; `process` returns a numbered process there. Times are of this machine's clock."""
 
     def __init__(
         self, place: Callable[[], tuple[Path, int]], process: Callable[[int], psutil.Process | None] = lambda _: None
@@ -62,7 +61,6 @@ class PageWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. Safe to call twice."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -76,7 +74,6 @@ class PageWatch:
         return last if last.number and last.expires_ns > now_ns else None
 
     def works_since(self, since_ns: int) -> int | None:
-        """Return when the first rollout work after `since_ns` began; None without work."""
         starts = [span.start_ns for span in self.work[-2000:] if span.start_ns >= since_ns]
         return min(starts, default=None)
 
@@ -146,7 +143,7 @@ class PageWatch:
 
 
 def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
-    """Return when the lease was withdrawn or expired; None if it still runs."""
+    """Return the lease's end; None if it still runs."""
     last = next((i for i in range(len(leases) - 1, -1, -1) if leases[i].number == number), None)
     if last is None:
         return None
@@ -157,14 +154,13 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 
 
 def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
-    """Return when serving had the device to itself: at the end of the lease, or later if a last step still computed.
-    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later."""
+    """Return when serving had the device alone: the end of the lease, or of its last step."""
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))
 
 
 def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
-    """Return the processor time of rollout engines in [begin_ns, end_ns); all of it if the looks are too far apart."""
+    """Return the processor time of rollout engines in [begin_ns, end_ns)."""
     first = bisect.bisect_right(ran, begin_ns, key=lambda one: one.at_ns) - 1
     last = bisect.bisect_left(ran, end_ns, key=lambda one: one.at_ns)
     if first < 0 or last >= len(ran):

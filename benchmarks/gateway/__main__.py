@@ -32,17 +32,11 @@ _SYSTEM, _TASK, _ANSWER, _OBSERVATION = 32, 160, 16, 48
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much is measured: requests, seconds for each rate, rounds, and trials of a kill."""
-
     router: str
-    requests: int
-    rate_s: float
-    rounds: int
-    kills: int
-
-    @classmethod
-    def of(cls, router: str, quick: bool) -> "Scope":
-        return cls(router, 200, 0.5, 1, 1) if quick else cls(router, 2000, 2.0, 3, 3)
+    requests: int = 2000
+    rate_s: float = 2.0
+    rounds: int = 3
+    kills: int = 3
 
 
 def main() -> None:
@@ -50,7 +44,9 @@ def main() -> None:
     parser = arguments(__doc__, only=parts_of)
     parser.add_argument("--router", default=sys.executable, metavar="PYTHON", help=f"a Python that has {sides.ROUTER}")
     given = parser.parse_args()
-    report, scope = Report("gateway", given.quick), Scope.of(given.router, given.quick)
+    report, scope = Report("gateway", given.quick), Scope(given.router)
+    if given.quick:
+        scope = Scope(given.router, requests=200, rate_s=0.5, rounds=1, kills=1)
     with measured(report, given.json) as folder:
         sides.require_router(given.router)
         measures = {name: lambda report, own, part=part: part(report, own, scope) for name, part in parts_of.items()}
@@ -58,7 +54,7 @@ def main() -> None:
 
 
 def latency(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure one request at a time, each side in turn, so that a busy moment of the host meets all of them."""
+    """Measure one request at a time, each side in turn."""
     with ExitStack() as stack:
         engines = [(port, one.pid) for port, one in sides.start_engines(stack, 2, OUTPUT, 0)]
         taken = uvloop.run(_latency(stack.enter_context(sides.opened(folder / "sides", scope.router, engines)), scope))
@@ -89,7 +85,7 @@ async def _latency(compared: Sequence[Side], scope: Scope) -> dict[str, list[flo
 
 
 def rates(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure requests a second with so many clients, each of which asks again once it is answered."""
+    """Measure requests a second with so many clients."""
     done: dict[int, dict[str, Counter[str]]] = {count: defaultdict(Counter) for count in CONCURRENT}
     with ExitStack() as stack:
         engines = [(port, one.pid) for port, one in sides.start_engines(stack, 2, OUTPUT, 0)]
@@ -138,7 +134,7 @@ async def _rate(side: Side, count: int, seconds: float) -> Counter[str]:
 
 
 def kills(report: Report, folder: Path, scope: Scope) -> None:
-    """Kill one of three engines under both gateways at once; clients ask on."""
+    """Kill one of three engines under both gateways."""
     trials = []
     for number in range(scope.kills):
         with ExitStack() as stack:
@@ -156,8 +152,7 @@ def kills(report: Report, folder: Path, scope: Scope) -> None:
 
 
 async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, float]]:
-    """Return by side how many requests failed, and how long after the kill the last one ended that failed or took
-    half a turn longer than any before; at least one turn's time."""
+    """Return by side how many requests failed, and when the last disturbed request ended after the kill."""
     asked: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
     began = time.perf_counter()
     killed, until = began + 8 * _KILL_TURN_S, began + 24 * _KILL_TURN_S
@@ -191,7 +186,7 @@ async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, fl
 
 
 def prefixes(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure how much of the prompts of several trajectories SGLang engines had cached."""
+    """Measure the cached share of the prompts of several trajectories."""
     if report.quick:
         report.detail["prefixes"] = {"skipped": "by --quick: an engine takes half a minute to start"}
         return
@@ -212,7 +207,6 @@ def prefixes(report: Report, folder: Path, scope: Scope) -> None:
 
 
 async def _trajectories(side: Side, round_number: int) -> Counter[str]:
-    """Run all trajectories side by side; return their tokens."""
     counts: Counter[str] = Counter()
     system = made_up(_SYSTEM)
 

@@ -1,7 +1,6 @@
 """Three ways to the same engines: the router, the controller, and no server between."""
 
 import asyncio
-import os
 import random
 import subprocess
 import time
@@ -15,19 +14,15 @@ import uvloop
 
 from benchmarks import parts
 from benchmarks.parts import Client, http_post
-from rose.config import FleetConfig
+from benchmarks.shared import CACHE
 from rose.errors import UserError
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.engines import models
 from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.terminal import echo
 
 ROUTER = "sglang-router==0.3.2"
 CAPACITY = 512  #: Turns at once on one engine, as far as the controller knows. The router knows no limit.
 DIRECT, ROUTED, GENERATE, OWN = "direct", "router", "controller", "controller's own path"
-_CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 _START_S = 60.0
 
 
@@ -58,30 +53,16 @@ def require_router(python: str) -> None:
 
 
 def start_engines(stack: ExitStack, count: int, *given: object) -> list[tuple[int, subprocess.Popen[bytes]]]:
-    """Start stand-in engines that end with the stack; return their ports and processes."""
     ports = [free_port() for _ in range(count)]
     return [(port, parts.start(stack, "engine", port, *given)) for port in ports]
 
 
 def start_sglang(stack: ExitStack, count: int, folder: Path) -> list[tuple[int, int]]:
-    """Start SGLang with ROSE's smallest model on this host's cores; return ports and process ids."""
-    model = models.resolve(models.FROZENLAKE, _CACHE, lambda text: echo(text, err=True))
+    """Start SGLang with ROSE's smallest model; return ports and process ids."""
+    model = models.resolve(models.FROZENLAKE, CACHE, lambda text: echo(text, err=True))
     engines = []
     for number in range(count):
-        own = folder / f"engine-{number}"
-        own.mkdir()
-        spec = EngineSpec(
-            engine_id=f"e{number}",
-            model=str(model),
-            model_name=parts.MODEL,
-            port=free_port(),
-            max_total_tokens=1 << 16,
-            plugin=PluginSettings("rollout", ArbiterPage.create(own / "page").path, own, gated=False),
-            log=own / "log",
-            cores=sorted(os.sched_getaffinity(0)),
-            token_ids_only=True,
-        )
-        engines.append(EngineProcess(spec))
+        engines.append(parts.sglang(folder / f"engine-{number}", model, 1 << 16, model_name=parts.MODEL))
         stack.callback(engines[-1].stop)
         engines[-1].launch()
     for engine in engines:
@@ -91,7 +72,7 @@ def start_sglang(stack: ExitStack, count: int, folder: Path) -> list[tuple[int, 
 
 @contextmanager
 def opened(folder: Path, python: str, engines: Sequence[tuple[int, int]]) -> Iterator[list[Side]]:
-    """Start the router by `python` and the controller before engines, each (port, process id)."""
+    """Start the router and the controller before engines, each (port, process id)."""
     with ExitStack() as stack:
         routed, controlled = free_port(), free_port()
         command = [python, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(routed)]

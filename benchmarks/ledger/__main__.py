@@ -1,4 +1,4 @@
-"""`python -m benchmarks.ledger`: what the ledger takes, keeps and answers, beside DuckDB's INSERT and SQLite's WAL."""
+"""`python -m benchmarks.ledger`: the ledger's speed and size, beside DuckDB's INSERT and SQLite's WAL."""
 
 from benchmarks.ledger import hostile, kills, record, scale
 from benchmarks.shared import arguments, measure_parts, measured
@@ -16,7 +16,6 @@ PARTS = {
 
 
 def main() -> None:
-    """Run every part, or those of `--only`; the exit code is 0 when the measuring itself worked."""
     given = arguments(__doc__, folder=True, only=PARTS).parse_args()
     report = Report("ledger", given.quick)
     with measured(report, given.json, given.folder) as folder:

@@ -1,7 +1,4 @@
-"""Writers killed with -9 at any moment, also while their disk fills up: what they acknowledged is in the views, once.
-
-A disk that fills is a small file system in memory, in a mount namespace that needs no rights beyond a user's.
-"""
+"""Writers killed with -9, also while their disk fills up: acknowledged events are in the views, once."""
 
 import json
 import os
@@ -92,14 +89,14 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _killed(process: subprocess.Popen[str]) -> list[str]:
-    """Kill a writer and return the lines left in its pipe; those were acknowledged, a line cut short was not."""
+    """Kill a writer and return the acknowledged lines left in its pipe."""
     assert process.stdout is not None
     process.send_signal(signal.SIGKILL)
     return [line.strip() for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def measure_full_disk(report: Report, folder: Path) -> None:
-    """Fill the disk at a random byte and kill the writer at a random moment: 200 times, or 3 with `quick`."""
+    """Fill the disk at a random byte, and kill the writer at a random moment."""
     trials = 3 if report.quick else 200
     disk = folder / "disk"
     disk.mkdir()
@@ -122,7 +119,6 @@ def measure_full_disk(report: Report, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the trials on the file system at `sys.argv[1]`, and print their sums as JSON."""
     disk, trials = Path(sys.argv[1]), int(sys.argv[2])
     luck = random.Random(15)
     totals, claims = Counter[str](), Counter[str]()
@@ -136,7 +132,6 @@ def main() -> None:
 
 
 def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], dict[str, int]]:
-    """Run one writer, and return counts of its life, and of its failures by claim."""
     root, ballast = disk / "ledger", disk / "ballast"
     # Most faults show where the catalog has barely enough room, or barely too little.
     free_bytes = luck.choice((luck.randrange(900_000), luck.randrange(600_000), luck.randrange(30_000)))
@@ -153,7 +148,10 @@ def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], d
         acknowledged += _killed(process)
     refused = "refused" in acknowledged
     names = set(filter(None, acknowledged)) - {"refused"}
-    then = _seen(root) if names else Counter()
+    then = Counter[str]()
+    if names:
+        with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
+            then = _count(client)
     with closing(catalog.connect(root)) if names else nullcontext() as reader:
         read = Counter() if reader is None else _count(reader)
     ballast.unlink(missing_ok=True)
@@ -190,16 +188,11 @@ def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], d
 
 
 def _fill(disk: Path, ballast: Path, free_bytes: int) -> None:
-    """Leave `free_bytes` on the disk, or none where a writer takes them meanwhile."""
+    """Leave `free_bytes` on the disk at most."""
     space = os.statvfs(disk)
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         for _ in range(max(0, space.f_bavail * space.f_frsize - free_bytes) // 4096):
             file.write(bytes(4096))
-
-
-def _seen(root: Path) -> Counter[str]:
-    with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
-        return _count(client)
 
 
 def _count(connection: duckdb.DuckDBPyConnection) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Time of `record` for its caller, and events a second that reach the disk: medians of rounds, in turns."""
+"""Time of `record` for its caller, and events a second that reach the disk."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ Way = Callable[[Sequence[Event]], object]
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Time `record`, queued at RATE events a second and durable one by one, and SQLite's durable commit."""
+    """Time `record`, queued and durable, and SQLite's durable commit."""
     seconds, durable = (0.6, 20) if report.quick else (4.0, 200)
     queued: list[Any] = []
     taken: dict[str, list[Any]] = {}
@@ -58,7 +58,7 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def measure_throughput(report: Report, folder: Path) -> None:
-    """Count the events a second from Python objects, which is what the runtime has, until the last is on disk."""
+    """Count events a second from Python objects until the last is on disk."""
     seconds = 60 if report.quick else 900
     events = traffic.Fleet(16, seconds).batch(0, 0, seconds)
     taken: dict[str, list[float]] = {}
@@ -111,7 +111,7 @@ def _lease(number: int) -> Lease:
 
 
 def _p(point: float, rounds: list[Any]) -> float:
-    """Return the median over the rounds of a percentile of each, nanoseconds."""
+    """Return the median over rounds of a percentile, nanoseconds."""
     return float(np.median([np.percentile(one, point) for one in rounds]))
 
 

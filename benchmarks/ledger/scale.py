@@ -1,4 +1,4 @@
-"""Ten million events: bytes each, and how long opening, verifying, a receipt and the dashboard's questions take."""
+"""Ten million events: bytes each, and times to open, verify and query."""
 
 import statistics
 import time
@@ -57,7 +57,7 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def measure_receipt(report: Report, folder: Path) -> None:
-    """Time `rose ledger receipt` after new segments of one writer, on the ledger that `measure` made, if it did."""
+    """Time `rose ledger receipt` after new segments."""
     fleet = FLEET_QUICK if report.quick else FLEET
     root = folder.parent / "scale" / "ledger"
     if not root.exists():
@@ -79,15 +79,12 @@ def measure_receipt(report: Report, folder: Path) -> None:
 
 
 def _sound(check: Callable[[Ledger], Verification], root: Path) -> float:
-    """Return the seconds of a verification that must find no problem."""
     found, seconds = timed(lambda: check(Ledger(root)))
     assert found.ok, found.problems
     return seconds
 
 
 def page_s(root: Path, fleet: Fleet, name: str) -> float:
-    """Return the seconds of a dashboard query as its page runs it, the connection included."""
-
     def ask() -> None:
         with catalog.connect(root) as connection:
             connection.execute(f"SET VARIABLE run_id = '{traffic.RUN}'")

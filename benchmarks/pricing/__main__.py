@@ -1,5 +1,4 @@
-"""`python -m benchmarks.pricing`: what pricing a fleet's ledger takes, from nothing and after more events, against the
-same allocation in pandas, which must come to the same charges."""
+"""`python -m benchmarks.pricing`: times to price a fleet's ledger, against the same allocation in pandas."""
 
 import json
 import os
@@ -25,7 +24,6 @@ ROUNDS = 5
 
 
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     given = arguments(__doc__, folder=True).parse_args()
     # Every process of the benchmark inherits these cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
@@ -69,7 +67,7 @@ def _child(way: str, root: Path, *arguments: object) -> dict[str, Any]:
 
 
 def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:
-    """Price in both ways, twice, in turns, so that a slow moment hits both. The faster time of each counts."""
+    """Price in both ways in turns; the faster time of each counts."""
     timings: dict[str, list[dict[str, Any]]] = {"charges": [], "naive": []}
     for number in range(1 if report.quick else 2):
         (root / KEPT).unlink(missing_ok=True)

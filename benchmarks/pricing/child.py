@@ -1,7 +1,4 @@
-"""`python -m benchmarks.pricing.child WAY LEDGER ...`: price in one way in a process of its own, and print JSON.
-
-The process's peak memory is then that of this way alone, and only the disk's cache is warm.
-"""
+"""`python -m benchmarks.pricing.child WAY LEDGER ...`: price in one way in its own process, and print JSON."""
 
 import hashlib
 import json
@@ -22,13 +19,13 @@ def main() -> None:
 
 
 def _peak_bytes() -> int:
-    """Return this process's peak memory. `getrusage` may give its parent's peak."""
+    """Return the peak memory; `getrusage` may give the parent's peak."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def charges(root: Path, out: str) -> dict[str, Any]:
-    """Price with the results of earlier calls, if any; write the rows to the Parquet file `out`."""
+    """Price with earlier results, if any; write the rows to the Parquet file `out`."""
     from benchmarks.pricing import naive as analyst
     from rose.pricing import charges as of_rose
     from rose.pricing.closing import store
@@ -45,7 +42,6 @@ def charges(root: Path, out: str) -> dict[str, Any]:
 
 
 def naive(root: Path, out: str) -> dict[str, Any]:
-    """Price with pandas; write the rows to the Parquet file `out`."""
     from benchmarks.pricing import naive as analyst
 
     book = pricebook.load("example")
@@ -55,7 +51,7 @@ def naive(root: Path, out: str) -> dict[str, Any]:
 
 
 def increments(root: Path, devices: str, seconds: str, events: str, rounds: str) -> dict[str, Any]:
-    """Price a ledger repeatedly in one process while it grows; return the seconds of each time."""
+    """Price a growing ledger repeatedly; return the seconds."""
     from benchmarks.traffic import Fleet
     from rose.pricing import charges as of_rose
 

@@ -1,18 +1,13 @@
-"""The product's charges as an analyst would compute them: pandas for sums, plain loops for money.
+"""The product's charges as an analyst would compute them, without `rose.pricing`: a reference for charges and speed.
 
-It follows the rules of the charges without a line of `rose.pricing`, so that charges and their speed have a reference:
-
-- A device has one class and pool, and one run at a time; a device of two classes or pools is refused. It is provisioned
-  from each joining until it leaves, or else until its last slice and, after its run's end, at least until then.
+- A device of two classes or pools is refused. It is provisioned from each joining until it leaves, or else until its
+  last slice or its run's end.
 - Each UTC hour of a device costs its rate times the time, rounded once, half to even, to a nano-dollar.
-- A slice over the end of an hour is cut there, and each piece is divided among the rest of its buckets.
-- The hour's charge is divided by nanoseconds among leases and buckets and the time that no slice reports.
-- Rollout time is divided further by the fates of the tokens made in that device-hour and lease.
+- A slice over the end of an hour is cut there, and each piece is divided among its buckets.
+- The hour's charge is divided by nanoseconds among leases, buckets and unreported time.
+- Rollout time is divided by the fates of the tokens of that device-hour and lease.
 - Transfer and energy are rounded once for each device-hour (and lease, route and version). A sync outside of a lease
-  belongs to the device's next lease.
-
-Missing text is "" and a missing number -1, so that they sort first. Rows whose every amount is 0 are left out.
-"""
+  belongs to the device's next lease."""
 
 import tomllib
 from bisect import bisect_left
@@ -34,7 +29,7 @@ BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idl
 ALL = (*BUCKETS, "unaccounted")  #: In the order in which ties are settled.
 HOUR_NS = 3_600_000_000_000
 _PLACE = ("run_id", "hour", "device_id", "lease_id")
-#: The columns of a row, before its amounts.
+#: The columns of a row, before its amounts. Missing text is "", a missing number -1. Rows of zeros are left out.
 KEY = (*_PLACE, "kind", "bucket", "policy_version", "task", "fate", "cause", "route")
 AMOUNTS = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 
@@ -45,8 +40,7 @@ Fate = tuple[int, str, str, str]
 
 
 def price(root: Path, book: str) -> pd.DataFrame:
-    """Return every charge of the ledger at `root` by the text of a price book: columns KEY and AMOUNTS. `hour` is the
-    number of the hour since the epoch."""
+    """Return every charge of the ledger: columns KEY and AMOUNTS. `hour` counts from the epoch."""
     prices = Prices(book)
     with catalog.connect(root) as ledger:
 
@@ -66,7 +60,6 @@ class Prices:
         self._tables = tomllib.loads(text, parse_float=Decimal)
 
     def entry(self, table: str, hour: int, **values: str | None) -> dict[str, Any]:
-        """Return the one entry of a table that holds in an hour and has these values."""
         (entry,) = self._entries(table, hour, values)
         return entry
 
@@ -87,7 +80,7 @@ class Prices:
 
 
 def split(total: int, weights: dict[K, int]) -> dict[K, int]:
-    """Split by largest remainder, ties to the first key; as equally as possible where all weights are zero."""
+    """Split by largest remainder, ties to the first key; equally if all weights are zero."""
     if not any(weights.values()):
         weights = dict.fromkeys(weights, 1)
     whole = sum(weights.values())
@@ -99,8 +92,7 @@ def split(total: int, weights: dict[K, int]) -> dict[K, int]:
 
 
 def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return each time [t0_ns, t1_ns) for which a device of a run was provisioned. Raises ValueError for a device of
-    two classes or pools."""
+    """Return each provisioned time [t0_ns, t1_ns). Raises ValueError for a device of two classes or pools."""
     device = read(
         "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM tenure"
     )
@@ -118,7 +110,6 @@ def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _time(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return the nanoseconds of each bucket by run, device, hour and lease."""
     slices = read(
         "SELECT run_id, device_id, coalesce(lease_id, '') AS lease_id, t0_ns, t1_ns, "
         + ", ".join(f"{bucket}_ns AS {bucket}" for bucket in BUCKETS)
@@ -133,7 +124,6 @@ def _time(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _cut(row: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
-    """Yield a slice in pieces within one hour each."""
     left = {bucket: int(row[bucket]) for bucket in BUCKETS}
     for hour in range(row["t0_ns"] // HOUR_NS, (row["t1_ns"] - 1) // HOUR_NS + 1):
         part = split(min(row["t1_ns"], (hour + 1) * HOUR_NS) - max(row["t0_ns"], hour * HOUR_NS), left)
@@ -142,7 +132,7 @@ def _cut(row: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
 
 
 def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, dict[Fate, tuple[int, int]]]:
-    """Return the fates of the tokens made in each place: output tokens, and the weight of all tokens."""
+    """Return the fates of each place's tokens: output tokens, and the weight of all tokens."""
     turns, lost = _turns(read), _lost(read)
     places: dict[Place, dict[Fate, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     by = ["run_id", "device_id", "hour", "lease_id", "version", "task", "fate", "cause"]
@@ -164,7 +154,7 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
 
 
 def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return each attempt at a turn, the fate of its tokens, and the prompt tokens that it computed again."""
+    """Return each attempt at a turn, its tokens' fate, and recomputed prompt tokens."""
     turns = read(
         f"SELECT run_id, device_id, epoch_ns(event_time) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
         "coalesce(policy_version, -1) AS version, trajectory_id, turn, attempt, outcome, output_tokens, "
@@ -198,7 +188,7 @@ def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
 
 
 def _lost(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return the tokens that a preemption discarded before any turn had them; their trajectory is unknown."""
+    """Return the tokens that a preemption discarded before any turn had them."""
     return read(
         f"SELECT run_id, device_id, epoch_ns(event_time) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
         "-1 AS version, '' AS task, tokens_lost AS output_tokens, 'lost' AS fate, 'preempted' AS cause "
@@ -209,7 +199,6 @@ def _lost(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 def _capacity(
     stays: pd.DataFrame, time: pd.DataFrame, tokens: dict[Place, dict[Fate, tuple[int, int]]], prices: Prices
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield each provisioned device-hour, its charge divided among the rows of its time."""
     used: dict[tuple[str, str, int], dict[tuple[str, int], int]] = defaultdict(dict)
     for run_id, device_id, hour, lease_id, *ns in time.itertuples(index=False):
         for rank, bucket_ns in enumerate(ns):
@@ -252,7 +241,6 @@ def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
 def _divided(
     place: Place, bucket: str, ns: int, cost: int, fates: dict[Fate, tuple[int, int]] | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield time and its cost by the fates of the tokens made in it."""
     run_id, device_id, hour, lease_id = place
     fates = fates or {(-1, "", "no tokens", ""): (0, 1)}
     weights = {fate: fates[fate][1] for fate in sorted(fates)}
@@ -264,7 +252,6 @@ def _divided(
 
 
 def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[tuple[Any, ...]]:
-    """Yield the bytes of weight syncs, failed ones too, at the price of their route."""
     sync = read(
         "SELECT run_id, device_id, epoch_us(event_time) AS at_us, coalesce(lease_id, '') AS lease_id, route, "
         "coalesce(policy_version, -1) AS version, wire_bytes FROM sync"
@@ -291,7 +278,6 @@ def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[t
 
 
 def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Prices) -> Iterator[tuple[Any, ...]]:
-    """Yield the metered energy of each device-hour, unless the device's price includes it."""
     devices = {(stay["run_id"], stay["device_id"]): stay for stay in stays.to_dict("records")}
     metered: dict[tuple[str, str, int], int] = defaultdict(int)
     for run_id, device_id, t0_ns, t1_ns, power_mw in read(
@@ -311,7 +297,7 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
 
 
 def of_charges(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame of the product's `Charges` in the form of `of_naive`: hours as numbers, "" or -1 if missing."""
+    """Return the product's charges in the form of `of_naive`."""
     rows = frame.with_columns(
         pl.col("hour").dt.epoch("s") // 3600,
         pl.col("policy_version").fill_null(-1),

@@ -1,4 +1,4 @@
-"""Questions of finance about a closed year of made-up charges, asked by the commands in processes of their own."""
+"""Questions of finance about a closed year of simulated charges."""
 
 import statistics
 from datetime import UTC, datetime
@@ -51,7 +51,7 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def make(root: Path, devices: int) -> int:
-    """Make a ledger with the closes of a year; return the rows of their charges."""
+    """Write a ledger with the closes of a year; return the rows of its charges."""
     for number in range(RUNS):
         with LedgerWriter.open(root, f"writer-{number}", f"run-{number}", "live") as writer:
             at_us = int(datetime(YEAR, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000

@@ -1,8 +1,5 @@
-"""Changes of many kinds, none of which the codec was tuned to: bytes of each way, and time from array to array.
-
-A time is the CPU seconds to encode and to apply, each over the cores of this host, and the bytes over the link. The
-ways take turns, and the least of all rounds counts, so that other work on the host disturbs all of them alike.
-"""
+"""Changes of many kinds: bytes of each way, and time from array to array. A time is CPU seconds to encode and apply
+over the cores, and the bytes over the link; ways take turns, and the least of all rounds counts."""
 
 import itertools
 import os
@@ -11,15 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from benchmarks.shared import CACHE
 from benchmarks.transfer import made_up
 from benchmarks.transfer.chain import RATES, Chain, one_thread, recorded
-from benchmarks.transfer.compare import entropy_bits
-from benchmarks.transfer.scope import CACHE, Scope
+from benchmarks.transfer.scope import Scope
 from benchmarks.transfer.ways import COO, DENSE, SMALL, XOR, ZSTD, Way, ours_at
 from rose.accept.report import ROOT, Report
 from rose.runtime.engines import cpu, models
+from rose.runtime.transfer.codec import changes
 from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.codec.choice import Link
 from rose.runtime.transfer.codec.header import Bits, read_header
@@ -30,6 +29,7 @@ GBITS_PER_S = (0.1, 1, 10)
 CORES = len(os.sched_getaffinity(0))
 _POSSIBLE = 0.45  #: Up to this share of XOR's bytes, the entropy leaves room for a code of half of them.
 _TOKENS = 128
+_BF16_MANTISSA_BITS, _EXPONENTS = 7, 256
 _Pairs = list[tuple[Bits, Bits]]
 
 
@@ -94,7 +94,6 @@ def _taken(ways: dict[str, Way], pairs: _Pairs, rounds: int) -> dict[str, dict[s
 
 
 def cases(scope: Scope) -> Iterator[tuple[str, _Pairs]]:
-    """Yield the name of each case, and the arrays of a step before and after it."""
     if scope.cases_steps:
         for rate in (1e-5, 1e-6):
             yield f"AdamW at {rate:g}, SmolLM2", _fine_tuned(rate, scope)
@@ -122,14 +121,14 @@ def cases(scope: Scope) -> Iterator[tuple[str, _Pairs]]:
 
 
 def _last_step(chain: Chain) -> _Pairs:
-    """Return the tensors of the last step that changed any: groups of one reward each change nothing."""
+    """Return the tensors of the last step that changed any."""
     pairs = [(base, new) for base, new in itertools.pairwise(chain.versions) if not np.array_equal(base, new)]
     before, after = (list(chain.parts(np.array(row))) for row in pairs[-1])
     return list(zip(before, after, strict=True))
 
 
 def _fine_tuned(rate: float, scope: Scope) -> _Pairs:
-    """Return tensors of SmolLM2 before and after its last AdamW step on this project's documentation."""
+    """Return tensors of SmolLM2 before and after an AdamW step on this project's documentation."""
     cpu.define_torchvision()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -155,3 +154,19 @@ def _fine_tuned(rate: float, scope: Scope) -> _Pairs:
 
 def _published(name: str, parameter: torch.Tensor) -> Bits:
     return to_bits(name, parameter.detach().to(torch.bfloat16)).reshape(-1).copy()
+
+
+def entropy_bits(base: Bits, new: Bits) -> float:
+    """Return elements times the entropy of an element's change, in ULPs, given the base's exponent; for bf16."""
+    exponents = base >> _BF16_MANTISSA_BITS & _EXPONENTS - 1
+    places, steps = changes.between(base, new).positions_and_steps()
+    of_changed = exponents[places].astype(np.uint32)
+    changed = np.unique(of_changed << 16 | steps.astype(np.uint16), return_counts=True)[1]
+    sizes = np.bincount(exponents, minlength=_EXPONENTS)
+    unchanged = sizes - np.bincount(of_changed, minlength=_EXPONENTS)
+    return _n_log_n(sizes) - _n_log_n(unchanged) - _n_log_n(changed)
+
+
+def _n_log_n(counts: npt.NDArray[np.int64]) -> float:
+    some = counts[counts > 0].astype(np.float64)
+    return float(np.sum(some * np.log2(some)))

@@ -1,4 +1,4 @@
-"""Real steps by the project's own trainer, published in bf16, at the demo's learning rate and at a usual one for RL."""
+"""Steps of the project's own trainer in bf16, at the demo's learning rate and at a usual one for RL."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.shared import CACHE
 from benchmarks.transfer.sampler import rollouts
-from benchmarks.transfer.scope import CACHE
 from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.engines.models import once
 from rose.runtime.training.trainer import Trainer
@@ -30,7 +30,7 @@ RATES = {"the demo's rate": TrainingConfig().learning_rate, "a rate of 1e-6": 1e
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Versions 0 to `steps`, a row of bf16 bits each, and the sizes of the tensors in a row."""
+    """Versions, a row of bf16 bits each, and the sizes of the tensors in a row."""
 
     versions: Bits
     tensors: dict[str, int]
@@ -43,7 +43,7 @@ class Chain:
 
 
 def recorded(learning_rate: float) -> Chain:
-    """Return the chain at this learning rate, from the cache if it was recorded before."""
+    """Return the chain at this learning rate, cached."""
     start = START.digest()
     settings = json.dumps([_RECIPE, start, learning_rate, STEPS, GROUPS])
     name = f"recorded-chain-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
@@ -73,7 +73,7 @@ def _row(trainer: Trainer) -> Bits:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread, since the policy is too small for more, and waiting threads spin."""
+    """Use one thread: the policy is too small for more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.transfer.child CORES FOLDER...`: serves stores, in a process kept to its cores."""
+"""`python -m benchmarks.transfer.child CORES FOLDER...`: serves stores."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from rose.accept.report import ROOT
 
 
 def main() -> None:
-    """Print the URLs of stores that are served until the input ends, as JSON."""
     cores, *folders = sys.argv[1:]
     os.sched_setaffinity(0, json.loads(cores))
     from rose.runtime.transfer.store.store import VersionStore
@@ -26,7 +25,7 @@ def main() -> None:
 
 @contextmanager
 def served(*folders: Path) -> Iterator[list[str]]:
-    """Yield the URLs at which another process serves these stores."""
+    """Yield the URLs of these stores in another process."""
     cores = json.dumps(sorted(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", "benchmarks.transfer.child", cores, *map(str, folders)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,8 +1,4 @@
-"""An engine that joins far behind: by composite deltas, by every delta since, and by the whole version.
-
-Three stores hold different packages of the same versions. The same server, receiver and checks bring an engine from the
-old version to the new one, over a link of 100 Mbit/s. A new receiver begins with the only anchor.
-"""
+"""An engine that joins far behind: by composite deltas, by every delta, and by the whole version, over 100 Mbit/s."""
 
 import math
 import statistics
@@ -63,7 +59,7 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
 
 
 def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[int, _Tensors]:
-    """Publish versions 0 to `newest` in three stores; return the tensors of `kept` and of the newest."""
+    """Publish versions 0 to `newest` in three stores; return the tensors of `kept`."""
     size = elements // TENSORS
     versions = made_up.versions(size, SHARE)
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)

@@ -1,17 +1,6 @@
-"""From a trainer's tensors to the engine's over a link: publish, fetch and verify, decode, apply, in seconds.
-
-Real HTTP on loopback, to a server in a process of its own. The link is the receiver's own limit of bytes a second, the
-same for all ways; round trips take no time.
-
-All ways do the same around what they encode (`_Plain`): hash each tensor and encode it; decode it again, compare, and
-keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
-SHA-256; decode beside the engine and hash the result; bring it in. Ours writes what changed in place, the others point
-the engine to second buffers. XOR sends the XOR with the version before, compressed, and the dense copy the tensors.
-Publishing ends when the version is visible: composite deltas and anchors, which only ours makes, do not count.
-
-The phases follow one another, as on two hosts with all cores each; a total is their sum. Fetching is done at each link,
-the rest once.
-"""
+"""From a trainer's tensors to the engine's over a link, in seconds. All ways do the same work around their code: hash,
+encode, decode and compare each tensor, write, plan, pin, fetch over real HTTP on loopback, check, decode and hash
+again. ROSE writes changes in place, the others swap buffers. Composite deltas and anchors do not count."""
 
 import statistics
 import tempfile
@@ -19,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -48,15 +36,6 @@ OURS = "ours"
 _WAYS = (OURS, *TARGETS)
 
 
-class _Side(Protocol):
-    """A trainer that publishes, and an engine that is brought to what it published."""
-
-    def publish(self, version: int, arrays: Arrays, visible: Callable[[], None]) -> None: ...
-    def decode(self, staged: Staged) -> None: ...
-    def apply(self) -> None: ...
-    def check(self, arrays: Arrays) -> None: ...
-
-
 class _Ours:
     def __init__(self, folder: Path, arrays: Arrays) -> None:
         self._store = VersionStore(folder)
@@ -79,9 +58,7 @@ class _Ours:
 
 
 class _Plain:
-    """A store and an engine as others build them: each tensor encoded in one way, sent and checked by the same code.
-    Its packages look like a store's, so a store's server serves them and a receiver fetches them. Each version is
-    published against the one before, or whole if `way` is `DENSE`; arrays are flat and of bf16."""
+    """A store and an engine as others build them: each version against the one before, or whole if `way` is `DENSE`."""
 
     def __init__(self, folder: Path, way: Way, arrays: Arrays) -> None:
         self._way, self._version = way, 0
@@ -92,8 +69,6 @@ class _Plain:
         self._second = {name: np.empty_like(array) for name, array in arrays.items()}
 
     def publish(self, version: int, arrays: Arrays, visible: Callable[[], None]) -> None:
-        """Encode, check and store a version."""
-
         def encode(name: str) -> tuple[bytes, str]:
             result, before = digest(arrays[name]), self._published[name]
             sent = self._way.encode(before, arrays[name])
@@ -152,8 +127,10 @@ class _Plain:
         assert digest(out) == result
 
 
+_Side = _Ours | _Plain
+
+
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure each share of changed elements over each link."""
     folders = [{way: folder / f"{share}-{way}" for way in _WAYS} for share in ORDINARY_SHARES]
     detail: dict[str, object] = {}
     memory = Path("/dev/shm")
@@ -175,14 +152,12 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
 
 
 def _totals_s(taken: _Taken, link: str) -> list[float]:
-    """Return the seconds from publish to apply, of each round."""
     return [sum(phases) for phases in zip(*(taken[name] for name in ("publish", link, "decode", "apply")), strict=True)]
 
 
 def _rounds(
     folders: dict[str, Path], urls: dict[str, str], staging: Path, scope: Scope, share: float
 ) -> dict[str, _Taken]:
-    """Bring some versions to the engine in all ways; return what each took."""
     size = scope.link_elements // TENSORS
     versions = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
     arrays = {name: next(each) for name, each in versions.items()}
@@ -200,8 +175,9 @@ def _rounds(
     return taken
 
 
-def _round(side: _Side, url: str, staging: Path, version: int, arrays: Arrays, taken: _Taken, *, shaped: bool) -> None:
-    """Bring one version to the engine, and check that it arrived."""
+def _round(
+    side: _Ours | _Plain, url: str, staging: Path, version: int, arrays: Arrays, taken: _Taken, *, shaped: bool
+) -> None:
     began_s = time.perf_counter()
     side.publish(version, arrays, lambda: _note(taken, "publish", began_s))
     _note(taken, "after", began_s + taken["publish"][-1])

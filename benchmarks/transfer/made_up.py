@@ -1,4 +1,4 @@
-"""Made-up bf16 weights, and versions of them after steps of Adam that change a given share."""
+"""Simulated bf16 weights, and versions of them after steps of Adam."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -14,15 +14,13 @@ _SAMPLE = 1 << 20
 
 
 def bf16(masters: Masters) -> Bits:
-    """Return the bits of the nearest bf16 numbers, as a trainer publishes its float32 masters."""
     bits = masters.view(np.uint32)
     rounded: Bits = (bits + (bits >> 16 & 1) + np.uint32(0x7FFF) >> 16).astype(np.uint16)
     return rounded
 
 
 def versions(elements: int, share: float, seed: int = 0) -> Iterator[Bits]:
-    """Yield versions of an array, each of which differs from the one before in about `share` of the elements. A step is
-    a normal draw for each element, as with Adam once its gradients are mostly noise."""
+    """Yield versions of an array, each different in about `share` of the elements."""
     rng = np.random.default_rng([seed, elements])
     masters = _normal(rng, elements) * np.float32(SCALE)
     rate = np.float32(_rate(share))

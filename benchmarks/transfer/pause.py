@@ -1,10 +1,5 @@
-"""How long a live engine stands still for a new version: ours, beside SGLang's own `update_weights_from_disk`.
+"""A live engine's pause for a new version, beside the HTTP call of SGLang's `update_weights_from_disk`."""
 
-Ours is the plugin's time between two steps of a real engine; SGLang's is the time of its HTTP call, during which it
-holds requests. No request is in flight, since SGLang's call would wait for it first.
-"""
-
-import os
 import shutil
 import statistics
 import time
@@ -13,15 +8,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks import parts
+from benchmarks.shared import CACHE
 from benchmarks.transfer.child import served
-from benchmarks.transfer.scope import CACHE, Scope
+from benchmarks.transfer.scope import Scope
 from rose.accept.report import Report
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.engines import cpu, models
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.transfer.store.store import VersionStore
 from rose.terminal import echo
 
@@ -37,22 +31,9 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
         report.detail["pause"] = {"skipped": skipped}
         return
     model = models.smollm2(CACHE, lambda text: echo(text, err=True))
-    page = ArbiterPage.create(folder / "page")
-    staging = folder / "staging"
-    staging.mkdir()
-    spec = EngineSpec(
-        engine_id="benchmark",
-        model=str(model),
-        model_name=models.SMOLLM2,
-        port=free_port(),
-        max_total_tokens=2048,
-        plugin=PluginSettings("rollout", page.path, staging, gated=False),
-        log=folder / "engine.log",
-        cores=sorted(os.sched_getaffinity(0)),
-        token_ids_only=True,
-        environment={"SGLANG_RUST_SERVER": "0"},  # Its server takes no update from disk, which is compared.
-    )
-    engine = EngineProcess(spec)
+    # SGLang's Rust server takes no update from disk, which is compared.
+    options = {"model_name": models.SMOLLM2, "environment": {"SGLANG_RUST_SERVER": "0"}}
+    engine = parts.sglang(folder / "engine", model, 2048, **options)
     try:
         engine.launch()
         engine.wait_ready()
@@ -74,7 +55,7 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
     weights = load_file(model / _WEIGHTS)
     store = VersionStore(folder / "store")
     store.publish(0, weights)
-    sync = EngineSync(engine, folder / "staging", device_id="benchmark")
+    sync = EngineSync(engine, folder / "engine" / "staging", device_id="benchmark")
     checkpoint = folder / "checkpoint"
     shutil.copytree(model, checkpoint)
     taken = []
@@ -98,7 +79,7 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
 
 
 def _stepped(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Return the weights with some elements one unit in the last place further from 0."""
+    """Return the weights with some elements moved by one unit in the last place."""
     generator = torch.Generator().manual_seed(seed)
     stepped = {}
     for name, tensor in weights.items():

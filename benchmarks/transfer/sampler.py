@@ -20,7 +20,6 @@ def rollouts(
     version: int = 0,
     temperature: float = 1.0,
 ) -> list[Trajectory]:
-    """Return `groups` groups of `size` trajectories by version `version` of the policy."""
     episodes = [
         (f"{version}-{group}", Episode(task, seed_of(seed, group), slip_seed=number))
         for group in range(groups)
@@ -54,7 +53,7 @@ def rollouts(
 def _play(
     policy: Policy, episodes: Sequence[Episode], temperature: float, generator: torch.Generator, version: int
 ) -> None:
-    """Play all episodes to their end, all turns of the same number in one batch."""
+    """Play all episodes to their end in batches."""
     while live := [episode for episode in episodes if not episode.done]:
         outputs: list[list[int]] = [[] for _ in live]
         logprobs: list[list[float]] = [[] for _ in live]

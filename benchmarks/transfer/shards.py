@@ -1,7 +1,4 @@
-"""Trainers of n ranks that publish by parts, engines of m ranks that each fetch only what they hold.
-
-The bytes of a rank's fetch are compared with a delta of its own slices. The manifest, read whole, counts apart.
-"""
+"""Trainers of n ranks that publish by parts, and engines of m ranks that fetch only their shards."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +15,6 @@ from rose.runtime.transfer.layout.cuts import cut_part
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
 from rose.runtime.transfer.package.parts import Writer
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
@@ -46,7 +42,9 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
                 prepare(staged, engine, regions).commit()
                 wrong += sum(not torch.equal(engine[name], tensor) for name, tensor in expected.items())
                 pair, before = f"FSDP({n}) -> TP({m})", worst.get(f"FSDP({n}) -> TP({m})", (0.0, 0.0))
-                taken = _chunk_bytes(staged, regions) / own[m, rank], staged.wire_bytes / own[m, rank]
+                chunks = {chunk for manifest in staged.manifests for chunk in manifest.chunks_for(regions)}
+                chunk_bytes = sum(chunk.size_bytes for chunk in chunks)
+                taken = chunk_bytes / own[m, rank], staged.wire_bytes / own[m, rank]
                 worst[pair] = max(before[0], taken[0]), max(before[1], taken[1])
                 staged.remove()
     name = f"tensors that are not bit-exact, {len(worst)} pairs of FSDP(n) -> TP(m)"
@@ -62,11 +60,6 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
             for pair, each in worst.items()
         },
     }
-
-
-def _chunk_bytes(staged: Staged, regions: dict[str, Region]) -> int:
-    chunks = {chunk for manifest in staged.manifests for chunk in manifest.chunks_for(regions)}
-    return sum(chunk.size_bytes for chunk in chunks)
 
 
 def _model(width: int, vocabulary: int) -> ModelShape:
@@ -101,7 +94,7 @@ def _weights(model: ModelShape) -> tuple[_Tensors, _Tensors]:
 
 
 def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: Sequence[_Tensors]) -> VersionStore:
-    """Publish versions 0, 1, ... by `ranks` trainer ranks for engines of up to `tp` ranks; return a store."""
+    """Publish versions by `ranks` trainer ranks for engines of up to `tp` ranks; return a store."""
     cut = cells(model, tp)
     stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
     for version, tensors in enumerate(versions):
@@ -113,7 +106,7 @@ def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: S
 
 
 def _rows(model: ModelShape, rank: int, ranks: int) -> dict[str, tuple[Region, ...]]:
-    """Return the rows of each tensor that a rank of FSDP2 has: chunks of ceil(rows / ranks), the last ones shorter."""
+    """Return an FSDP2 rank's rows of each tensor: chunks of ceil(rows / ranks)."""
     held: dict[str, tuple[Region, ...]] = {}
     for name in model.shapes:
         whole = model.published(name)

@@ -1,4 +1,4 @@
-"""Ways of bringing new weights to a receiver: the codec's, XOR with zstd in blocks and threads, and a dense copy."""
+"""Ways of sending new weights: the codec's, XOR with zstd, and a dense copy."""
 
 import os
 import struct
@@ -25,8 +25,7 @@ _own = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`encode(base, new)` returns the bytes to send; `apply(base, sent)` turns the base into the new array, in place.
-    Arrays are flat."""
+    """`encode(base, new)` returns the bytes to send; `apply(base, sent)` changes the flat base in place."""
 
     name: str
     encode: Callable[[Bits, Bits], bytes]
@@ -62,7 +61,6 @@ SMALL = Way(
 
 
 def ours_at(link: Link) -> Way:
-    """Return the codec's way for a link."""
     return Way(
         "ours",
         lambda base, new: codec.encode(base, new, link=link),
@@ -104,7 +102,6 @@ def _blocks(elements: int) -> list[slice]:
 
 
 def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
-    """Return this thread's codecs; making new ones takes longer than a small block."""
     if not hasattr(_own, "zstd"):
         _own.zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL), zstandard.ZstdDecompressor()
     zstd: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _own.zstd
@@ -112,8 +109,7 @@ def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
 
 
 def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T], pool: str) -> list[_R]:
-    """Return `act` of each job, from the threads of the pool of this name, a thread for each core. A job that starts
-    jobs itself names another pool: in its own pool it could wait for its own thread."""
+    """Return the results of all jobs from a pool's threads. A job that starts jobs itself names another pool."""
     return [act(job) for job in jobs] if len(jobs) < 2 else list(_threads(pool).map(act, jobs))
 
 

@@ -14,7 +14,7 @@ _INTERRUPTED = 130
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
     """Run the stages; return 0, 1 with `strict` for a failed claim or skipped stage, 130 if interrupted. Raises
-    UserError for an unknown stage, a missing GPU, and a file that cannot be written."""
+    UserError for an unknown stage, a missing GPU, and an unwritable file."""
     names = [stage.name for stage in STAGES]
     for name in only:
         if name not in names:
@@ -70,7 +70,7 @@ def _check_writable(file: Path) -> None:
 
 
 def _usable(gpu: int | None) -> int | None:
-    """Return the number of the GPU, by default the first; None without GPUs. Raises UserError if it is missing."""
+    """Return the GPU's number, by default the first; None without GPUs. Raises UserError."""
     try:
         import torch
 

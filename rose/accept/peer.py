@@ -13,7 +13,7 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """A process that holds `make(its end of the pipe, *arguments)`. It ends with this object or with this process."""
+    """A process that has `make(its end of the pipe, *arguments)`. It ends with this object or this process."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Run a method in the process. Raises PeerError if the process has ended."""
+        """Start a method in the process. Raises PeerError if the process has ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:
@@ -52,7 +52,6 @@ class Peer:
             return True
 
     def hear(self) -> Any:
-        """Return the next answer. Raises PeerError if the method failed or the process ended."""
         try:
             answer, failure = self.connection.recv()
         except (EOFError, OSError):
@@ -69,10 +68,10 @@ class Peer:
 
 
 def _serve(connection: Connection, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    made: object = None
+    subject: object = None
     failure: str | None = None
     try:
-        made = make(connection, *arguments)
+        subject = make(connection, *arguments)
     except Exception as error:
         traceback.print_exc()
         failure = f"at its start: {type(error).__name__}: {error}"
@@ -83,7 +82,7 @@ def _serve(connection: Connection, make: Callable[..., object], arguments: tuple
             failed = failure
             if failed is None:
                 try:
-                    answer = getattr(made, method)(*positional, **named)
+                    answer = getattr(subject, method)(*positional, **named)
                 except Exception as error:
                     traceback.print_exc()
                     failed = f"at {method!r}: {type(error).__name__}: {error}"

@@ -73,7 +73,6 @@ def claims_json(claims: list[Claim]) -> list[dict[str, Any]]:
 
 
 def device() -> str:
-    """Describe the machine: its GPUs, processor, the cores that this process may use, and memory."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -83,7 +82,7 @@ def device() -> str:
 
 
 def commit() -> str:
-    """Return the measured commit, with `+` for local changes; empty without git and without a `COMMIT` file."""
+    """Return the measured commit, with `+` for local changes; empty if unknown."""
     if (ROOT / COMMIT).is_file():
         return (ROOT / COMMIT).read_text().strip()
     try:
@@ -95,7 +94,6 @@ def commit() -> str:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Print on stderr the phase's name, and at its end how long it took."""
     echo(f"{name} ...", err=True)
     began_s = time.perf_counter()
     yield

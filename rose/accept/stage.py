@@ -1,5 +1,5 @@
-"""Acceptance stages: their table, and the process that runs each. A stage is a module with `measure(scope, report)` in
-its own process group. A crash, a hang or a missing report is a failed claim; the other stages still run."""
+"""Acceptance stages and the process that runs each. A stage is a module with `measure(scope, report)`. A crash, a hang
+or a missing report is a failed claim; the other stages still run."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A stage. `takes_rest` adds the time that earlier stages left; `needs_gpu` skips it without a GPU."""
+    """`takes_rest` adds the time that earlier stages left; `needs_gpu` skips the stage without a GPU."""
 
     name: str
     seconds: float
@@ -94,7 +94,7 @@ class StageReport(Report):
         partial.replace(self.file)
 
     def load(self) -> None:
-        """Read the report of the stage's process. Raises OSError, or an error of the file's form."""
+        """Read the report of the stage's process. Raises OSError, ValueError, LookupError or TypeError."""
         kept = json.loads(self.file.read_text())
         self.claims = [Claim(**{name: claim[name] for name in Claim.__dataclass_fields__}) for claim in kept["claims"]]
         self.facts, self.detail, self.skipped, self.failed = (kept[name] for name in _SAVED)
@@ -114,7 +114,6 @@ class StageReport(Report):
 def run_stages(
     stages: Sequence[Stage], report: Report, *, gpu: int | None, ended: Callable[[StageReport], object]
 ) -> None:
-    """Run stages on this GPU, or on CPU cores, add them to `report`, and call `ended` after each."""
     home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     rows = report.detail.setdefault("stages", {})
     rest_s = 0.0
@@ -164,7 +163,6 @@ def _run(stage: Stage, outcome: StageReport, folder: Path, gpu: int | None, seco
 
 
 def main() -> None:
-    """Run one stage in this process; the file gets its report, also of a failure."""
     module, scope, file = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     report = StageReport(module, scope["quick"], file=file)
     report.save()

@@ -22,7 +22,7 @@ class ControllerAwayError(ClientError):
 
 
 class RunTakenError(ClientError):
-    """A newer client resumed the run: this one may no longer publish or record for it."""
+    """A newer client resumed the run: this client may no longer publish or record for it."""
 
     exit_code: ClassVar[int] = 1
 
@@ -41,8 +41,6 @@ class RunExpiredError(ClientError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunAddress:
-    """A run at a controller. Plain data that can be sent to another process."""
-
     url: str
     run_id: str
     fence: int  # Number of the client; older clients may not publish or record.
@@ -59,7 +57,7 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 def message_of(answer: Any) -> str | None:
-    """Return what an answer says is wrong; None if it is none of a controller's."""
+    """Return the error message of a controller's answer, else None."""
     error = answer.get("error") if isinstance(answer, dict) else None
     return str(error["message"]) if isinstance(error, dict) and "message" in error else None
 
@@ -68,7 +66,7 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
     other = answer.get("text") if isinstance(answer, dict) else None
     text = message_of(answer) or str(other or f"status {status}")
     if status == 401:
-        return ClientError(f"the controller at {url} wants its token: give `token`, such as `rose token create` makes")
+        return ClientError(f"the controller at {url} needs a token: give `token`, from `rose token create`")
     if status == 409 and "taken over" in text:
         return RunTakenError(text)
     if status == 409 and "has expired" in text:
@@ -79,7 +77,7 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
 
 
 def notice_gone(connection: socket.socket) -> None:
-    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted sockets inherit it."""
+    """Let the kernel close TCP connections to a vanished host. Accepted sockets inherit it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _IDLE_S),

@@ -15,8 +15,8 @@ from rose.client.address import ClientError, ControllerAwayError, RunAddress, au
 
 _TIMEOUT_S = 10.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0  # Drawn at random: clients of a restarted controller do not all return at once.
-RETRIED = frozenset({429, 502, 503, 504})  # Too many turns, a full disk, or a proxy without a controller.
-_OWN = frozenset({429, 503})  # Statuses among them that the controller itself sends, with a reason.
+RETRY_STATUSES = frozenset({429, 502, 503, 504})  # Too many turns, a full disk, or a proxy without a controller.
+_STATUSES_WITH_REASON = frozenset({429, 503})  # Statuses among them that the controller itself sends, with a reason.
 RESUME = "resume the run"
 WARN_S = 30.0
 
@@ -27,14 +27,14 @@ _log = logging.getLogger("rose.client")
 _warned_s: dict[str, float] = {}
 
 
-def retried(status: int, answer: Any) -> tuple[Failure, str]:
+def failure_of(status: int, answer: Any) -> tuple[Failure, str]:
     text = message_of(answer)
-    return ("busy", text) if text and status in _OWN else ("silent", f"status {status}")
+    return ("busy", text) if text and status in _STATUSES_WITH_REASON else ("silent", f"status {status}")
 
 
-class Patience:
-    """Decides how long one request is repeated: for `away_s`, or with `waits` while the controller says that it is
-    busy, with a warning in the log. `then`: advice for the time after."""
+class RetryLimit:
+    """Limits how long a request is repeated: for `away_s`, or with `waits` while the controller is busy. `then` is the
+    advice for the time after."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
@@ -43,12 +43,12 @@ class Patience:
     def begin(self) -> None:
         self._since = time.monotonic()
 
-    def pause_s(self, failure: Failure, reason: str, held_s: float = 0.0) -> float:
-        """Return the pause after a try that took `held_s` until it broke. Raises ControllerAwayError at the end."""
+    def pause_s(self, failure: Failure, reason: str, open_s: float = 0.0) -> float:
+        """Return the pause after a try that took `open_s`. Raises ControllerAwayError at the end."""
         now = time.monotonic()
         waits = failure == "busy" and self._waits
         # A controller that died during a turn is away from now on, not since the turn before.
-        if waits or held_s > PAUSE_MAX_S:
+        if waits or open_s > PAUSE_MAX_S:
             self._since = now
         if now - self._since >= self._away_s and not waits:
             raise self.over(failure, reason)
@@ -80,13 +80,13 @@ def call(
     away_s: float = 0.0,
     waits: bool = False,
     then: str = RESUME,
-    going_on: Callable[[], bool] = lambda: True,
+    keep_trying: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return the answer to one call, repeated for `away_s` while `going_on` holds; see `Patience` for `waits` and
-    `then`. Raises ControllerAwayError, and the errors of `refusal`."""
+    """Return the answer to a call, repeated for `away_s` while `keep_trying()`. Raises ControllerAwayError, and
+    the errors of `refusal`."""
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
-    patience = Patience(url, away_s, waits=waits, then=then)
+    retry = RetryLimit(url, away_s, waits=waits, then=then)
     while True:
         try:
             status, answer = _ask(urllib.request.Request(url + path, data=data, headers=headers, method=method))
@@ -96,12 +96,12 @@ def call(
         else:
             if status < 300:
                 return answer
-            if status not in RETRIED:
+            if status not in RETRY_STATUSES:
                 raise refusal(url, status, answer)
-            failure, reason = retried(status, answer)
-        pause_s = patience.pause_s(failure, reason)
-        if not going_on():
-            raise patience.over(failure, reason)
+            failure, reason = failure_of(status, answer)
+        pause_s = retry.pause_s(failure, reason)
+        if not keep_trying():
+            raise retry.over(failure, reason)
         time.sleep(pause_s)
 
 
@@ -125,13 +125,13 @@ def _read(body: bytes) -> dict[str, Any]:
 STALLED_S = 10.0
 
 
-class Stalls:
+class StallWarning:
     def __init__(self) -> None:
         self._since_s = time.monotonic()
-        self._said: str | None = None
+        self._last_reason: str | None = None
 
-    def look(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        """Warn if `waiting` turns remain and none was completed for a while; `moved`: some were since the last call."""
+    def check(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
+        """Warn if turns remain and none ended for a while; `moved` tells whether any did since the last call."""
         now_s = time.monotonic()
         if moved:
             self._since_s = now_s
@@ -140,27 +140,27 @@ class Stalls:
         self._since_s = now_s
         with suppress(ClientError):  # The turns themselves report an absent controller.
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
-            if why is not None and why != self._said:
-                self._said = why
+            if why is not None and why != self._last_reason:
+                self._last_reason = why
                 _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
 
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
     """Return once the fleet is ready. Raises ControllerAwayError after `wait_s`, and ClientError for a wrong token."""
     until_s, shown_s = time.monotonic() + wait_s, time.monotonic()
-    while (lacking := _missing(url, token)) is not None:
+    while (lacking := _readiness_gap(url, token)) is not None:
         if time.monotonic() >= until_s:
             raise ControllerAwayError(f"the fleet at {url} was not ready within {wait_s:.0f} s: {lacking}")
         if time.monotonic() - shown_s >= 5.0:
             shown_s = time.monotonic()
             say(f"waiting for the fleet: {lacking}")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _missing(url: str, token: str | None) -> str | None:
+def _readiness_gap(url: str, token: str | None) -> str | None:
     try:
         status, answer = _ask(urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token)))
     except (OSError, http.client.HTTPException) as error:

@@ -42,8 +42,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn; the last part has all as `generation`. `anew`: the turn was lost, and this part
-    replaces all earlier parts."""
+    """Tokens of a streamed turn; the last part has the whole `generation`. A part `anew` replaces all earlier parts."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -61,13 +60,10 @@ class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledge
 
 
 class Generate(Protocol):
-    """Generates one turn of a trajectory. Raises GenerationLost."""
-
     async def __call__(self, input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation: ...
 
 
 def attempts_of(answer: Mapping[str, Any]) -> list[Attempt]:
-    """Return the attempts in a gateway's answer, at its top (an error) or in its `meta_info`."""
     records = (answer.get("rose") or {}).get("attempts", [])
     return [Attempt(**{name: record[name] for name in Attempt.__slots__}) for record in records]
 
@@ -85,8 +81,8 @@ def judged(
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
     """Return a `Trajectory` and a `Verdict` for each single-turn generation; rewards of at least `threshold` are
-    accepted. `trainer_version` is the version of the weights that learn from them. `correct` is ground truth, if known.
-    `answer_tokens` counts each generation's tokens of the answer proper (None: all). Raises ClientError."""
+    accepted. `trainer_version` is the version that learns from them, `correct` the ground truth, `answer_tokens` each
+    generation's tokens of the answer (None: all). Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
@@ -95,7 +91,7 @@ def judged(
         trajectory_id, group_id, step = generation.trajectory_id, generation.group_id, generation.step
         if trajectory_id is None or group_id is None or step is None:
             raise ClientError(
-                f"generation {number} has group_id {group_id!r} and step {step}: give `generate` both, to judge it"
+                f"generation {number} has group_id {group_id!r} and step {step}: pass both to `generate` before judging"
             )
         oldest = min(generation.versions, default=None)
         output_tokens = len(generation.output_ids)
@@ -142,7 +138,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return a finished step's event, which published `policy_version`. Its phases (ns) do not overlap."""
+    """Return the event of a step that published `policy_version`. Its phases, ns, do not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

@@ -1,5 +1,4 @@
-"""Publish from Hugging Face's Trainer: `Trainer(..., callbacks=[PublishCallback(run)])`. The one part of the client
-that needs transformers."""
+"""Publishes from Hugging Face's Trainer: `Trainer(..., callbacks=[PublishCallback(run)])`."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,9 +11,8 @@ from rose.client.run import Run
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Publishes the trained model to `run` after every `every` optimizer steps and at the end, and at the start if the
-    run has no version. Of a model with a LoRA adapter the merged weights are published. On several ranks open the run
-    with `group`. Raises the errors of `Run.publish`, which end the training."""
+    """Publishes the model to `run` after every `every` optimizer steps and at the end, and at the start of a run
+    without a version. LoRA adapters are merged. Raises the errors of `Run.publish`, which end the training."""
 
     def __init__(self, run: Run, every: int = 1) -> None:
         if every < 1:

@@ -1,4 +1,4 @@
-"""Publish a run's weights, and serve them from the trainer's process. It needs torch."""
+"""Publishes a run's weights, and serves them from the trainer's process. It needs torch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from rose.runtime.transfer.sources.published import Source, Weights
 
 _ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds the store there again.
-_KEY = "publisher.key"  # Signs manifests; the same for all ranks, and for a resumed run.
-_FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
+_KEY = "publisher.key"  # Signs manifests, for all ranks and for a resumed run.
+_FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead engine leaves its pin behind.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. `merged`: the tensors to which a LoRA adapter was added. `rounded`: the tensors whose
-    type was not the checkpoint's. On one of several ranks, those of its tensors."""
+    """A published version: `merged` tensors have a LoRA adapter added, `rounded` tensors another type than before."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -39,10 +38,8 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes a run's versions in `folder`, together with the other `ranks`; rank 0 serves them at `host`. `close` it
-    once no engine fetches. `fence` is the publisher's number. `checkpoint` is the folder whose names and types are
-    published. Raises TransferError for the folder of another run or of a newer publisher, and for a checkpoint that
-    cannot be read."""
+    """Publishes a run's versions in `folder` together with the other `ranks`; rank 0 serves them at `host`. Names and
+    types are those of `checkpoint`. Raises TransferError for the folder of another run or of a newer publisher."""
 
     def __init__(
         self,
@@ -75,6 +72,7 @@ class WeightOrigin:
         self.signer = key.public
         self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence, key=key)
         self._store.check_run()
+        self.latest, self.weights_sha256 = self._store.latest, self._store.weights_sha256
         self._publisher = Publisher(self._store)
 
     def _serve(self, folder: Path, host: str) -> None:
@@ -91,13 +89,9 @@ class WeightOrigin:
         self.url = self._server.url
         private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
-    def latest(self) -> int | None:
-        return self._store.latest()
-
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish, on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
-        fails no version appears, and all ranks raise. The newest version is not written again, and must hold the same
-        weights. Raises TransferError, and ClientError if a rank is gone."""
+        """Publish on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
+        fails, no version appears and all raise TransferError or ClientError."""
         from rose.runtime.transfer.package.parts import Writer
         from rose.runtime.transfer.sources.published import read
         from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
@@ -110,7 +104,7 @@ class WeightOrigin:
             return secrets.token_hex(8), offers(sources[0].tensors)
 
         def write() -> None:
-            boxes = share([offered for _, offered in everywhere], sources[0].wanted)[self._ranks.rank]
+            boxes = share([offered for _, offered in everywhere], sources[0].names)[self._ranks.rank]
             writer = Writer(self._ranks.rank, self._ranks.size, attempt=everywhere[0][0])
             try:
                 self._publisher.publish(version, cuts(sources[0].tensors, boxes), writer)
@@ -126,12 +120,7 @@ class WeightOrigin:
         self._publisher.wait()
         return self._store.newest()
 
-    def weights_sha256(self, version: int) -> str:
-        """Raises TransferError for a version that is not in the folder."""
-        return self._store.weights_sha256(version)
-
     def wait(self) -> None:
-        """Wait until this rank writes no more of the newest version."""
         self._publisher.wait()
 
     def close(self) -> None:
@@ -140,7 +129,7 @@ class WeightOrigin:
             return
         until = time.monotonic() + _FETCHED_S
         while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         self._server.stop()
 
 
@@ -150,14 +139,14 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(
-            f"folder {str(folder)!r} cannot be made ({error.strerror}): give another one, or leave it out"
+            f"folder {str(folder)!r} cannot be created ({error.strerror}): give another folder, or none"
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ClientError(f"folder {str(folder)!r} is not this user's to write to: give another one, or leave it out")
+        raise ClientError(f"folder {str(folder)!r} is not writable for this user: give another folder, or none")
 
 
 def address_towards(url: str) -> str:
-    """Return this host's address as the server at `url` sees it. Raises ClientError if there is no route."""
+    """Return this host's address as the server at `url` sees it. Raises ClientError."""
     parts = urlsplit(url)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

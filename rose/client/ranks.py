@@ -1,4 +1,4 @@
-"""The ranks of a trainer that publish together. Each runs the same program; rank 0 leads: it holds the run."""
+"""The ranks of a trainer that publish together; rank 0 leads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCK = "ranks.lock"
 
 
 class Ranks:
-    """All ranks of the process group `group`, made by all of them at once; None: this process alone."""
+    """The ranks of the process group `group`, which construct this at once; None: this process alone."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.rank, self.size = 0, 1
@@ -39,12 +39,12 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def together(self) -> bool:
+    def shared(self) -> bool:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return what `work` returned on each rank, once all have called this. If it failed on a rank, every rank
-        raises that error, with the rank's number. Raises ClientError if a rank is gone."""
+        """Return the results of `work` on all ranks. If it fails on a rank, every rank raises that error. Raises
+        ClientError if a rank is gone."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist
@@ -63,7 +63,7 @@ class Ranks:
         try:
             dist.all_gather_object(everywhere, (result, kind, str(failure)), group=self._group)
         except RuntimeError as error:
-            raise failure or ClientError(f"a rank of the trainer is gone: its own output says why ({error})")
+            raise failure or ClientError(f"a rank of the trainer is gone: see its output ({error})")
         alike = len({reason for _, _, reason in everywhere}) == 1
         for rank, (_, kind, reason) in enumerate(everywhere):
             if kind is not None:
@@ -71,8 +71,7 @@ class Ranks:
         return [result for result, _, _ in everywhere]
 
     def check_folder(self, folder: Path) -> None:
-        """Raise ClientError on every rank unless all of them see rank 0's folder and its locks."""
-        if not self.together:
+        if not self.shared:
             return
         path, token = folder / _LOCK, secrets.token_hex()
         with ExitStack() as held:
@@ -92,15 +91,14 @@ class Ranks:
         """Wait until all ranks leave. A rank that publishes instead fails there."""
 
         def left() -> None:
-            raise ClientError("it left the run, and publishes no more")
+            raise ClientError("it has left the run")
 
-        if self.together:
+        if self.shared:
             with suppress(UserError):
                 self.share(left)
             self._group = None
 
     def drop(self) -> None:
-        """Leave without waiting, after an error."""
         self._group = None
 
 
@@ -113,6 +111,6 @@ def _check_lock(path: Path, token: str) -> None:
                 except BlockingIOError:
                     return
     raise ClientError(
-        f"host {socket.gethostname()!r} does not see folder {str(path.parent)!r} of rank 0, or not its locks: give "
+        f"host {socket.gethostname()!r} cannot see rank 0's folder {str(path.parent)!r} or its locks: give "
         "`folder` on a file system that all hosts of the trainer share"
     )

@@ -1,4 +1,4 @@
-"""An RL run from the trainer's side: open, generate, publish, record, close."""
+"""An RL run from the trainer's side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rose.client.address import (
     RunExpiredError,
     RunTakenError,
 )
-from rose.client.control import RESUME, Stalls, call
+from rose.client.control import RESUME, StallWarning, call
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import Publication, WeightOrigin, address_towards, make_folder
 from rose.client.ranks import Ranks
@@ -70,21 +70,20 @@ def open_run(
     checkpoint: Path | str | None = None,
     group: ProcessGroup | None = None,
 ) -> Run:
-    """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is a
-    rollout model of the fleet. `staleness_max` bounds how many versions behind the newest a turn may be, by default.
-    Engines go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and
-    can be resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published
-    weights: a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default:
-    the one that reaches the controller. Requests to an absent controller are repeated for `away_s`. `checkpoint` is the
-    folder of the model's checkpoint, whose names and types are published. All ranks of `group`, a torch.distributed
-    process group, call this at once and publish together; rank 0 holds the run, and `folder` must be shared by all
-    hosts. Raises ClientError for a wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that
-    cannot be resumed."""
+    """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError for a wrong argument or
+    a refusal, ControllerAwayError, and RunEndedError for a run that cannot be resumed.
+
+    `model` is a rollout model of the fleet. A turn may be `staleness_max` versions behind the newest. Engines go to
+    runs of higher `priority` first, then by `weight`. A run silent for `expires_s` expires, and can be resumed.
+    `trainer_device` is the trainer's device in the fleet. A kept `folder` of published weights lets a resumed run
+    continue with deltas. `host` is this host's address for fetching. Requests to an absent controller are repeated for
+    `away_s`. Names and types of `checkpoint` are published. All ranks of `group`, a torch.distributed process group,
+    call this at once and share `folder`; rank 0 leads."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
         raise ClientError(f"away_s {away_s} must be above 0")
-    wanted = {
+    options = {
         "name": name,
         "model": model,
         "team": team,
@@ -100,8 +99,8 @@ def open_run(
     folder = None if folder is None else Path(folder).expanduser()
     checkpoint = None if checkpoint is None else Path(checkpoint).expanduser()
     url = url.rstrip("/")
-    message = {field: value for field, value in wanted.items() if value is not None}
-    keyed = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
+    message = {field: value for field, value in options.items() if value is not None}
+    request = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
     then = "open the run" if resume is None else RESUME
     ranks = Ranks(group)
 
@@ -112,7 +111,7 @@ def open_run(
             return {}
         if folder is not None:
             make_folder(folder)  # Before the run is open: a failure would leave it open.
-        return call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
+        return call(url, "POST", "/runs", request, token=token, away_s=away_s, then=then)
 
     answer = ranks.share(opened)[0]
     return Run(
@@ -129,9 +128,8 @@ def open_run(
 
 
 class Run:
-    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at
-    the end: as failed after an exception, but left open if a newer client took it over. Of several ranks the first
-    renews, resumes and closes it; all generate and record."""
+    """An open run, from `open_run`; thread-safe. A context manager closes it at the end: as failed after an exception,
+    but not if a newer client took it over. All ranks generate and record, rank 0 renews and closes."""
 
     def __init__(
         self,
@@ -158,14 +156,14 @@ class Run:
         self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
         self._lost: ClientError | None = None
-        self._unheard: dict[str, Any] | None = None  # The request to resume the run, until its answer arrives.
+        self._resume_request: dict[str, Any] | None = None  # The request to resume the run, until its answer arrives.
         self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
         if ranks.leads:
             self._renewing.start()
 
     @property
     def run_id(self) -> str:
-        """Return its name in the ledger, which `open_run(..., resume=...)` takes."""
+        """Return the run's name in the ledger, for `open_run(..., resume=...)`."""
         return self.address.run_id
 
     @property
@@ -202,13 +200,12 @@ class Run:
         turns_max: int = TURNS_MAX,
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
-        """Return one generation per prompt, in order; prompts are token ids, `sampling` is SGLang's `sampling_params`.
-        All belong to the group `group_id`, or each to its own in `group_ids`. Blocks; `progress` is called every two
-        seconds. If no turn is completed for ten, the logger `rose.client` warns why. The first failure ends all turns:
-        raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
+        """Return one generation per prompt of token ids, in order; `sampling` is SGLang's `sampling_params`. All belong
+        to the group `group_id`, or each to its group in `group_ids`. Calls `progress` every two seconds. The first
+        failure ends all turns: raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
-                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one for each")
+                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")
         names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
         groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
         background = self._background_turns()
@@ -221,14 +218,14 @@ class Run:
                 )
 
         pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, shown_s, stalls = set(pending), time.monotonic(), Stalls()
+        waiting, shown_s, stalls = set(pending), time.monotonic(), StallWarning()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
                 self.check()
                 for future in done:
                     future.result()
-                stalls.look(self.address, len(waiting), moved=bool(done))
+                stalls.check(self.address, len(waiting), moved=bool(done))
                 if progress is not None and waiting and time.monotonic() - shown_s >= PROGRESS_S:
                     shown_s = time.monotonic()
                     progress(len(pending) - len(waiting), len(pending))
@@ -240,29 +237,28 @@ class Run:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
+        """Return one turn; see `TurnClient.turn`. Works in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield one turn's tokens as they are made; arguments and errors of `TurnClient.stream`."""
+        """Yield one turn's tokens as they are generated; see `TurnClient.stream`."""
         background = self._background_turns()
         async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
 
     def publish(self, weights: Mapping[str, torch.Tensor] | Path | str, version: int | None = None) -> int:
-        """Publish weights; return their version, by default the next one. They are tensors under the names of the
-        model's checkpoint (of DTensors this rank's shards), the folder of a checkpoint, or the folder of a LoRA
-        adapter, which is merged. Engines can fetch them by then, and the weights may change. All ranks of `group` call
-        this at once: if one fails, no version appears and all raise. Raises TransferError, RunTakenError,
-        RunEndedError, ControllerAwayError, and ClientError for a version that the run has published with other
-        weights, or exceeded."""
-        self._follow()
+        """Publish weights; return their version, by default the next number. They are tensors under the checkpoint's
+        names (of DTensors this rank's shards), or the folder of a checkpoint or of a LoRA adapter. Afterwards the
+        weights may change. All ranks of `group` call this at once: if one fails, no version appears and all raise.
+        Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError, and ClientError for a version that
+        exists with other weights."""
+        self._copy_address()
         origin = self._weights()
         weights = weights if isinstance(weights, Mapping) else Path(weights).expanduser()
-        version = self._chosen(origin, version)
+        version = self._next_version(origin, version)
         try:
             published = origin.publish(weights, version)
         except UserError:
@@ -274,9 +270,8 @@ class Run:
         self.version, self.published = version, published
         return version
 
-    def _chosen(self, origin: WeightOrigin, version: int | None) -> int:
-        """Return `version`, by default the one after all of the folder and of the run. Raises ClientError if a rank has
-        chosen another."""
+    def _next_version(self, origin: WeightOrigin, version: int | None) -> int:
+        """Return `version`, by default the next number. Raises ClientError if ranks disagree."""
 
         def choose() -> int:
             newest = [number for number in (origin.latest(), self.version) if number is not None]
@@ -284,12 +279,10 @@ class Run:
 
         first, *others = versions = self._ranks.share(choose)
         if any(other != first for other in others):
-            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same on all")
+            raise ClientError(f"version is {versions} on the ranks of the trainer: give the same version on all")
         return first
 
-    def _follow(self) -> None:
-        """Take over the address of rank 0, whose fence rises when it resumes the run."""
-
+    def _copy_address(self) -> None:
         def current() -> RunAddress:
             self.check()
             return self.address
@@ -313,16 +306,15 @@ class Run:
                 self.last_step = event.step
 
     def judge(self, generations: Sequence[Generation], rewards: Sequence[float], *, verifier: str, **more: Any) -> None:
-        """Record verdicts on single-turn trajectories; arguments of `rose.client.judged`."""
+        """Record verdicts on single-turn trajectories; see `rose.client.judged`."""
         version = 0 if self.version is None else self.version
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run, once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires by
-        itself."""
+        """End the run once all ranks do. Safe to call twice. Raises ControllerAwayError; the run then expires."""
         if self._left.is_set():
             return
-        self._part()
+        self._wait_for_ranks()
         try:
             if self._lost is None and self._ranks.leads:
                 message = {"outcome": outcome, "reason": reason}
@@ -332,9 +324,8 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice.
-        Waits until all ranks leave."""
-        self._part()
+        """Release resources and let the run expire; it can be resumed. Safe to call twice. Waits for all ranks."""
+        self._wait_for_ranks()
         self._left.set()
         with self._lock:
             background, self._background = self._background, None
@@ -349,9 +340,9 @@ class Run:
         if self._ranks.leads and threading.current_thread() is not self._renewing:
             self._renewing.join()
 
-    def _part(self) -> None:
+    def _wait_for_ranks(self) -> None:
         """Wait for the other ranks: they may use the run and its folder until they leave."""
-        if self._ranks.together:
+        if self._ranks.shared:
             if self._origin is not None:
                 self._origin.wait()
             self._ranks.leave()
@@ -376,7 +367,7 @@ class Run:
                     token=address.token,
                     away_s=address.away_s if away_s is None else away_s,
                     waits=away_s is None,  # Closing must not wait for a disk repair.
-                    going_on=lambda: self._lost is None and not self._left.is_set(),
+                    keep_trying=lambda: self._lost is None and not self._left.is_set(),
                 )
             except ControllerAwayError:
                 self.check()
@@ -384,7 +375,7 @@ class Run:
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
                 if not self._ranks.leads:
                     raise
-                self._go_on(error, address.fence, address.away_s, waits=away_s is None)
+                self._resume(error, address.fence, address.away_s, waits=away_s is None)
 
     def _renew(self) -> None:
         """Keep the run open. The trainer's own calls report a controller that stays away."""
@@ -395,16 +386,16 @@ class Run:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
             except (RunTakenError, RunEndedError, RunExpiredError) as error:
                 with suppress(ClientError):
-                    self._go_on(error, address.fence, 0.0, waits=False)
+                    self._resume(error, address.fence, 0.0, waits=False)
             except ClientError:
                 pass
 
-    def _go_on(
+    def _resume(
         self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
     ) -> None:
         """Continue the run after `error` refused this client's `fence`, or raise why that is impossible. An expired run
-        is resumed under its old fence, so a client that resumed it meanwhile keeps it. If the answer was lost, this
-        client itself may be the newer one: then its key gets an answer again."""
+        is resumed under its old fence, so that a newer client keeps it. After a lost answer the key returns the answer
+        again."""
         with self._resuming:
             address = self.address
             if address.fence != fence:
@@ -412,23 +403,23 @@ class Run:
             try:
                 if isinstance(error, RunExpiredError):
                     resumed = {"resume": address.run_id, "fence": fence, "key": uuid.uuid4().hex}
-                    self._unheard = self._unheard or {**self._opened, **resumed}
-                elif isinstance(error, RunEndedError) or self._unheard is None:
+                    self._resume_request = self._resume_request or {**self._opened, **resumed}
+                elif isinstance(error, RunEndedError) or self._resume_request is None:
                     raise error
                 answer = call(
                     address.url,
                     "POST",
                     "/runs",
-                    self._unheard,
+                    self._resume_request,
                     token=address.token,
                     away_s=away_s,
                     waits=waits,
-                    going_on=lambda: not self._left.is_set(),
+                    keep_trying=lambda: not self._left.is_set(),
                 )
             except (RunTakenError, RunEndedError) as lost:
                 self._lost = lost
                 raise
-            self._unheard = None
+            self._resume_request = None
             self.address = replace(address, fence=answer["fence"])
 
     def _background_turns(self) -> BackgroundTurns:
@@ -443,7 +434,7 @@ class Run:
     def _weights(self) -> WeightOrigin:
         with self._lock:
             if self._origin is None:
-                folder, host = self._ranks.share(self._place)[0]
+                folder, host = self._ranks.share(self._folder_and_host)[0]
                 self._origin = WeightOrigin(
                     folder,
                     host,
@@ -454,8 +445,7 @@ class Run:
                 )
             return self._origin
 
-    def _place(self) -> tuple[Path, str]:
-        """Return rank 0's folder, and the address at which it serves it."""
+    def _folder_and_host(self) -> tuple[Path, str]:
         if not self._ranks.leads:
             return Path(), ""
         host = address_towards(self.address.url) if self._host is None else self._host
@@ -467,14 +457,13 @@ class Run:
 
 def _message(event: Event) -> dict[str, Any]:
     if not isinstance(event, (Trajectory, Verdict, Step)):
-        raise ClientError(f"a client records trajectory, verdict and step events, no {event.kind!r}")
+        raise ClientError(f"a client cannot record a {event.kind!r} event: give trajectory, verdict and step events")
     event = replace(event, event_id=event.event_id or _event_id(event))
     values = {field.name: (getattr(event, field.name), field.default) for field in fields(event)}
     return {"kind": event.kind, **{name: value for name, (value, default) in values.items() if value != default}}
 
 
 def _event_id(event: Trajectory | Verdict | Step) -> str:
-    """Return a stable id among the run's events of one kind, so that a repeated event counts once."""
     if isinstance(event, Step):
         return f"step-{event.step}"
     if event.trajectory_id is None:
@@ -487,8 +476,6 @@ _END = object()
 
 
 class BackgroundTurns:
-    """A `TurnClient` in its own thread, which runs coroutines until `close`."""
-
     def __init__(self, address: RunAddress) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rose-client", daemon=True)
@@ -500,7 +487,7 @@ class BackgroundTurns:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        """Yield in the caller's loop what `items` yields in the background. Unread items queue up."""
+        """Yield in the caller's loop the items that `items` yields in the background."""
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
 

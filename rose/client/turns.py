@@ -20,7 +20,7 @@ from rose.client.address import (
     notice_gone,
     refusal,
 )
-from rose.client.control import RETRIED, Failure, Patience, retried
+from rose.client.control import RETRY_STATUSES, Failure, RetryLimit, failure_of
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 #: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again: a stopped
 #: process, or one that hangs on its disk, keeps its connections.
-_UNHEARD_S, _ANSWER_S = 60.0, 10.0
+_SILENCE_S, _ANSWER_S = 60.0, 10.0
 
 
 class TurnLabels(TypedDict, total=False):
-    """Labels of a turn. `version_min`: the oldest policy version allowed; default: by the run's bound."""
+    """Labels of a turn. `version_min` is the oldest policy version allowed; default: by the run's bound."""
 
     trajectory_id: str | None
     group_id: str | None
@@ -42,8 +42,8 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer is
-    sent again under its key, for `address.away_s` or while the controller is busy."""
+    """Generates turns of the run at `address` in one event loop. A turn without an answer is sent again under its key,
+    for `address.away_s` or while the controller is busy."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -55,7 +55,7 @@ class TurnClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=watched_socket),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=5.0, sock_read=min(_UNHEARD_S, self.address.away_s / 2)
+                total=None, sock_connect=5.0, sock_read=min(_SILENCE_S, self.address.away_s / 2)
             ),
             headers=authorization(self.address.token),
         )
@@ -68,23 +68,23 @@ class TurnClient:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one whole turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could
-        complete it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
+        """Return one turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could complete
+        it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
         body = _body(input_ids, sampling, **labels)
-        patience = Patience(self.address.url, self.address.away_s, waits=True)
+        retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         while True:
             try:
                 return self._whole(await self._post(body), body)
             except _AwayError as error:
-                await self._pause(patience, error)
+                await self._pause(retry, error)
 
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
-        `turn`. A broken stream continues where it was; an `anew` part replaces all earlier parts, which were lost."""
+        """Yield one turn's tokens as they are generated, last the whole `generation`. A broken stream continues; an
+        `anew` part replaces all earlier parts. Raises the errors of `turn`."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
-        patience = Patience(self.address.url, self.address.away_s, waits=True)
+        retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
         while True:
             try:
@@ -95,12 +95,12 @@ class TurnClient:
                     tokens = 0 if anew else len(previous.output_ids)
                     if anew or len(part.output_ids) > tokens:
                         previous = part
-                        patience.begin()
+                        retry.begin()
                         yield _part(answer, tokens, anew)
                 if answer is None or not answer["meta_info"].get("finish_reason"):
                     raise _AwayError("silent", "the stream broke off")
             except _AwayError as error:
-                await self._pause(patience, error)
+                await self._pause(retry, error)
             else:
                 yield Part(output_ids=[], logprobs=[], versions=[], generation=self._whole(answer, body))
                 return
@@ -144,7 +144,7 @@ class TurnClient:
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a turn. Raises `_AwayError` for connection failures, also while the answer is read inside `with`."""
+        """POST a turn. Raises `_AwayError` for connection failures, also inside `with`."""
         import aiohttp
 
         assert self._session is not None, "`async with` opens it"
@@ -153,29 +153,28 @@ class TurnClient:
             async with self._session.post(f"{self.address.base}/generate", json=body) as response:
                 yield response
         except aiohttp.SocketTimeoutError:
-            raise _AwayError("silent", "it stands still", unheard=True) from None
+            raise _AwayError("silent", "no data arrived in time", is_silent=True) from None
         except (aiohttp.ClientError, OSError, json.JSONDecodeError) as error:
             broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
-            held_s = time.monotonic() - sent_s if broke else 0.0
-            raise _AwayError("silent", str(error) or type(error).__name__, held_s) from None
+            open_s = time.monotonic() - sent_s if broke else 0.0
+            raise _AwayError("silent", str(error) or type(error).__name__, open_s) from None
 
     def _check(self, status: int, answer: Any) -> None:
         if status in (400, 503) and isinstance(answer, dict) and "rose" in answer:
             raise GenerationLost(str(message_of(answer)), attempts_of(answer))
-        if status in RETRIED:
-            raise _AwayError(*retried(status, answer))
+        if status in RETRY_STATUSES:
+            raise _AwayError(*failure_of(status, answer))
         if status != 200:
             error = refusal(self.address.url, status, answer)
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
 
-    async def _pause(self, patience: Patience, error: _AwayError) -> None:
-        """Wait before the turn is sent again. Raises ControllerAwayError at the end."""
-        if error.unheard and await self._is_there():
-            patience.begin()
+    async def _pause(self, retry: RetryLimit, error: _AwayError) -> None:
+        if error.is_silent and await self._is_healthy():
+            retry.begin()
         else:
-            await asyncio.sleep(patience.pause_s(error.failure, str(error), error.held_s))
+            await asyncio.sleep(retry.pause_s(error.failure, str(error), error.open_s))
 
-    async def _is_there(self) -> bool:
+    async def _is_healthy(self) -> bool:
         import aiohttp
 
         assert self._session is not None
@@ -187,15 +186,15 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came; `held_s`: time until the connection broke. `unheard`: it is open, but silent."""
+    """No answer came for `open_s`. An `is_silent` connection is open, but silent."""
 
-    def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
+    def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)
-        self.failure, self.held_s, self.unheard = failure, held_s, unheard
+        self.failure, self.open_s, self.is_silent = failure, open_s, is_silent
 
 
 def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
+    """Return a socket that breaks once the peer's host is gone."""
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)
@@ -236,8 +235,8 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
-    """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, it reports
-    the versions of its start."""
+    """Return whether `part` has the tokens of `previous`. An engine reports the versions of its start, so versions may
+    differ."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

@@ -1,9 +1,8 @@
 """The parts of the fault trials that need no fleet."""
 
-import json
 import time
-from dataclasses import asdict
 
+import msgspec
 import pytest
 
 from benchmarks.faults import books, claims, setting
@@ -207,7 +206,7 @@ def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_
         zeros = dict.fromkeys(("step", "policy_version", "staleness"), 0)
         spent = {"prompt_tokens": 1, "output_tokens": 6, "answer_tokens": 6, "duration_ns": 1}
         writer.record(Trajectory(**lost, **zeros, **spent))
-    ledger = books.from_json(json.dumps(asdict(books.read(tmp_path / "ledger"))))
+    ledger = msgspec.json.decode(msgspec.json.encode(books.read(tmp_path / "ledger")), type=Books)
     assert [(change.device_id, change.number) for change in ledger.leases] == [("serving-one", 4)] * 2
     assert [(engine.action, engine.pid) for engine in ledger.engines] == [("died", 77)]
     assert ledger.gaps == [Gap("d", 3 * S, 4 * S)]

@@ -65,7 +65,7 @@ def test_another_run_s_folder_is_refused_and_an_impossible_one_before_the_run_is
     (tmp_path / "file").touch()
     with fleet(tmp_path / "state") as service:
         for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-            with pytest.raises(client.ClientError, match=f"folder {str(folder)!r} cannot be made .*: give another"):
+            with pytest.raises(client.ClientError, match=f"folder {str(folder)!r} cannot be created .*: give another"):
                 client.open_run(service.url, name="n", model=MODEL, folder=folder)
         assert list(service.gateway.controller.runs) == []
         with client.open_run(service.url, name="one", model=MODEL, folder=tmp_path / "weights") as one:
@@ -84,7 +84,7 @@ def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
         first.publish(weights(0))
         first.leave()
         with client.open_run(service.url, resume=first.run_id, **fields) as second:
-            with pytest.raises(TransferError, match=r"version 0 .* already .* 'a\.weight' .* publish a newer version"):
+            with pytest.raises(TransferError, match=r"version 0 exists .* 'a\.weight' .* publish a newer version"):
                 second.publish(weights(1), version=0)
             with pytest.raises(TransferError, match=r"differ from version 0 in \['b\.weight'\]"):
                 second.publish({"a.weight": weights(0)["a.weight"]}, version=0)

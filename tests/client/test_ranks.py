@@ -83,12 +83,12 @@ def test_if_a_rank_fails_no_version_appears_and_all_ranks_say_which_rank_and_ten
     assert second == (failures, kept, version)
     elsewhere, kind, overlap, numbers, disk = failures
     assert elsewhere.startswith("ClientError rank 1: host ")
-    assert "does not see folder '/proc/self/cwd' of rank 0" in elsewhere
+    assert "cannot see rank 0's folder '/proc/self/cwd'" in elsewhere
     assert kind.startswith("TransferError rank 1: tensor '0.bias' is a bytes")
     assert overlap.startswith("TransferError tensor '0.bias': rank 0 has [0:4] and rank 1 [0:7]")
     assert numbers.startswith("ClientError version is [5, 6] on the ranks")
     assert disk.startswith("TransferError rank 1: version 1 cannot be written to")
-    assert left == "ClientError rank 1: it left the run, and publishes no more"
+    assert left == "ClientError rank 1: it has left the run"
     assert (kept, version) == (0, 1)
     assert list(holding.weights) == [1]
     assert same_bits(holding.weights[1], load_file(tmp_path / "1.safetensors"))

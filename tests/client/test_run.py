@@ -374,7 +374,7 @@ WRONG = [
     ({"weight": 0.0}, "weight is 0.0: "),
     ({"model": "another"}, "'another'.*frozenlake-tiny"),
     ({"resume": "nobody"}, "there is no run 'nobody'"),
-    ({"token": "wrong"}, "wants its token"),
+    ({"token": "wrong"}, "needs a token"),
 ]
 
 

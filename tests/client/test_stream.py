@@ -86,7 +86,7 @@ def test_a_controller_that_stands_still_is_given_up_and_a_healthy_one_is_waited_
         if healthy:
             assert run.generate([[1]], progress=None)[0].output_ids == [5]
         else:
-            with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(it stands still\).*resume"):
+            with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(no data.*resume"):
                 run.generate([[1]], progress=None)
         assert len(set(server.keys)) == 1
         server.over.set()

@@ -15,9 +15,9 @@ from typing import Any
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from benchmarks import price_book
 from rose import events
 from tests.pricing import any_event
+from tests.pricing.price_books import price_book
 from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
 
 S = 10**9

@@ -1,4 +1,4 @@
-"""Two engines, their page, and each one's cores. Without a GPU the device is one core, for the engines' schedulers."""
+"""Two engines, their page, and their cores. Without a GPU the device is one core, for the engines' schedulers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders of checkpoints; a folder without weights gets random ones."""
-
     serving: Path
     rollout: Path
 
@@ -56,7 +54,6 @@ class Cores:
 
     @classmethod
     def available(cls, gpu: Gpu | None) -> Cores:
-        """Return this process's first and second core; all of them beside a GPU. Raises UserError."""
         cores = sorted(os.sched_getaffinity(0))
         if gpu is not None:
             return cls((), tuple(cores))
@@ -66,8 +63,8 @@ class Cores:
 
 
 class Engine(EngineProcess):
-    """An engine in its own process group, in its parent's session. Linux divides cores between sessions
-    (sched_autogroup): niceness has no effect between them, and a session on several cores can lose one for seconds."""
+    """An engine in its own process group and its parent's session. Linux divides cores between sessions
+    (sched_autogroup), and ignores niceness between them."""
 
     def launch(self) -> None:
         with self.spec.log.open("wb") as log:
@@ -96,7 +93,6 @@ class Host:
 
     @property
     def memory(self) -> KvMemory:
-        """A device with room for both pools: compute is measured here."""
         dtype = cpu.dtype() if self.gpu is None else None
         serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
         return KvMemory(
@@ -108,7 +104,7 @@ class Host:
         )
 
     def launch(self, name: str) -> None:
-        """Start an engine without waiting for it. It lives as long as the calling thread."""
+        """Start an engine without waiting for it; it ends with the calling thread."""
         serves = name == SERVING
         model = self.models.serving if serves else self.models.rollout
         staging = self.staging(name)
@@ -137,8 +133,8 @@ class Host:
         self._place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def _place(self, name: str, nice: int, scheduling: int) -> None:
-        """Bind an engine's scheduler to the device and its other threads to the host's core, as for a lent engine.
-        Raises PermissionError if niceness cannot be lowered again: run as root, or one policy a run."""
+        """Bind an engine's scheduler to the device and its other threads to the host's core. Raises PermissionError if
+        niceness cannot be lowered again."""
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
             idle = scheduling == os.SCHED_IDLE
@@ -171,7 +167,7 @@ class Host:
 
 @contextmanager
 def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> Iterator[Host]:
-    """Yield a host of `checkpoints`, then stop it; this process keeps to the host's cores."""
+    """Yield a host of `checkpoints`, and keep this process to the host's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
     try:

@@ -21,8 +21,8 @@ _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How a round shares the device; `nice` and `scheduling` apply to the rollout engine's processes. `lends`: rollout
-    turns run under a lease of `compute_share`, by a policy of `rose.runtime.policy.policies`."""
+    """How a round shares the device; `nice` and `scheduling` are of the rollout engine. `lends`: rollouts run under a
+    lease of `compute_share`."""
 
     about: str
     lends: bool = True
@@ -71,8 +71,6 @@ POLICIES = {
 
 @dataclass(slots=True)
 class Keeper:
-    """A thread between `start` and `stop` that keeps a policy on the device's page."""
-
     page: ArbiterPage
     memory: KvMemory
     policy: Policy

@@ -27,8 +27,8 @@ _TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may ta
 
 
 class DeviceTime(TypedDict):
-    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Buckets of `slice_time`, but steps
-    of both engines at once are split by their shares of the core."""
+    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Steps of both engines at once are
+    split by their shares of the core."""
 
     length_ns: int
     serving_ns: int
@@ -72,7 +72,7 @@ def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A serving request as its client saw it, in nanoseconds; None for what did not happen."""
+    """A serving request as its client saw it, in nanoseconds."""
 
     completed: bool
     ttft_ns: int | None
@@ -93,7 +93,6 @@ class Served:
         )
 
     def within(self, budgets: Budgets) -> bool:
-        """Return whether the request kept both budgets; a failed request keeps none."""
         if not self.completed or self.ttft_ns is None:
             return False
         return self.ttft_ns <= budgets.ttft_ns and (self.tpot_ns is None or self.tpot_ns <= budgets.tpot_ns)
@@ -101,8 +100,6 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Outcome of a round in [t0_ns, t1_ns), monotonic."""
-
     policy: str
     number: int
     t0_ns: int
@@ -178,7 +175,7 @@ def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object
 
 
 def order(policies: Sequence[str], number: int) -> list[str]:
-    """Return the policies rotated by one each round, so that no policy always follows the same one."""
+    """Rotate the policies by one each round."""
     start = number % len(policies)
     return [*policies[start:], *policies[:start]]
 
@@ -197,18 +194,16 @@ def values_ms(rounds: Iterable[Round], latency: Latency) -> list[float]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the quantile, interpolated between values; NaN without values."""
     return float(np.quantile(values, share)) if values else float("nan")
 
 
 def budgets_of(alone: Round, factor: float) -> Budgets:
-    """Return the 99th percentiles of serving alone times `factor`."""
     worst_ms = [quantile(values_ms([alone], latency), 0.99) for latency in LATENCIES.values()]
     return Budgets(*(round(factor * 1e6 * value) for value in worst_ms))
 
 
 def mean_live(one: Round, arrivals: Arrivals) -> float:
-    """Return the mean number of requests in the server: arrivals a second times mean time (Little's law)."""
+    """Return the mean number of live requests by Little's law."""
     took_ns = [
         request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
         for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
@@ -218,12 +213,11 @@ def mean_live(one: Round, arrivals: Arrivals) -> float:
 
 
 def over_budget(one: Round, budgets: Budgets) -> int:
-    """Return the number of requests over a budget; failed requests count."""
     return sum(not request.within(budgets) for request in one.requests)
 
 
 def ratios(rounds: Mapping[str, Sequence[Round]], policy: str, base: str, figure: Figure) -> list[float]:
-    """Return `figure` of a policy over that of `base`, round by round; a round without either is left out."""
+    """Return `figure` of a policy over that of `base`, round by round."""
     by_number = {one.number: figure(one) for one in rounds.get(base, [])}
     pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
     return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]

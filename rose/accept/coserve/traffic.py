@@ -20,8 +20,6 @@ _ANY_LENGTH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests of a round: nanoseconds after its start, and lengths in tokens."""
-
     name: str
     arrival_ns: tuple[int, ...]
     prompt_tokens: tuple[int, ...]
@@ -35,7 +33,7 @@ def scaled(trace: Trace, prompt_tokens_max: int, output_tokens_max: int) -> Trac
 
 
 def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> Arrivals:
-    """Return the arrivals of round `number`: consecutive cyclic windows; a sparse trace is compressed in time."""
+    """Return the arrivals of round `number`, a cyclic window; a sparse trace is compressed in time."""
     count = max(1, round(requests_per_s * seconds))
     end_ns = int(trace.arrival_ns[-1])
     length_ns = round(seconds * 1e9)
@@ -61,7 +59,6 @@ def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> 
 
 
 def regular(name: str, seconds: float, requests_per_s: float, prompt_tokens: int, output_tokens: int) -> Arrivals:
-    """Return equal requests at equal distances: as many live at any time."""
     count = max(1, round(requests_per_s * seconds))
     arrival_ns = tuple(round(number / requests_per_s * 1e9) for number in range(count))
     return Arrivals(name, arrival_ns, (prompt_tokens,) * count, (output_tokens,) * count)

@@ -24,7 +24,6 @@ class Worker(Peer):
         self.hear()  # After its answer, commands run at once.
 
     def tell(self, *_: object, **command: object) -> None:
-        """Send a command. Raises PeerError if the process has ended."""
         super().tell(self._what, command)
 
 

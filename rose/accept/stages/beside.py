@@ -1,5 +1,5 @@
-"""Rollouts compute on credit beside a serving that is never empty, by the page, plugin and gate of the live runtime, no
-SGLang. Serving gives credit for a share of a step; each ns of work should delay the step by one factor."""
+"""Rollouts compute on credit beside a serving that is never empty, without SGLang. Each ns of rollout work should delay
+a serving step by one factor."""
 
 import os
 import shutil
@@ -91,15 +91,15 @@ def _lengths(rounds: Iterable[Iterable[BusyStep]]) -> list[int]:
 
 
 def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
-    """Return (work in a step, its delay), each the median over rounds of their means."""
+    """Return medians over rounds: mean work in a step, and its mean delay."""
     works = [statistics.fmean(step.work_ns for step in steps) for steps in rounds]
     means, controls = ([statistics.fmean(_lengths([steps])) for steps in each] for each in (rounds, alone))
     return statistics.median(works), statistics.median(map(float.__sub__, means, controls))
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the slope of the fitted (work, delay) line through the origin, and the largest distance of a delay to it,
-    with the allowed distance."""
+    """Return the slope of the fitted (work, delay) line through the origin, the largest distance of a delay to it, and
+    the allowed distance."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)
@@ -119,7 +119,6 @@ def _claim_wishes(scope: Scope, report: StageReport, wishes: Sequence[Wish]) -> 
 
 
 def _measure_third(scope: Scope, report: StageReport, device: Device, seconds: float) -> None:
-    """Let the policy give credit, and then nothing beside a third process. On cores the count is set by hand."""
     steps, _ = _play(device, seconds, None)
     share = sum(step.work_ns for step in steps) / max(1, sum(_lengths([steps])))
     report.claim("beside: rollouts' share of the time on the policy's credit", share, "share", 0.05, "higher")

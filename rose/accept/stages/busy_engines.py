@@ -1,5 +1,5 @@
-"""Two SGLang engines on the card while serving is never empty: each policy's effect on serving and rollouts, and the
-cost of a kill in the middle of credit, at most the steps it strikes."""
+"""Two SGLang engines while serving is never empty: each policy's effect on both, and the cost of a kill during
+credit."""
 
 import json
 import statistics
@@ -71,7 +71,7 @@ class _Busy:
             claim_never_empty(self._report, played, self._scene.budgets, f"busy_engines: {load}")
 
     def _calibrate(self, live: int) -> float:
-        """Return the rate at which serving alone has so many live requests; set its budgets by that."""
+        """Return the rate at which serving alone has `live` requests; set its budgets."""
         rate_per_s, seconds = _RATE_PER_LIVE * live, max(3.0, self._part * _CALIBRATION_S)
         for attempt in range(_CALIBRATIONS):
             one = self._play(SOLO, _CALIBRATION * live + attempt, seconds, rate_per_s)
@@ -88,7 +88,7 @@ class _Busy:
         return traffic.regular("busy", seconds, rate_per_s, *self._tokens)
 
     def kill(self, name: str) -> None:
-        """Kill the rollout engine, or the lease's renewer, during credit, which then lasts until the lease expires."""
+        """Kill the rollout engine, or the lease's renewer, during credit."""
         scene, engines, page = self._scene, self._scene.host.engines, self._scene.host.page
         keeper = scene.keeper(ROSE_SLACK)
         terms = (keeper.memory, keeper.policy, keeper.budgets, keeper.max_prompt_tokens, keeper.rollout_tokens)
@@ -116,7 +116,7 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Claim serving's steps after the end of credit. `times`: of each request's tokens, empty for a failed one."""
+    """Claim serving's steps after the end of credit, from each request's token `times`."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")
@@ -129,7 +129,6 @@ def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], s
 
 
 def token_times(url: str, tokens: int) -> list[int]:
-    """Return when each token of a request came, monotonic ns; none if it failed."""
     sampling = {"max_new_tokens": tokens, "ignore_eos": True}
     body = {"input_ids": list(range(_KILL_PROMPT_TOKENS)), "sampling_params": sampling, "stream": True}
     headers = {"Content-Type": "application/json"}
@@ -143,7 +142,6 @@ def token_times(url: str, tokens: int) -> list[int]:
 
 
 def _credit_ns(page: ArbiterPage) -> int:
-    """Return the credit in force, once there is some."""
     deadline_ns = monotonic_ns() + round(_CREDIT_WAIT_S * 1e9)
     while (credit_ns := page.credit_ns(monotonic_ns())) <= 0 and monotonic_ns() < deadline_ns:
         time.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""The project's own tests that need CUDA; a host without a card skips them."""
+"""The project's own tests that need CUDA."""
 
 import importlib.util
 import os
@@ -34,7 +34,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
-    """Return the number of passed tests of a JUnit report, and the skipped and failed ones with reasons."""
+    """Return the count of passed tests, and skipped and failed ones with reasons."""
     passed, skipped, failed = 0, [], []
     for case in ElementTree.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"

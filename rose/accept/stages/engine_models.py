@@ -1,4 +1,4 @@
-"""Checkpoints without weights for the stage `engines`, and versions of random weights."""
+"""Checkpoints without weights for the engine stages, and versions of random weights."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _UNKNOWN, _END = "<unk>", "</s>"
 
 
 def write(folder: Path, shape: PolicyShape) -> Path:
-    """Write a configuration and a tokenizer with a word for each number of the vocabulary; return `folder`."""
+    """Write a configuration and a tokenizer of one word per token; return `folder`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -50,7 +50,7 @@ def parameter_count(shape: PolicyShape) -> int:
 
 
 def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
-    """Return weights under the names of Hugging Face's Llama, in bfloat16 in host memory."""
+    """Return bfloat16 weights under the names of Hugging Face's Llama."""
     draw = np.random.default_rng(0)
     # A tensor begins anywhere in this block: drawing every number would take most of a minute.
     block = torch.from_numpy(draw.normal(0, 0.02, 1 << 24).astype(np.float32)).to(torch.bfloat16)
@@ -58,7 +58,6 @@ def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
 
 
 def changed(weights: Mapping[str, torch.Tensor], share: float = CHANGED_SHARE) -> dict[str, torch.Tensor]:
-    """Return the next version: about `share` of all numbers differ in their lowest bit."""
     draw = np.random.default_rng(1)
     changed = {}
     for name, tensor in weights.items():

@@ -1,5 +1,5 @@
 """Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine. The model is an
-8-billion-parameter Llama with random weights. A part that does not fit in time is a fact."""
+8-billion-parameter Llama with random weights."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
-    """Yield the parts of a stage with two engines, which are not started yet. Raises SkippedError."""
+    """Yield the parts of a stage with two engines, not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
@@ -133,7 +133,6 @@ def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
 
 
 def _shape_that_fits(scope: Scope) -> PolicyShape:
-    """Return the model with as many layers as time and memory allow. Raises SkippedError."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(scope.gpu)
@@ -181,7 +180,6 @@ class Parts:
         return True
 
     def start(self) -> float:
-        """Start both engines side by side, since their needs are known to fit; return the seconds."""
         began_s = time.monotonic()
         for name in (SERVING, ROLLOUT):
             self.host.launch(name)
@@ -193,7 +191,6 @@ class Parts:
         return took_s
 
     def check_hooks(self) -> None:
-        """Claim that both engines have ROSE's hooks, with the mechanisms for SGLang's resolved arguments."""
         accepted = 0
         roles: tuple[Literal["serving", "rollout"], ...] = ("serving", "rollout")
         for role in roles:
@@ -210,7 +207,6 @@ class Parts:
         self._report.claim("engines: hooks accepted", accepted, "engines", 2, "higher")
 
     def play_rounds(self, lengths: _Lengths) -> None:
-        """Play rounds of serving alone and beside rollouts while the later parts still fit."""
         report = self._report
         played: dict[str, list[Round]] = {SOLO: [], IDLE: []}
         with Worker("rollout") as rollout:
@@ -327,7 +323,7 @@ def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 @contextmanager
 def _killed(scene: Scene, name: str, arrivals: traffic.Arrivals) -> Iterator[tuple[Keeper, int]]:
-    """Kill an engine under traffic and rollouts; yield the keeper and the time of the kill, monotonic ns."""
+    """Kill an engine under load; yield the keeper and the time of the kill, monotonic ns."""
     engines, keeper = scene.host.engines, scene.keeper(IDLE)
     keeper.start()
     try:
@@ -353,7 +349,7 @@ def publish_versions(shape: PolicyShape, folder: Path) -> tuple[VersionStore, fl
 
 
 def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: StageReport) -> None:
-    """Bring the rollout engine to an anchor and then to a delta, as an agent does. Raises RuntimeError if one fails."""
+    """Bring the rollout engine to an anchor, then to a delta. Raises RuntimeError."""
     store, took_s = versions.result(timeout_s=30.0)
     report.fact("sync: versions published, seconds", round(took_s, 1))
     engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")
@@ -375,7 +371,7 @@ def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: S
 
 
 class Background(Generic[T]):
-    """Runs `act` in a daemon thread, so that a hanging act never delays the end of this process."""
+    """Runs `act` in a daemon thread, so that it never delays the end of this process."""
 
     def __init__(self, name: str, act: Callable[[], T]) -> None:
         self._name = name
@@ -384,7 +380,6 @@ class Background(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def result(self, timeout_s: float) -> T:
-        """Wait for the result. Raises TimeoutError, and what `act` raised."""
         if not futures.wait([self._future], timeout_s).done:
             raise TimeoutError(f"{self._name}: not finished after {timeout_s:.0f} s")
         return self._future.result()

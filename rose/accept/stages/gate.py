@@ -1,6 +1,5 @@
-"""A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, without
-SGLang. They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of
-ungated rollouts in the idle time of serving alone."""
+"""A serving and a rollout process share a device by the product's gate, page and accounts, without SGLang. Serving is
+compared with serving alone, rollout steps with ungated steps in the idle time of serving alone."""
 
 import os
 import random
@@ -103,7 +102,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def free_core(report: StageReport) -> int:
-    """Return the least busy core, for both processes; this process leaves it if it has another."""
+    """Return the least busy core, for both processes; this process leaves it if possible."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -117,8 +116,6 @@ def free_core(report: StageReport) -> int:
 
 
 class Device:
-    """A shared device: its page, its two processes, and the account of its time."""
-
     def __init__(self, folder: Path, device: str, *, core: int | None) -> None:
         self.page = ArbiterPage.create(folder / "page")
         self.page.set_terms(_BUDGETS, PROMPT_TOKENS, _MEMORY)
@@ -137,7 +134,6 @@ class Device:
         self._step_ns = 0
 
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
-        """Start serving, then rollouts, each alone on the device. Raises PeerError."""
         ready: list[Ready] = []
         for process in (self.serving, self.rollout):
             process.tell("start")
@@ -185,7 +181,6 @@ class Device:
             self._leases.append(LeaseChange(monotonic_ns(), None, None))
 
     def account(self) -> dict[str, int]:
-        """Close the account; return its error in nanoseconds, its length, and possible losses."""
         ended_ns = monotonic_ns()
         self._accountant.close(ended_ns, final=True)
         return {
@@ -270,7 +265,7 @@ def layers_left(rounds: Iterable[Round], layers: int) -> int:
 
 
 def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
-    """Return by how much slices miss [began_ns, ended_ns), monotonic: in sums, gaps and at both ends."""
+    """Return by how much slices miss [began_ns, ended_ns), in sums, gaps and at both ends."""
     edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
     edges.append(anchor.utc_ns(ended_ns))
     gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])

@@ -1,4 +1,4 @@
-"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers for an engine."""
+"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate around plain layers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ _REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Layers of two matrix products. A step has a multiple of `grain` tokens, at most `most`."""
-
     layers: int
     hidden: int
     inner: int
@@ -86,7 +84,6 @@ class Stack(torch.nn.Module):
         self._tokens = torch.zeros(0)
 
     def size(self, layer_ns: int) -> None:
-        """Choose the tokens of a step so that a layer takes about `layer_ns`."""
         grain, most = self.shape.grain, self.shape.most
         few, many = grain, 16 * grain
         few_ns, many_ns = self._layer_ns(few), self._layer_ns(many)
@@ -94,7 +91,6 @@ class Stack(torch.nn.Module):
         self._set_tokens(min(max(few + grains * grain, grain), most))
 
     def _layer_ns(self, tokens: int) -> float:
-        """Return the time of a layer in the quickest of a few steps after a first one."""
         self._set_tokens(tokens)
         self.step()
         times = []
@@ -112,7 +108,7 @@ class Stack(torch.nn.Module):
             done.synchronize()
 
     def launch(self) -> Any:
-        """Queue a step on a GPU and return the event of its end; compute it on cores and return None."""
+        """Queue a step on a GPU and return the event of its end; on cores compute it and return None."""
         with torch.inference_mode():
             value = self._tokens
             for layer in self.layers:
@@ -146,7 +142,7 @@ class LayerEnds:
         return sum(not event.query() for event in self._events)
 
     def ended_ns(self) -> list[int]:
-        """Return the last ends, monotonic, in order; wait until a GPU has finished them."""
+        """Return the last ends, monotonic; wait until a GPU has finished them."""
         if self.on_cores:
             return list(self._ended_ns)
         self._marker.record()
@@ -161,7 +157,7 @@ def _event() -> Any:
 
 
 class Request:
-    """A request of `steps` tokens, one a step, the first in a prefill. `steps` None: it runs until it is ended."""
+    """A request of `steps` tokens (None: endless), the first from a prefill."""
 
     def __init__(self, rid: str, prompt_tokens: int, steps: int | None = None, arrived_ns: int = 0) -> None:
         self.rid = rid
@@ -220,7 +216,6 @@ class Scheduler:
         return set(self.running_batch.reqs)
 
     def next_batch(self) -> Batch | None:
-        """Return the batch of the next step, prompts first; None without requests."""
         self.running_batch.reqs = [request for request in self.running_batch.reqs if not request.finished()]
         if self.waiting_queue:
             batch = Batch(self.waiting_queue, "extend")
@@ -264,21 +259,21 @@ class Yield(NamedTuple):
 
 
 class BusyStep(NamedTuple):
-    """A step of a serving that is never empty: from the last step's end, and rollouts' work meanwhile."""
+    """A step from the last step's end, and rollouts' work meanwhile."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """Time from the withdrawal of credit until serving runs a layer at full speed, and its delay half a step later."""
+    """Time from the end of credit until serving runs a layer at full speed, and its delay half a step later."""
 
     full_speed_ns: int
     delay_ns: int
 
 
 def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
-    """Return the events after a wish, from the ends of serving's layers, and a step's layers and time alone."""
+    """Return the delays after a wish, from the ends of serving's layers, and a step's layers and time alone."""
     after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
     full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
     half = after[: max(1, layers // 2)]
@@ -337,7 +332,7 @@ class Serving:
         return Ready(self._stack.shape.layers, self._step_ns)
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
-        """Serve (arrival time, steps) and return every step; no request begins after `until_ns`."""
+        """Serve (arrival time, steps) until `until_ns`; return every step."""
         queue, steps = deque(arrivals), list[Step]()
         launched, previous_end_ns = deque[tuple[Batch, Any]](), 0
         while True:
@@ -361,9 +356,8 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps without a pause, one launched ahead as in SGLang's overlapped loop, with credit for
-        `work_ns` beside each (None: the policy's). `wishes`: now and then a request arrives half-way through a step.
-        The first steps do not count."""
+        """Compute decode steps without a pause, one launched ahead, with credit for `work_ns` beside each (None: the
+        policy's). With `wishes` a request sometimes arrives half-way through a step. The first steps do not count."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -397,7 +391,7 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step, give credit beside the next one if that is a decode; return the step's end."""
+        """Wait for the oldest step, give credit beside a following decode; return the step's end."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()
@@ -418,8 +412,6 @@ class Serving:
 
 
 class WatchedPage(ArbiterPage):
-    """The rollout engine's page; records the device's unfinished layers at each yield."""
-
     ends: LayerEnds
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Facts about this host and the limits of its card: denominators of other stages' figures."""
+"""Facts about this host and the limits of its card."""
 
 import importlib.metadata
 import os

@@ -20,7 +20,7 @@ _SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new l
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Rest for a third of the time, then work; compare energy while the work is steady."""
+    """Rest for a third of the time, then work; compare energy during steady work."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 
@@ -95,7 +95,6 @@ class _Card:
         self._torch.cuda.synchronize(self._matrix.device)
 
     def power_mw(self) -> int:
-        """Return the power now; the mean of the last second if the driver has no other."""
         field = pynvml.nvmlDeviceGetFieldValues(self._handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
         if field.nvmlReturn == pynvml.NVML_SUCCESS:
             return int(field.value.uiVal)

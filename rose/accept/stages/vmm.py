@@ -1,6 +1,5 @@
-"""Memory moves between two processes at stable addresses, as a cut of a rollout engine's KV pool needs it. "Fresh
-handles" go through the driver; "kept handles" are pieces that both processes share by file descriptor. Times run from
-the giver's first call to the taker's last, messages included."""
+"""Memory moves between two processes at stable addresses, as a cut of a rollout engine's KV pool needs. "Fresh handles"
+go through the driver; "kept handles" are shared by file descriptor. Times include messages."""
 
 from __future__ import annotations
 
@@ -33,8 +32,6 @@ _HANDED_OVER = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """Pieces that move and pieces that stay; `rounds` out and back."""
-
     moved: int
     stays: int
     piece_bytes: int
@@ -159,13 +156,12 @@ class _Pool:
         self.stable = True
 
     def replay(self) -> int:
-        """Replay the work over the part that stays; return 1 if the outcome is wrong."""
         self.replays += 1
         self._work()
         return int(not bool((self._stays == self.replays).all()))
 
     def replay_moved(self) -> int:
-        """Replay the work over both parts once the moved part is back; return the wrong outcomes."""
+        """Replay the work over both parts; return the number of wrong outcomes."""
         self._moves.zero_()
         self._moved_work()
         ends = self._moves[:, :: self._moves.shape[1] - 1]
@@ -198,7 +194,6 @@ def _captured(device: torch.device, work: Callable[[], object]) -> Callable[[], 
 
 
 def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Map the same pieces with their content here or there; a move creates none."""
     import torch
 
     from rose.runtime.coserving.kv.device_memory import CudaMemory, Reservation
@@ -241,7 +236,6 @@ def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour
 
 
 def ms_per_gb(took_ns: list[int], sizes: Sizes) -> float:
-    """Return the median time of a move, in ms per decimal gigabyte."""
     return statistics.median(took_ns) / 1e6 / (sizes.moved_bytes / 1e9)
 
 
@@ -251,12 +245,11 @@ class Neighbour(Peer):
         self._seconds = seconds
 
     def ask(self, method: str, **arguments: object) -> Any:
-        """Return the answer. Raises PeerError."""
         self.tell(method, **arguments)
         return self._answer()
 
     def hand(self, memory: PieceMemory, handles: list[Any]) -> None:
-        """Hand over pieces of `memory`; this process keeps its handles. Raises PeerError and DriverError."""
+        """Share pieces of `memory`. Raises PeerError and DriverError."""
         descriptors: list[int] = []
         try:
             for handle in handles:
@@ -301,7 +294,6 @@ class _Taker:
             self._filled.append(block)
 
     def take(self, pieces: int, piece_bytes: int, spare_bytes: int) -> int:
-        """Map all pieces if `spare_bytes` then stay free, as an engine does; return the mapped bytes."""
         if self._memory.free_bytes() - pieces * piece_bytes < spare_bytes:
             return 0
         return self._map(pieces, piece_bytes)
@@ -319,7 +311,7 @@ class _Taker:
         return self._map(len(self._handles), piece_bytes, self._handles)
 
     def check(self, first: int) -> int:
-        """Return how many pieces hold first, first + 1, ... (any number if negative), then add one to each."""
+        """Return how many pieces contain first, first + 1, ... (any number if negative), then add one to each."""
         torch = self._torch
         assert self._taken is not None, "nothing was taken"
         tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)

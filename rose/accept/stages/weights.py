@@ -1,6 +1,5 @@
-"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged. The
-plugin's updater brings a stepping model to versions of a trainer on the same device. On CPU cores the model is smaller,
-and pauses say nothing about a bus."""
+"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged. On
+CPU cores the model is smaller, and pauses say nothing about a bus."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ _CPU = PolicyShape(
 _LAYERS = {(True, False): 3, (True, True): 1, (False, False): 9, (False, True): 2}
 _TIME_SHARE = 0.5  # No version starts after this share of the stage's time.
 _FOLDER_SHARE = 2.0  # Bytes of the store and the staged versions, per byte of the model.
-_STEPS_AFTER = 5
+_STEPS_AFTER, _STEPS_TIMEOUT_S = 5, 10.0
 _SCALE = 0.02
 _WARM_STEPS = 3
 _POLL_S = 0.002
@@ -71,7 +70,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         with phase("building the model"):
             engine = LiveModel(shape, device, folder)
         report.fact("model, bytes", engine.nbytes)
-        report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed as they are")
+        report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed without a graph")
         run = _Run(engine, folder, report)
         bus_bytes_per_s = _bus_bytes_per_s(device) if on_gpu else None
         report.fact("bus to the device, bytes/s", bus_bytes_per_s)
@@ -112,15 +111,13 @@ def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
 
 @dataclass(slots=True)
 class Steps:
-    """Steps since a version came in, and how many of them read exactly its weights."""
-
     taken: int = 0
     right: int = 0
 
 
 class LiveModel:
-    """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
-    Each step sums the bits of every parameter, which identify its weights; `expected` has each version's sums."""
+    """A model that steps in a thread, and takes new weights between two steps. Each step sums the bits of every
+    parameter; `expected` has each version's sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -180,15 +177,15 @@ class LiveModel:
         raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'running'})")
 
     def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
-        """Return the sums of a step that reads these tensors, by the parameters' names."""
         return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
 
-    def wait_for_steps(self, version: int, count: int, timeout_s: float = 10.0) -> None:
-        """Wait for so many steps with a version. Raises TimeoutError."""
-        deadline_s = time.monotonic() + timeout_s
+    def wait_for_steps(self, version: int, count: int) -> None:
+        deadline_s = time.monotonic() + _STEPS_TIMEOUT_S
         while version not in self.steps or self.steps[version].taken < count:
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"the model took fewer than {count} steps with version {version} in {timeout_s:g} s")
+                raise TimeoutError(
+                    f"the model took fewer than {count} steps with version {version} in {_STEPS_TIMEOUT_S:g} s"
+                )
             time.sleep(_POLL_S)
 
     def _run(self) -> None:
@@ -208,7 +205,6 @@ class LiveModel:
             raise
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        """Return this thread's own stream on a GPU, which does not wait for other queues."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
@@ -262,7 +258,7 @@ class _Run:
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
 
     def bring_versions(self, until_s: float) -> None:
-        """Publish versions and bring the engine to each; only the first one after `until_s`, monotonic."""
+        """Publish versions and bring the engine to each; only the first after `until_s`."""
         addresses = self._addresses()
         with phase("publishing version 0"):
             self._publisher.publish(0, cut_whole(self._tensors))
@@ -319,7 +315,6 @@ class _Run:
         self._report.claim("weights: wrong tensors", wrong, "tensors", 0, "lower")
 
     def claim_pauses(self, bus_bytes_per_s: float) -> None:
-        """Compare pauses with the bus time of their bytes; claim the worst version."""
         for row in self._rows.values():
             row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / bus_bytes_per_s)
         worst = max(row["pause_over_bus"] for row in self._rows.values())
@@ -340,7 +335,6 @@ class _Run:
         self._report.claim("weights: flipped bit found", int(noticed), "bits", 1, "higher")
 
     def _step_trainer(self, seed: int, share: float) -> None:
-        """Move some elements by one unit in the last place."""
         device = self._trainer[_FLIPPED].device
         generator = torch.Generator(device).manual_seed(seed)
         for tensor in self._trainer.values():

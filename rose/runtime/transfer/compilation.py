@@ -1,4 +1,4 @@
-"""Compiles the codec before the first sync needs it: run `python -m` this module after installing. Numba caches it."""
+"""Compiles the codec before the first sync: run `python -m` this module after installing."""
 
 import tempfile
 from pathlib import Path

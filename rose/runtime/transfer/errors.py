@@ -6,14 +6,13 @@ from rose.errors import UserError
 
 
 class TransferError(UserError):
-    """A version could not be published, fetched, staged or applied; the engine is unchanged. The message names the
-    tensor or package, the expected and the actual value, and the remedy."""
+    """A version could not be published, fetched, staged or applied; the engine is unchanged."""
 
     exit_code: ClassVar[int] = 1
 
 
 class ConflictError(TransferError):
-    """A version, or its base, is another one than what is published."""
+    """A version, or its base, differs from the published version."""
 
 
 def of_run(run_id: str) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-#: Context of each portion of work, perhaps in several threads at once. Entering may wait while others need the device,
-#: or raise an error that ends the work.
+#: Context of each portion of work. Entering may wait for the device, or raise an error that ends the work.
 Turn = Callable[[], AbstractContextManager[object]]
 at_once: Turn = nullcontext  # For a device that is not shared.
 PORTION_BYTES = 4 << 20  # Copied or hashed at most in one turn, about a millisecond, unless rows are longer.

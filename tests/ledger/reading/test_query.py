@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from benchmarks.ledger.hostile_made import MADE, statements
+from benchmarks.ledger.hostile import MADE, statements
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import query_check

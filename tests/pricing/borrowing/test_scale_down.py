@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import price_book
 from rose import events
 from rose.cli import app
 from rose.ledger import catalog
@@ -22,6 +21,7 @@ from rose.pricing.run.report import Report
 from tests.pricing.answers.conftest import device_cost
 from tests.pricing.charges.test_tenures import device
 from tests.pricing.conftest import T0_NS, saved_in_run
+from tests.pricing.price_books import price_book
 
 HOUR_NS = NS_PER_HOUR
 HEADER = ",".join(COLUMNS)

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from benchmarks import price_book
 from rose import events
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
@@ -20,6 +19,7 @@ from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run import tokens
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, power, slice_, turn, us
 from tests.pricing.closing.conftest import write
+from tests.pricing.price_books import price_book
 
 GPU = "GPU-5c1e"
 KILOWATT_MW = 1_000_000

@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from benchmarks import price_book
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
@@ -18,6 +17,7 @@ from rose.pricing.closing.records import Posting
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
+from tests.pricing.price_books import price_book
 
 S = 10**9
 HOUR_NS = 3600 * S

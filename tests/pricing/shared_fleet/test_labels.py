@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import price_book
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
@@ -19,6 +18,7 @@ from rose.pricing.spend.cost import Question, ask
 from rose.pricing.spend.saved import Saved, saved
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, us
+from tests.pricing.price_books import price_book
 from tests.pricing.shared_fleet.ledger import joined, slice_, turn
 
 DAY = Period(T0_NS, T0_NS + 24 * HOUR_NS)

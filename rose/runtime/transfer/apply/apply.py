@@ -1,4 +1,4 @@
-"""Prepares a staged version beside a running engine, and writes it into the engine's parameters during a pause."""
+"""Prepares a staged version beside a running engine, and writes it into the parameters during a pause."""
 
 from __future__ import annotations
 
@@ -33,12 +33,10 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version beside the engine and keep its changes. `current` is only read. It maps the manifest's
-    names to the engine's parameters, or to views of them (`fused.hf_views`). `regions` gives each parameter's box of
-    the whole tensor (`shards.receiver_regions`); without it, both sides must have the same names. Results are hashed
-    (`chain.follow`): a delta on a wrong base fails, and so does a delta applied twice.
-    Several threads enter `turn`, for each portion of work on the parameters' device. An error from `turn` ends the work
-    and is raised here. Raises TransferError with the tensor, the expected and the actual value."""
+    """Decode a staged version beside the engine; return its changes. Raises TransferError with the tensor and both
+    values. `current` maps published names to parameters or views of them (`fused.hf_views`), and is only read.
+    `regions` has each parameter's box of the whole tensor; None: whole tensors. Results are hashed, so that a wrong
+    base fails. Threads enter `turn` for each portion of work on the device; its errors are raised here."""
     started_ns = time.monotonic_ns()
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
@@ -60,7 +58,6 @@ def prepare(
     own = threading.local()
 
     def room(old: Bits) -> Bits:
-        """Return memory like `old`, reused for each tensor of a thread: touching new memory takes longer."""
         if old.nbytes > getattr(own, "nbytes", -1):
             own.nbytes, own.memory = old.nbytes, np.empty(old.nbytes, np.uint8)
         memory: Bits = own.memory[: old.nbytes].view(old.dtype).reshape(old.shape)
@@ -95,7 +92,7 @@ def prepare(
 
 @dataclass(eq=False)
 class Prepared:
-    """A verified version, ready to write. `stage_ns`: time to prepare it. `fingerprints`: empty on the CPU."""
+    """A verified version, ready to write. `fingerprints` is empty on the CPU."""
 
     staged: Staged
     _current: Mapping[str, torch.Tensor]
@@ -113,9 +110,8 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes into the parameters in place; return the duration in nanoseconds. Call it once, while the
-        engine runs no forward pass and the parameters are as at `prepare`. `into`: other tensors to write to, of the
-        same version and shapes, perhaps of wider types. `turn` is entered around each tensor in host memory."""
+        """Write the changes in place, once, while no forward pass runs; return the duration, ns. `into` has other
+        tensors of the version's shapes, perhaps of wider types. `turn` is entered for each tensor in host memory."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -132,7 +128,7 @@ class Prepared:
 
 
 def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:
-    """Copy without torch, which splits a copy over threads that wait for each other: much slower on a busy host."""
+    """Copy without torch, whose threads wait for each other on a busy host."""
     with turn():
         if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
             return patch.write(tensor)

@@ -1,5 +1,5 @@
-"""Work on an engine's weights beside its steps: neither waits for the other. An accelerator gets a stream, which every
-working thread must enter, and pinned host memory, which torch keeps for the next version."""
+"""Reads and compares an engine's weights beside its steps. An accelerator gets a stream, which every working thread
+enters, and pinned host memory."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -24,7 +24,7 @@ class Aside:
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Make the stream wait for the calling thread's queued work, so that it reads no half-written weights."""
+        """Make the stream wait for the calling thread's queued work."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
@@ -32,8 +32,8 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the bits in host memory, read-only: a copy, unless the tensor is contiguous there. Each copied portion
-        is a turn. Raises TransferError for a dtype without a name."""
+        """Return the bits in host memory, read-only: a copy, unless the tensor is contiguous there. Each portion is a
+        turn."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)
@@ -44,7 +44,6 @@ class Aside:
         return to_bits(name, host)
 
     def patch(self, old: Bits, new: Bits, dtype: str) -> Patch:
-        """Return `Patch.between` of the two arrays, in memory from which a commit is fast."""
         after = from_bits(new, dtype)
         place = np.dtype(np.int32 if after.numel() < 1 << 31 else np.int64)
         most = max(0, after.nbytes - 1) // (place.itemsize + after.element_size())

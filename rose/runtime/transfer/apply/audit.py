@@ -1,6 +1,4 @@
-"""Compares an engine's tensors with the version that they should be, by hashes of the manifest's pieces. Tensors are
-read in portions: no tensor needs a second copy, and other threads wait for one portion at most. An accelerator computes
-fingerprints, where they are known, and its weights are read only if a fingerprint differs."""
+"""Compares an engine's tensors with the hashes of their version, in portions that other threads can interrupt."""
 
 from collections.abc import Mapping
 
@@ -21,10 +19,9 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """Return a message on the first piece that differs from `manifest`; None without a difference. `views`: the
-    engine's parameters under the published names, in its computing type. `regions`: their boxes of the whole tensors
-    (None: all). A value that the published type cannot hold counts as a difference. `turn` is entered for each portion;
-    its errors end the audit. Raises TransferError if pieces cross the edges of regions."""
+    """Return a message on the first piece that differs from `manifest`, else None. `views` has the engine's parameters
+    under published names, `regions` their boxes of the whole tensors (None: all). A value that the published type
+    cannot hold differs. Each portion enters `turn`. Raises TransferError if pieces cross the edges of regions."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -42,8 +39,7 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Return the fingerprint of each tensor of the manifest in the published type; None if that type cannot hold a
-    value. They are the version's fingerprints only after `find_drift` found no difference."""
+    """Return each tensor's fingerprint in the published type; None if that type cannot hold a value."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 

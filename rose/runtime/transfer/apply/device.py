@@ -1,6 +1,5 @@
-"""Weights on an accelerator: only changed elements cross the bus. A trainer's tensor is compared with its last version
-on the accelerator, an engine's is decoded on the host. Changes wait there until the pause, and are written in place,
-since captured graphs hold the parameter's address."""
+"""Moves only changed elements between an accelerator and the host, and writes them in place: captured graphs hold the
+parameter's address."""
 
 from __future__ import annotations
 
@@ -17,14 +16,13 @@ _BLOCK_ELEMENTS = 1 << 24  # Elements compared or written at once, which bounds 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """New values for some or all elements of a tensor, in host memory."""
-
     positions: torch.Tensor | None  # In C order, ascending; None: all elements, and `values` has the tensor's shape.
     values: torch.Tensor  # In the published type.
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return the bitwise change between two tensors of one shape, type and device; all of `new` if shorter."""
+        """Return the bitwise change between two tensors of one shape, type and device; all of `new` if that is
+        shorter."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -40,8 +38,8 @@ class Patch:
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
 
     def write(self, tensor: torch.Tensor) -> None:
-        """Write into `tensor` in place, and wait for an accelerator to finish. `tensor` may have a wider type, for the
-        same numbers. Raises TransferError for some elements of a tensor that is not contiguous."""
+        """Write into `tensor` in place; its type may be wider. Raises TransferError for some elements of a tensor that
+        is not contiguous."""
         if self.positions is None:
             tensor.detach().copy_(self.values, non_blocking=True)
             return
@@ -61,8 +59,7 @@ class Fetched:
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
-    """Return a tensor's bits in host memory. From an accelerator only the changes since `last` are copied, if the
-    tensor did not move; a copy of the tensor stays there. Raises TransferError for a dtype without a name."""
+    """Return a tensor's bits in host memory. An accelerator copies only the changes since `last`, and keeps a copy."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     if last is None or last.on_device is None or last.on_device.device != tensor.device:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)

@@ -1,9 +1,8 @@
-"""The code of `fast`: the gaps before the changed elements of an array, their signs, and how far they moved.
+"""The code of `fast`: gaps before changed elements, signs, and distances.
 
-Most elements move by one, so only others are sent: the gaps between them among the changed elements, and their
-distances less two; if more than half moved further, all distances less one. Signs are bits, numbers Rice codes: the
-upper part in ones that a zero ends, then the `k` lower bits. `k` follows the mean of the numbers after each eight, so
-that there are no tables. Bits are packed least significant first; each run of numbers begins with a byte."""
+Most elements move by one. Far steps are listed apart: their gaps among the changed elements, and their distances less
+two; if most steps are far, all distances less one. Signs are bits, numbers Rice codes whose parameter `k` follows the
+mean of earlier numbers. Bits are packed least significant first; each run of numbers begins with a byte."""
 
 import threading
 
@@ -41,7 +40,7 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block, of which {far_count} go further"
+            f"encoded array has {len(block)} bytes for {changed} changes of a block, {far_count} of them far"
         )
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
@@ -51,11 +50,11 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
     if end < 0:
         raise TransferError(
             f"encoded array has a block of {len(block)} bytes "
-            + ("that ends before its numbers" if end == _SHORT else f"of whose {changed} changes another goes further")
+            + ("that ends before its numbers" if end == _SHORT else f"with a far step past its {changed} changes")
         )
     if end != 8 * len(block):
         raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block: they take {end // 8}"
+            f"encoded array has {len(block)} bytes for {changed} changes of a block, expected {end // 8}"
         )
     return gaps, steps
 
@@ -66,7 +65,6 @@ def _parameter(size: int, events: int) -> int:
 
 
 def _room(changed: int) -> tuple[Words, Words, Words]:
-    """Return this thread's buffers for the code of `changed` changes, and for twice as many numbers."""
     if changed > getattr(_own, "changed", -1):
         _own.changed = 2 * changed
         _own.words = np.empty(5 * _own.changed + 8, np.uint32)
@@ -76,8 +74,8 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Write a sign bit for each step, and the gaps and distances of far steps. Returns the count of distances: of far
-    steps, less two; or of all steps, less one, without gaps."""
+    """Write sign bits, and gaps and distances of far steps; return how many distances. If most steps are far, write the
+    distances of all steps, less one, without gaps."""
     byte: Int = 0
     far_count: Int = 0
     last: Int = -1
@@ -121,7 +119,7 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
     """Return the next Rice parameter, and half of `total`, so that older values count less. `total` is about the sum of
-    sixteen values; 2**k lies between their mean and half of it. Only forged numbers above 32 bits exceed `_LARGEST`."""
+    sixteen values; 2**k lies between their mean and half of it."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
@@ -137,8 +135,7 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers below 2**32 from bit `at`; return the bit after them. `out` needs two words per number, plus
-    one."""
+    """Write numbers below 2**32 from bit `at`; return the bit after them. `out` needs two words a number, plus one."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -164,7 +161,6 @@ def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
 
 @jit
 def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, out: Words) -> Int:
-    """Write the runs of a block after the signs. Returns the bit after them."""
     at = _write(gaps, k, out, gaps.size + 7 & ~7)
     if far.size < gaps.size:
         at = _write(between, k_between, out, at + 7 & ~7)
@@ -213,7 +209,7 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
 def _read_all(
     data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
 ) -> Int:
-    """Read the output of `_write_all`, and join the steps. Returns the bit after it, `_SHORT` or `_SENSELESS`."""
+    """Read the output of `_write_all`, and join the steps; return the bit after it, `_SHORT` or `_SENSELESS`."""
     signs_to = signs_from + (gaps.size + 7 >> 3)
     at = _read(data, 8 * signs_to, k, gaps)
     if at >= 0 and far.size < gaps.size:

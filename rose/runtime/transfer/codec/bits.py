@@ -19,7 +19,7 @@ _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
-    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for a dtype without a name."""
+    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for an unsupported dtype."""
     if tensor.dtype not in _NAMES:
         kinds = ", ".join(_NAMES.values())
         raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {kinds}: leave it out")
@@ -27,7 +27,7 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
 
 
 def check_plain(name: str, tensor: Any) -> None:
-    """Raise TransferError unless the tensor has all of its elements, in memory of its own device."""
+    """Raise TransferError unless the tensor has all its elements on one device."""
     if not isinstance(tensor, torch.Tensor) or hasattr(tensor, "placements"):
         kind = f"a {type(tensor).__name__}"  # A DTensor has its elements on several ranks.
     elif tensor.is_meta:
@@ -50,8 +50,7 @@ def integers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """Return the tensor's bit patterns, same shape; they share its memory if it is contiguous on the CPU. Raises
-    TransferError for a dtype without a name, and for a tensor without elements of its own."""
+    """Return the tensor's bit patterns in its shape; they share contiguous CPU memory. Raises TransferError."""
     check_plain(name, tensor)
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
@@ -63,7 +62,6 @@ def to_bits(name: str, tensor: torch.Tensor) -> Bits:
 
 
 def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
-    """Return a CPU tensor that shares the memory of `bits`."""
     signed = bits.reshape(-1).view(_SIGNED[bits.itemsize])
     return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(bits.shape)
 

@@ -27,14 +27,12 @@ _own = threading.local()
 
 
 def cuts(elements: int) -> list[slice]:
-    """Cut the array into blocks; a short end joins the block before it."""
     count = max(elements // _BLOCK_ELEMENTS, 1)
     ends = [*range(_BLOCK_ELEMENTS, count * _BLOCK_ELEMENTS, _BLOCK_ELEMENTS), elements]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
-    """Return the results of all jobs (one per block), in order, on all cores for a large array."""
     return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
 
 
@@ -47,7 +45,6 @@ def room(elements: int) -> tuple[Words, Steps]:
 
 
 def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps that lead from `base` to `new`, in this thread's `room`."""
     gaps, steps = room(base.size)
     changed = differences.find(base, new, half, gaps, steps)
     return gaps[:changed], steps[:changed]
@@ -58,7 +55,6 @@ def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
 
 
 def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
-    """Return the gaps and steps that `fast` encoded. Raises TransferError."""
     changed, code = block
     if changed:
         return bitcoding.decode(memoryview(code), elements, changed)
@@ -84,14 +80,12 @@ def advance(base: Bits, new: Bits, header: Header) -> tuple[SentBlock, FastBlock
 
 
 def result(base: Bits, block: FastBlock, header: Header) -> Bits:
-    """Return the block to which its changes lead. Raises TransferError."""
     new = np.empty_like(base)
     decode(base, new, *block, replace(header, encoding="fast"))
     return new
 
 
 def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
-    """Write the result of a block's changes to `new`, which may be `base`. Raises TransferError."""
     if not changed:
         if len(code):
             raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")

@@ -14,8 +14,6 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of each block of an array, in `fast` code: a fifth of the memory of positions and steps."""
-
     elements: int
     item_bytes: int
     blocks: tuple[FastBlock, ...]
@@ -38,7 +36,6 @@ class Changes:
 
 
 def between(base: Bits, new: Bits) -> Changes:
-    """Return the changes from `base` to `new`. Raises TransferError unless they have the same shape and dtype."""
     check_alike(base, new)
     before, after = base.reshape(-1), new.reshape(-1)
     half = 1 << (8 * new.itemsize - 1)
@@ -65,7 +62,6 @@ def merge(first: Changes, second: Changes) -> Changes:
 
 
 def undo(new: Bits, done: Changes) -> None:
-    """Turn `new` into the base of `done`, in place."""
     flat = new.reshape(-1)
 
     def run(item: tuple[slice, FastBlock]) -> None:
@@ -76,7 +72,6 @@ def undo(new: Bits, done: Changes) -> None:
 
 
 def check_alike(base: Bits, new: Bits) -> None:
-    """Raise TransferError unless both arrays have the same shape and dtype."""
     check_array(base)
     check_array(new)
     if base.shape != new.shape or base.dtype != new.dtype:

@@ -1,4 +1,4 @@
-"""Which encoding brings an array to a receiver soonest: the bytes over the link, and the time to encode and decode."""
+"""Chooses the encoding that brings an array to a receiver soonest."""
 
 import os
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ _COST_NS: dict[Encoding, tuple[float, float, float]] = {
     "planes": (0.0, 2.0, 0.0),
 }
 _MOST = 0.6  # Above this share of changed elements only `planes` is worth its time.
-#: Of encodings that take at most so much longer than the quickest, the smallest is chosen: a link has other users.
+#: The smallest encoding within this factor of the quickest is chosen: a link has other users.
 _ABOUT_AS_QUICK = 1.15
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way to the receivers: its rate, and the cores that encode, and decode, at each end."""
+    """The rate to the receivers, bytes/s, and the cores at each end."""
 
     bytes_per_s: float
     cores: int
@@ -34,14 +34,12 @@ LINK = Link(125e6, len(os.sched_getaffinity(0)))  # Until a receiver has measure
 
 
 def deltas(changed_share: float) -> tuple[Encoding, ...]:
-    """Return the encodings to try on a sample with this share of changed elements."""
     return ("fast", "small", "planes") if changed_share <= _MOST else ("planes",)
 
 
 def duration_s(
     encoding: Encoding, size_bytes: float, elements: int, changed: int, item_bytes: int, link: Link
 ) -> float:
-    """Return the seconds from the trainer's array to the receiver's."""
     element_ns, byte_ns, change_ns = _COST_NS[encoding]
     work_ns = elements * (element_ns + byte_ns * item_bytes) + changed * change_ns
     return size_bytes / link.bytes_per_s + work_ns / 1e9 / link.cores
@@ -50,14 +48,12 @@ def duration_s(
 def may_be_chosen(
     encoding: Encoding, sizes: Mapping[Encoding, int], elements: int, changed: int, item_bytes: int, link: Link
 ) -> bool:
-    """Return whether an encoding of unknown size may be about as quick as the encodings with these sizes."""
     work_s = duration_s(encoding, 0, elements, changed, item_bytes, link)
     others_s = (duration_s(e, size, elements, changed, item_bytes, link) for e, size in sizes.items())
     return work_s <= _ABOUT_AS_QUICK * min(others_s)
 
 
 def quickest(sizes: Mapping[Encoding, int], elements: int, changed: int, item_bytes: int, link: Link) -> Encoding:
-    """Return the smallest of the encodings that are about as quick as the quickest."""
     taken_s = {e: duration_s(e, size, elements, changed, item_bytes, link) for e, size in sizes.items()}
     most_s = _ABOUT_AS_QUICK * min(taken_s.values())
     return min((e for e in sizes if taken_s[e] <= most_s), key=lambda e: (sizes[e], taken_s[e]))

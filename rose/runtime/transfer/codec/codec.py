@@ -1,17 +1,13 @@
-"""Lossless delta between two arrays of float bit patterns, conditioned on the base that the receiver holds.
+"""Encodes the difference between two arrays of float bit patterns losslessly; the receiver has the base.
 
-Nearly every weight that an optimiser step changes in bf16 moves by one unit in the last place. So a delta has the
-positions of the changed elements, and how far each moved in ULP order: the bijection of bit patterns onto integers that
-sorts floats, with -0 just below +0 and NaNs at both ends. Distances are modulo 2**bits, so any bit pattern, NaN
-payloads included, is restored exactly. Of these encodings `choice` takes the one that is quickest on the link:
-- `fast` (`bitcoding`): gaps, signs and distances as Rice codes, at the speed of memory over unchanged elements;
-- `small` (`grouping`): the same by the exponent of the base, within a few percent of the entropy given the base;
-- `planes` (`planes`): the bytes of all steps, compressed by zstd, where most elements change;
-- `dense`: the array itself, where none is smaller.
+An optimiser step moves most changed bf16 weights by one unit in the last place. A delta has the positions of changed
+elements, and their steps in ULP order modulo 2**bits, so that every bit pattern is restored, NaN payloads included.
+`choice` takes the quickest encoding on the link: - `fast` (`bitcoding`): gaps, signs and distances as Rice codes; -
+`small` (`grouping`): the same by exponent of the base, close to the entropy; - `planes` (`planes`): the bytes of all
+steps, compressed by zstd; - `dense`: the array itself.
 
-Several threads encode and decode the blocks of an array. An encoded array is a `header`, and then the blocks if any
-element changed. Each of several blocks begins with the varints of its changed elements and its bytes; an unchanged
-block has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape."""
+An encoded array is a `header`, then blocks if any element changed. Each of several blocks begins with two varints: its
+changed elements and its bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,9 +47,9 @@ def encode(
     mantissa_bits: int | None = None,
     link: Link = LINK,
 ) -> bytes:
-    """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full without `base`. By default the
-    encoding is the quickest on the `link`. `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's
-    for one. A delta longer than `new` becomes `dense`, so the result has at most `new.nbytes + HEADER_BYTES` bytes."""
+    """Encode `new` against `base` (same shape and dtype), or in full without a base. The default encoding is the
+    quickest on the `link`; `mantissa_bits` defaults by item size. The result has at most `new.nbytes + HEADER_BYTES`
+    bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None or encoding == "dense":
@@ -71,8 +67,7 @@ def encode(
 
 
 def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK) -> tuple[bytes, Changes]:
-    """Encode `new` as `encode` does, and decode each block into `base` while it lies in the cache. Also returns the
-    changes. If the result is `dense`, `base` still gets the decoded blocks. Raises TransferError as `decode` does."""
+    """Encode `new` as `encode` does, and decode it into `base` block by block. Also returns the changes."""
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _header(new, "dense", mantissa_bits)
@@ -87,7 +82,6 @@ def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Li
 
 
 def redo(base: Bits, changes: Changes, encoding: Encoding, *, mantissa_bits: int | None = None) -> bytes:
-    """Encode the result of `changes` and turn `base` into it, as `advance` does."""
     flat = base.reshape(-1)
     header = _header(base, encoding, mantissa_bits)
 
@@ -101,19 +95,17 @@ def redo(base: Bits, changes: Changes, encoding: Encoding, *, mantissa_bits: int
 
 
 def sample(array: Bits) -> Bits:
-    """Return a copy of evenly spaced parts of an array."""
     flat = array.reshape(-1)
-    wanted = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
-    if flat.size <= wanted:
+    size = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
+    if flat.size <= size:
         return flat.copy()
-    count = wanted // _SAMPLED_PART
+    count = size // _SAMPLED_PART
     apart = flat.size // count
     parts: Bits = flat[: apart * count].reshape(count, apart)[:, :_SAMPLED_PART].reshape(-1)
     return parts
 
 
 def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encoding:
-    """Return the quickest encoding on the link for two samples of arrays."""
     if not (changed := int(np.count_nonzero(old != new))):
         return "fast"
     sizes: dict[Encoding, int] = {"dense": new.nbytes}
@@ -125,9 +117,8 @@ def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encod
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the array that was encoded, in `out` or a new buffer; `out` may be `base` itself, which is fastest. `base`
-    gives shape and dtype. A block is a turn. A wrong base of the right shape is not noticed: compare hashes before and
-    after. Raises TransferError for a malformed blob; the content of `out` is then undefined."""
+    """Return the encoded array, in `out` or a new buffer; `out` may be `base`. A block is a turn. A wrong base is not
+    noticed: compare hashes. Raises TransferError for a malformed blob, and leaves `out` undefined."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

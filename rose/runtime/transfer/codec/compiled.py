@@ -1,5 +1,5 @@
-"""Numba as the codec uses it, and machine instructions that Python lacks. Compiled functions that call each other must
-be in one file: numba's cache of a file does not see changes in another."""
+"""Numba's compiler as the codec uses it. Compiled functions that call each other must be in one file: numba's cache of
+a file does not see changes in another."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -10,7 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending, types
 
 Array = npt.NDArray[Any]
-Int = Any  # Python's integers and NumPy's: compiled, they are the same.
+Int = Any  # Python's or NumPy's integers.
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -20,7 +20,6 @@ def jit(function: _F) -> _F:
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `function`, without its first argument, an LLVM instruction for compiled functions."""
     return cast("Callable[..., Any]", extending.intrinsic(function))
 
 

@@ -1,5 +1,4 @@
-"""Compiled differences between two arrays of bit patterns. They compare 64 elements at once, and count differences
-without branches, since a mispredicted branch costs more than all other work."""
+"""Compiled differences between two arrays of bit patterns: 64 elements at once, counted without branches."""
 
 from typing import Any
 
@@ -34,8 +33,6 @@ def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
 
 @instruction
 def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
-    """Copy elements that do not overlap. Checks no bounds."""
-
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         places = []
         for kind, array in zip(signature.args, args[:2], strict=False):
@@ -62,8 +59,8 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gap before each changed element, and its step; return the number of changes. A step is modulo 2 *
-    `half`, in [-half, half). `gaps` and `steps` need room for every element."""
+    """Write the gap before each changed element and its step in [-half, half); return the number of changes. `gaps` and
+    `steps` need room for every element."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -119,7 +116,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write `first`, then `second`, to `gaps` and `steps`, which need room for both; return the number of steps."""
+    """Write `first`, then `second`, to `gaps` and `steps`; return the number of steps."""
     count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE
@@ -195,8 +192,8 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Copy `base` to `new`, moved by the changes of `spread` sorted by group; False if they pass the end. The changes
-    of a group end at its number in `ends`."""
+    """Copy `base` to `new`, moved by the changes of `spread` sorted by group, which end at `ends`; False past the
+    end."""
     left, at = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     at[1:] = ends[:-1]
     for number in range(GROUPS):

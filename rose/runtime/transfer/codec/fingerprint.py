@@ -1,6 +1,6 @@
-"""A 64-bit fingerprint of bit patterns that an accelerator computes in place, where XXH3 cannot run: the sum modulo
-2**64 of all words of eight bytes, each offset by its place and mixed by a bijection. All devices agree, since the order
-of the sum is free. It always detects a change within one aligned word, and misses about one in 2**64 larger changes."""
+"""A 64-bit fingerprint that an accelerator computes in place: the sum modulo 2**64 of all words of eight bytes, each
+offset by its place and mixed by a bijection. It detects any change within one aligned word, and misses about one in
+2**64 others."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _FIRST, _SECOND, _THIRD = (_U(factor) for factor in _FACTORS)
 
 
 def of_bits(bits: Bits, turn: Turn = at_once) -> int:
-    """Return the fingerprint of an array in host memory, in C order. Each portion of a few megabytes is a turn."""
+    """Return the fingerprint of an array in host memory, in C order. Each portion is a turn."""
     memory = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     whole = memory.size // _WORD_BYTES * _WORD_BYTES
     total = 0
@@ -39,8 +39,8 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint of a tensor's elements in C order as `dtype`; None if `dtype` cannot hold a value. Runs on
-    the tensor's device, with a second copy unless the tensor is contiguous. A block is a turn."""
+    """Return the fingerprint of a tensor's elements as `dtype`, on its device; None if `dtype` cannot hold a value. A
+    block is a turn."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))

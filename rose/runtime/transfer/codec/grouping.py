@@ -1,8 +1,7 @@
-"""The code of `small`: changes by the group of their element, a group for each exponent of the base.
+"""The code of `small`: changes grouped by the exponent of their base, which the receiver has.
 
-A step changes small weights more often and further than large ones. Among the elements of one exponent, changes are
-spread evenly, so the gaps between them in Rice codes (`bitcoding`) take within a few percent of the entropy, at a
-nanosecond for each element. The receiver has the base, and so knows the groups."""
+A step changes small weights more often and further. Within one exponent changes are spread evenly, so Rice codes of
+their gaps come within a few percent of the entropy."""
 
 import numpy as np
 
@@ -72,5 +71,4 @@ def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Heade
 
 
 def _exponent(header: Header) -> tuple[int, int]:
-    """Return the shift and the mask of an element's exponent, or of its lowest eight bits."""
     return header.mantissa_bits, (1 << min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)) - 1

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rose.runtime.transfer.errors import TransferError
 
-assert sys.byteorder == "little", "the codec reads and writes array memory as it lies; it needs a little-endian host"
+assert sys.byteorder == "little", "the codec needs a little-endian host"
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 Buffer = bytes | memoryview
@@ -43,7 +43,6 @@ class Header:
 
 
 def read_header(blob: Buffer) -> tuple[Header, memoryview]:
-    """Return the checked header and the rest of an encoded array. Raises TransferError."""
     if len(blob) < 2 or blob[0] != _MAGIC or blob[1] >= len(_KINDS):
         raise TransferError(
             f"encoded array begins with {bytes(blob[:2]).hex() or 'nothing'}, expected {_MAGIC:x} and a kind below "
@@ -61,7 +60,6 @@ def read_header(blob: Buffer) -> tuple[Header, memoryview]:
 
 
 def check_array(array: Bits) -> None:
-    """Raise TransferError for an array that the codec cannot take."""
     if array.dtype.kind != "u" or array.itemsize not in _ITEM_BYTES or not array.flags.c_contiguous:
         raise TransferError(f"expected a C-contiguous array of uint8, uint16 or uint32 bit patterns, got {array.dtype}")
 
@@ -83,6 +81,4 @@ def take_number(data: Buffer, at: int) -> tuple[int, int]:
         value |= (byte & 127) << 7 * number
         if byte < 128:
             return value, at + number + 1
-    raise TransferError(
-        f"encoded array has no number at byte {at} of {len(data)}: it ends too early, or the number does not"
-    )
+    raise TransferError(f"encoded array has no complete number at byte {at} of {len(data)}")

@@ -1,7 +1,4 @@
-"""The code of `planes`: the lowest bytes of all differences, then the next ones, each plane compressed by zstd.
-
-Where most elements change, the lower bytes have few different values and the upper ones are nearly all zero. zstd packs
-both faster, and smaller, than the bytes in turn."""
+"""The code of `planes`: the lowest bytes of all differences, then the next bytes, each plane compressed by zstd."""
 
 import threading
 from collections.abc import Iterator
@@ -13,14 +10,14 @@ from rose.runtime.transfer.codec.header import Bits, packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
 _AT_ONCE = 1 << 15  # Elements split at once: all steps fit the nearest caches.
-_LOOKED_AT = 61  # Of every so many elements it is looked whether their changes cross 0.
+_LOOKED_AT = 61  # Every so many elements are checked for changes that cross 0.
 #: Level 1, looking for few and long repetitions: short ones cost more time than they save bytes.
 _LEVEL = zstandard.ZstdCompressionParameters.from_level(1, hash_log=8, min_match=7)
 _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> bytes:
-    """Encode differences with their sign lowest, or differing bits if more than a quarter of the changes cross 0."""
+    """Encode differences, their sign lowest, or differing bits if more than a quarter of the changes cross 0."""
     differ = base[::_LOOKED_AT] ^ new[::_LOOKED_AT]
     top = 8 * base.itemsize - 1
     crossing = 4 * int(np.count_nonzero(differ >> top)) > int(np.count_nonzero(differ))
@@ -81,7 +78,6 @@ def _cuts(size: int) -> Iterator[slice]:
 
 
 def _codecs() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
-    """Return this thread's codecs; making new ones takes longer than a small block."""
     if not hasattr(_own, "zstd"):
         _own.zstd = zstandard.ZstdCompressor(compression_params=_LEVEL), zstandard.ZstdDecompressor()
     codecs: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _own.zstd

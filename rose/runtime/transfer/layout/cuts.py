@@ -30,7 +30,6 @@ class Cut:
         return self.info.name, self.region
 
     def elements(self) -> torch.Tensor:
-        """Return the elements in the published type, rounded to the nearest value, ties to even."""
         return elements(self.source).to(torch_dtype(self.info.dtype))
 
 
@@ -43,8 +42,8 @@ def cut_whole(
     model: ModelShape | None = None,
     cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> list[Cut]:
-    """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in an earlier one's memory
-    (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
+    """Cut whole tensors into the model's cells, or into one piece each without a model. Tied tensors are left out.
+    Raises TransferError without tensors, and for an unknown dtype, name or shape."""
     for name, tensor in tensors.items():
         check_plain(name, tensor)
     cuts = []
@@ -62,12 +61,11 @@ def cut_whole(
             raise TransferError(f"tensor {name!r} has shape {list(shape)}, expected {list(model.shapes[name])}")
         cuts += (Cut(info, cell.region, cell.holders, tensor[cell.region.slices]) for cell in cells[name])
     if not cuts:
-        raise TransferError("there are no tensors to publish")
+        raise TransferError("no tensors to publish: give at least one")
     return cuts
 
 
 def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
-    """Return one rank's pieces. Raises TransferError for an unknown dtype, name or shape."""
     cuts = []
     for piece, tensor in pieces.items():
         info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
@@ -78,7 +76,7 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError unless the tensors match the published `version`. `whole`: all tensors must be there."""
+    """Raise TransferError unless the tensors match the published `version`, all of them if `whole`."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):
@@ -92,7 +90,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the names of tensors that lie in the memory of an earlier one (tied embeddings), with its name."""
+    """Return tensors that lie in the memory of an earlier one (tied embeddings), with its name."""
     names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
     same: dict[str, str] = {}
     for name, tensor in tensors.items():

@@ -1,5 +1,4 @@
-"""The engine's parameters under the trainer's names. SGLang fuses parameters: `qkv_proj` has the rows of q, k and v,
-`gate_up_proj` those of gate and up. Each part is a row slice, so its view is contiguous and writes to the engine."""
+"""Views of the engine's parameters under the trainer's names. SGLang fuses q, k and v, and gate and up, by rows."""
 
 from collections.abc import Iterable
 
@@ -18,11 +17,10 @@ def hf_views(
     tp: int = 1,
     rank: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Return views of `model.named_parameters()` under Hugging Face names, sharing the engine's memory. Head counts are
-    per rank. Engines pad the vocabulary (SGLang to a multiple of 64) and split it evenly over `tp` ranks. With the
-    model's `vocab_size` the views omit padding rows, and a rank of padding alone lacks the name. The views are the
-    boxes of `shards.receiver_regions`. Quantised and packed weights are not supported. Raises TransferError for a
-    parameter whose rows do not fit the head counts or the vocabulary."""
+    """Return views of `model.named_parameters()` under Hugging Face names, which share memory. Head counts are per
+    rank. With `vocab_size` the views omit padding rows. They are the boxes of `shards.receiver_regions`. Quantised and
+    packed weights are not supported. Raises TransferError for rows that do not fit the head counts or the
+    vocabulary."""
     views: dict[str, torch.Tensor] = {}
     for name, parameter in named_parameters:
         weight = parameter.data

@@ -16,8 +16,7 @@ _AXES_MAX = 4  # A tensor is cut along so many axes.
 
 @dataclass(frozen=True, order=True, slots=True)
 class Region:
-    """The elements with `start <= index < stop` on every axis; a scalar has no axes. Raises TransferError unless 0 <=
-    start <= stop."""
+    """The elements with `start <= index < stop` on every axis; a scalar has no axes. Raises TransferError."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -45,18 +44,16 @@ class Region:
         return tuple(itertools.starmap(slice, zip(self.start, self.stop, strict=True)))
 
     def intersect(self, other: Region) -> Region | None:
-        """Return the common box; None without common elements. Raises TransferError if the number of axes differs."""
         self._check_axes(other)
         start, stop = tuple(map(max, self.start, other.start)), tuple(map(min, self.stop, other.stop))
         return Region(start, stop) if all(map(operator.lt, start, stop)) else None
 
     def contains(self, other: Region) -> bool:
-        """Return whether `other` lies in this box. Raises TransferError if the number of axes differs."""
         self._check_axes(other)
         return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
 
     def within(self, outer: Region) -> Region:
-        """Return this box relative to the corner of `outer`. Raises TransferError if it does not lie in `outer`."""
+        """Return this box relative to the corner of `outer`. Raises TransferError outside of it."""
         if not outer.contains(self):
             raise TransferError(f"region {self} is not inside of {outer}")
         return Region(
@@ -64,7 +61,6 @@ class Region:
         )
 
     def between(self, axis: int, start: int, stop: int) -> Region | None:
-        """Return the part with `start <= index < stop` on `axis`; None if it is empty."""
         low, high = max(start, self.start[axis]), min(stop, self.stop[axis])
         return None if low >= high else Region(_put(self.start, axis, low), _put(self.stop, axis, high))
 
@@ -73,11 +69,10 @@ class Region:
 
     def _check_axes(self, other: Region) -> None:
         if len(self.start) != len(other.start):
-            raise TransferError(f"regions {self} and {other} have different numbers of axes; they are of two tensors")
+            raise TransferError(f"regions {self} and {other} have different numbers of axes")
 
 
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
-    """Cut `whole` on each axis at the edges of `regions`; return the boxes in order."""
     bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
     for region in regions:
         for axis, bound in enumerate(bounds):
@@ -90,8 +85,8 @@ def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
 
 
 def tiles(whole: Region, regions: Collection[Region]) -> bool:
-    """Return whether each element of `whole` lies in exactly one region. Corners with alternating signs determine a sum
-    of boxes, and cancel out inside of it, so that the time is linear. False for cuts along more than `_AXES_MAX`."""
+    """Return whether each element of `whole` lies in exactly one region: corners of boxes with alternating signs must
+    cancel. False for cuts along more than `_AXES_MAX` axes."""
     axes = [
         axis
         for axis, ends in enumerate(zip(whole.start, whole.stop, strict=True))
@@ -108,7 +103,6 @@ def tiles(whole: Region, regions: Collection[Region]) -> bool:
 
 
 def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:
-    """Return two regions with a common element; None without such a pair."""
     boxes = list(regions)
     axes = range(len(boxes[0].start)) if boxes else ()
     # Sweep along the axis with the most starts, where few boxes are open at a time.

@@ -1,6 +1,4 @@
-"""Parts of a model by rank: receivers as SGLang shards it, and the resulting cells and pieces. Tensors have
-their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank publishes the
-boxes it owns, cut so that whole pieces make up every receiver's box."""
+"""Shards of a model by rank, as SGLang splits it, and the cells that a trainer publishes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +11,8 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model's published tensors with their whole shapes, and the numbers that decide their split. Tied embeddings
-    have one name. `embed_tokens` and `lm_head` may have more rows than `vocab_size`, as a trainer's padding. Raises
-    TransferError for head counts that do not divide, and for shapes that contradict the numbers."""
+    """A model's published tensors with whole shapes, and the numbers that decide their split. `embed_tokens` and
+    `lm_head` may have padding rows beyond `vocab_size`. Raises TransferError for shapes that contradict the numbers."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -36,7 +33,7 @@ class ModelShape:
         for name, shape in self.shapes.items():
             kind, leaf = _kind(name)
             if min(shape, default=1) < 1:
-                raise TransferError(f"tensor {name!r} has shape {shape} and so no elements; leave it out")
+                raise TransferError(f"tensor {name!r} has shape {shape} without elements: leave it out")
             if kind in rows and shape[:1] != (rows[kind],):
                 raise TransferError(f"tensor {name!r} has shape {shape}, expected {rows[kind]} rows: check the heads")
             if (kind, leaf) == ("o_proj", "weight") and shape[1:] != (heads,):
@@ -45,7 +42,6 @@ class ModelShape:
                 raise TransferError(f"tensor {name!r} has shape {shape}, expected at least {self.vocab_size} rows")
 
     def published(self, name: str) -> Region:
-        """Return the tensor's region without the vocabulary's padding. Raises TransferError for an unknown name."""
         if name not in self.shapes:
             raise TransferError(f"tensor {name!r} is not one of the model's {len(self.shapes)}")
         shape = self.shapes[name]
@@ -54,8 +50,8 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of tensor `name` that no receiver splits (a cell), or a publisher's part of one. `holders`: the ranks of
-    the finest layout that hold it."""
+    """A box of tensor `name` that no receiver splits (a cell), or a publisher's part of a cell. `holders` are ranks of
+    the finest layout."""
 
     name: str
     region: Region
@@ -63,12 +59,10 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor on rank `rank` of an SGLang engine of `tp` tensor-parallel ranks. Query heads, rows
-    of gate and up, columns of o_proj and down_proj, and key and value heads are split evenly; if there are more ranks
-    than key and value heads, tp / num_kv_heads ranks in a row share a head. The vocabulary is padded to a multiple of
-    64 (of 64 * tp if tp does not divide 64) and split evenly; a rank of padding alone lacks the name. Other tensors are
-    whole. Rows have the order of `fused.hf_views`. Attention data parallelism, expert parallelism and packed weights
-    are not supported. Raises TransferError for a split that SGLang refuses, and for a rank out of range."""
+    """Return the box of each tensor on a rank of an SGLang engine of `tp` ranks. Heads, gate and up rows, and columns
+    of o_proj and down_proj are split evenly; more ranks than key and value heads share a head. The vocabulary is padded
+    to a multiple of 64 (of 64 * tp if tp does not divide 64); a rank of padding lacks the name. Other tensors are
+    whole. Attention data parallelism, expert parallelism and packed weights are not supported. Raises TransferError."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
@@ -81,8 +75,8 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    """Cut each tensor at the edges of every rank of receivers of `tp` ranks, or of a divisor that SGLang accepts. A
-    tensor's cells are disjoint, ordered, and cover its published region. Raises TransferError if SGLang refuses."""
+    """Cut each tensor at the edges of every rank of receivers of `tp` ranks, or of a divisor that SGLang accepts.
+    Raises TransferError."""
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
@@ -95,7 +89,6 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
 
 
 def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
-    """Cut a publisher's boxes `held` by the cells, in order. Raises TransferError for a box that no cells cover."""
     cut = []
     for name, regions in held.items():
         for region in regions:
@@ -104,7 +97,7 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Pie
             if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
                 raise TransferError(
                     f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
-                    "model's tensor; check the shapes that the model was described with"
+                    "model's tensor; check the model's shapes"
                 )
             cut += placed
     return cut
@@ -149,7 +142,6 @@ def _tensor_parallel_region(model: ModelShape, name: str, tp: int, rank: int, vo
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """Return the module and the parameter of a name; the module is "" unless the parameter is weight or bias."""
     module, _, leaf = name.rpartition(".")
     return (module.rpartition(".")[2], leaf) if leaf in ("weight", "bias") else ("", leaf)
 

@@ -20,10 +20,9 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Apply a chain of packages to `bits`, the elements in `box`, and return the result in `new`; `bits` is only read.
-    Each of `links` has one package's pieces inside of the box (`inside`). Usually only the result is hashed, since a
-    wrong base gives a wrong result. If a dense piece has a base, or the result is wrong, every base and result on the
-    way is hashed too. Raises TransferError with the first piece that differs from its package."""
+    """Apply a chain of packages to `bits`, the elements in `box`; return the result in `new`. `links` has each
+    package's pieces inside of the box. Usually only the result is hashed; every step is hashed if a dense piece has a
+    base or the result is wrong. Raises TransferError with the first piece that differs."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)
@@ -65,7 +64,6 @@ def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEn
 
 
 def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
-    """Return the smallest box around `box` that consists of whole pieces in each link."""
     wider = box
     for pieces in links:
         for piece in pieces:

@@ -1,7 +1,6 @@
-"""Manifests of packages of weights. A package is an anchor (a whole version) or a delta between two versions. Its
-tensors are cut into pieces; pieces for the same receivers lie in chunks, named by their SHA-256. A manifest's file is a
-line with the SHA-256 of the rest, and the publisher's signature if it has a key; then the manifest as canonical JSON,
-packed: `tail -n +2 FILE | gzip -d` shows it."""
+"""Manifests of packages of weights: an anchor (a whole version) or a delta. Pieces of tensors for the same receivers
+lie in chunks, named by SHA-256. A file is a line with the SHA-256 of the rest and the signature, then gzipped canonical
+JSON: `tail -n +2 FILE | gzip -d` shows it."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose ha
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
 _BYTES_FREE, _RATIO_MAX = 4 << 20, 24
 _VALUE_SIGNS = (b",", b"[", b'"')
-_GZIP = 31  # Selects the gzip format in zlib.
+_GZIP = 31  # zlib's gzip format.
 _SEAL_BYTES_MAX = 64 + 1 + 128
 _SIGNED = b"rose weights manifest "  # Signatures of the same key for other documents do not count here.
 INDEX_BYTES_MAX = 8 << 20  # A hundred thousand packages.
@@ -54,7 +53,6 @@ class Package:
 
     @property
     def stem(self) -> str:
-        """File name without suffix; `parse` reads it."""
         origin = "anchor" if self.base_version is None else f"from-{self.base_version:08d}"
         return f"{self.version:08d}-{origin}"
 
@@ -84,8 +82,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
-    """One box of a tensor: the place of its encoded bytes, and the XXH3-128 of its base and of its result. `shape` is
-    the whole tensor's; the box is `start <= index < stop`; hashes cover the box's bits in C order."""
+    """A box of a tensor of whole `shape`: the place of its encoded bytes, and the XXH3-128 of its base and of its
+    result."""
 
     name: Name
     dtype: Name
@@ -114,7 +112,6 @@ class PieceEntry:
 
     @property
     def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """Identity within the version; pieces are sorted by it."""
         return self.name, self.start, self.stop
 
 
@@ -133,7 +130,6 @@ class Manifest:
 
     @property
     def blob_bytes(self) -> int:
-        """Size of all chunks; a repeated chunk is stored and sent once."""
         return sum(chunk.size_bytes for chunk in set(self.chunks))
 
     @property
@@ -152,7 +148,6 @@ class Manifest:
 
     @property
     def changed_elements(self) -> int:
-        """Elements that differ from the base; all elements in an anchor."""
         return sum(piece.changed for piece in self.pieces)
 
     @property
@@ -161,16 +156,16 @@ class Manifest:
 
     @property
     def weights_sha256(self) -> str:
-        """Identity of the weights as this store cuts them; the same for every chain of packages to the version."""
+        """Identity of the weights, the same for every chain of packages to the version."""
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def chunks_for(self, regions: Mapping[str, Region] | None) -> tuple[Chunk, ...]:
-        """Return the chunks that a holder of these boxes needs (None: all), each once, in the manifest's order."""
+        """Return the chunks that a holder of these boxes needs (None: all), each once."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
-        wanted = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
-        return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
+        indices = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
+        return tuple(dict.fromkeys(self.chunks[index] for index in sorted(indices)))
 
     def to_bytes(self, key: Key | None = None) -> bytes:
         """Return the file, signed if there is a key. Its bytes depend on the version of zlib."""
@@ -180,8 +175,8 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
-        """Parse and check; a part of one trainer rank (not `whole`) may have gaps. `signer`: the public key that must
-        have signed it. Raises TransferError."""
+        """Parse and check; a part of one trainer rank (not `whole`) may have gaps. `signer` is the expected public key.
+        Raises TransferError."""
         end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
         seal, _, signature = data[: max(end, 0)].partition(b" ")
         packed = data[end + 1 :]
@@ -190,7 +185,7 @@ class Manifest:
         if signer is not None and not keys.check(signer, _SIGNED + seal, signature.decode("latin-1")):
             raise TransferError(
                 f"manifest {seal.decode()} is {'signed by another key' if signature else 'not signed'}, expected the "
-                f"signature of {signer}: it is not by the run's publisher"
+                f"signature of {signer}: another publisher wrote it"
             )
         try:
             # Each piece has a hash, which cannot be compressed: a small file that unpacks to a large one is forged.
@@ -311,8 +306,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """Return the packages of fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
-    Raises TransferError without such a chain."""
+    """Return the packages of fewest bytes from `have` (None: nothing) to `version`, in order. Raises TransferError."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)

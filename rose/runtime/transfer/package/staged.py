@@ -1,5 +1,4 @@
-"""Fetched and verified packages that lead to a version, in a folder of this host, for `apply`. The folder has manifests
-`NN.json` in order, and the needed chunks in `chunks` by SHA-256. It gets its final name when complete."""
+"""Fetched and verified packages in a folder: manifests `NN.json` in order, and `chunks` by SHA-256."""
 
 from __future__ import annotations
 
@@ -70,9 +69,8 @@ class Staged:
         *,
         signer: str | None = None,
     ) -> Staged:
-        """Open a staged folder and check every byte that a holder of `regions` needs (None: of all present chunks), and
-        the manifests' `signer` if given.
-        Each hashed portion is a turn. Raises TransferError for a missing or altered byte."""
+        """Open a staged folder; check every byte that a holder of `regions` needs (None: of present chunks), and the
+        manifests' `signer`. Each hashed portion is a turn. Raises TransferError for a missing or altered byte."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

@@ -13,7 +13,7 @@ import torch
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Elements, elements
 from rose.runtime.transfer.sources.checkpoint import Checkpoint, mapped, read_json
-from rose.runtime.transfer.sources.given import Given
+from rose.runtime.transfer.sources.rank_tensors import RankTensor
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -29,7 +29,8 @@ _REQUIRED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (Tr
 
 
 class Adapter:
-    """The adapter in `folder`. Raises TransferError for a damaged one, and for options of PEFT that are not merged."""
+    """The adapter in `folder`. Raises TransferError for a damaged adapter, and for PEFT options that cannot be
+    merged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,8 +38,8 @@ class Adapter:
         for option, value in self._config.items():
             if value not in _REQUIRED[option] if option in _REQUIRED else value and option not in _FOLLOWED:
                 raise TransferError(
-                    f"{folder / CONFIG}: {option} is {value!r}, which is not merged: merge the adapter with PEFT, and "
-                    "publish the folder of the whole model"
+                    f"{folder / CONFIG}: {option} is {value!r}, which ROSE cannot merge: merge it with PEFT and "
+                    "publish the whole model"
                 )
         self._weights = mapped(folder / WEIGHTS)
 
@@ -52,16 +53,15 @@ class Adapter:
             )
         return Checkpoint(Path(name))
 
-    def merge(self, base: Checkpoint) -> tuple[dict[str, Given], list[str]]:
-        """Return the base's tensors with the adapter added, in float32, and the names of those that it changes. Raises
-        TransferError for a part of the adapter that has no counterpart."""
+    def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
+        """Return the base's tensors with the adapter added, in float32, and the changed names. Raises TransferError."""
         merged = dict(base.tensors)
         changed = []
         left = set(self._weights)
         for name in sorted(self._weights):
-            module, found, _ = name.partition(".lora_A.weight")
+            module, suffix, _ = name.partition(".lora_A.weight")
             other, target = f"{module}.lora_B.weight", f"{module.removeprefix(_PREFIX)}.weight"
-            if not found or other not in self._weights:
+            if not suffix or other not in self._weights:
                 continue
             left -= {name, other}
             down, up, whole = self._weights[name], self._weights[other], merged.get(target)
@@ -79,10 +79,10 @@ class Adapter:
                 )
             sources = [next(iter(tensor.boxes.values())) for tensor in (whole, up, down)]
             added = partial(_added, sources, self._scale(shapes[2][0]))
-            merged[target] = Given.whole(replace(whole.info, dtype="float32"), added)
+            merged[target] = RankTensor.whole(replace(whole.info, dtype="float32"), added)
             changed.append(target)
         if left:
-            raise TransferError(f"{self.folder}: {min(left)!r} is not a matrix of a LoRA pair, and is not merged")
+            raise TransferError(f"{self.folder}: {min(left)!r} is not a matrix of a LoRA pair")
         return merged, changed
 
     def _scale(self, rank: int) -> float:

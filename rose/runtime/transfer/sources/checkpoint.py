@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint folder: the names, types and shapes of a model's tensors, and their mapped elements."""
+"""A Hugging Face checkpoint folder: names, types, shapes and mapped elements of a model's tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import TensorInfo
-from rose.runtime.transfer.sources.given import Given
+from rose.runtime.transfer.sources.rank_tensors import RankTensor
 
 _DTYPES = {
     "BF16": "bfloat16",
@@ -26,13 +26,12 @@ HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 class Checkpoint:
-    """The tensors in `folder`, mapped and not read. Where the output head is the embedding (`tie_word_embeddings`, or
-    no head in the folder), `tensors` lacks the head, as an engine does. Raises TransferError for a folder without
-    safetensors, a damaged file, and a tensor of an unknown type."""
+    """The tensors in `folder`, mapped and not read. `tensors` lacks a tied output head, as an engine does. Raises
+    TransferError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tensors: dict[str, Given] = {}
+        self.tensors: dict[str, RankTensor] = {}
         for file, names in files_of(folder).items():
             self.tensors |= mapped(file, names)
         config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
@@ -43,7 +42,7 @@ class Checkpoint:
 
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
-    """Return the safetensors files of a folder, with the names that its index puts there; None: all. Raises
+    """Return a folder's safetensors files with the names that its index puts there (None: all). Raises
     TransferError."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
@@ -60,28 +59,27 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
     raise TransferError(f"folder {str(folder)!r} has neither {INDEX} nor {_SINGLE}: give a Hugging Face checkpoint")
 
 
-def mapped(file: Path, names: list[str] | None = None) -> dict[str, Given]:
-    """Return the tensors of a safetensors file, `names` of them or all, mapped when they are needed. Raises
-    TransferError."""
+def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
+    """Return `names` (None: all) of a safetensors file, mapped when needed. Raises TransferError."""
     try:
         tensors: Any = safe_open(file, framework="pt")
-        found = set(tensors.keys())
-        given = {}
-        for name in found if names is None else names:
-            if name not in found:
+        present = set(tensors.keys())
+        result = {}
+        for name in present if names is None else names:
+            if name not in present:
                 raise TransferError(f"{file} lacks tensor {name!r}, which the folder's index puts there")
             about = tensors.get_slice(name)
             if (dtype := about.get_dtype()) not in _DTYPES:
                 raise TransferError(f"tensor {name!r} in {file} is {dtype}, expected one of {', '.join(_DTYPES)}")
             info = TensorInfo(name, _DTYPES[dtype], tuple(about.get_shape()))
-            given[name] = Given.whole(info, partial(tensors.get_tensor, name))
+            result[name] = RankTensor.whole(info, partial(tensors.get_tensor, name))
     except (OSError, SafetensorError) as error:
         raise TransferError(f"{file} cannot be read ({error}): save it again") from None
-    return given
+    return result
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return a table of a folder. Raises TransferError."""
+    """Return the object in a JSON file. Raises TransferError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
-"""A delta folder, as slime and Miles write it for SGLang's `/pull_weights`: a checkpoint's index whose `metadata` names
-a `delta_encoding`, and for each changed tensor the difference of its bytes, compressed."""
+"""Delta folders of slime and Miles for SGLang's `/pull_weights`: a checkpoint's index with `delta_encoding` in its
+`metadata`, and each changed tensor's compressed byte difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rose.runtime.transfer.codec.bits import dtype_name, from_bits, to_bits
 from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.package.manifest import TensorInfo
 from rose.runtime.transfer.sources.checkpoint import EMBEDDING, HEAD, INDEX, files_of, read_json
-from rose.runtime.transfer.sources.given import Given
+from rose.runtime.transfer.sources.rank_tensors import RankTensor
 
 Bytes = npt.NDArray[np.uint8]
 _CHECKSUMS: Mapping[str, Callable[[Any], str]] = {
@@ -63,15 +63,15 @@ class Delta:
             checksum=metadata["checksum_format"],
         )
 
-    def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, Given]:
-        """Return all tensors of the delta's version, from those of version `newest`: its base, or itself. Nothing is
-        decoded before an element is needed. Raises ConflictError for another version."""
+    def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
+        """Return all tensors of the delta's version, from version `newest`: its base or itself. Elements are decoded
+        when needed. Raises ConflictError for another version."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
                 f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "
                 f"version is {newest}: publish the versions between, or a folder of the whole weights"
             )
-        given = {name: Given.whole(_info(name, tensor), tensor) for name, tensor in base.items()}
+        result = {name: RankTensor.whole(_info(name, tensor), tensor) for name, tensor in base.items()}
         changed_files = files_of(self.folder) if read_json(self.folder / INDEX).get("weight_map") else {}
         for file, names in changed_files.items():
             try:
@@ -81,14 +81,14 @@ class Delta:
                 raise TransferError(f"{file} cannot be read ({error}): write it again") from None
             for name in names or there:
                 tensor = base.get(name)
-                if tensor is None and name.endswith(HEAD):  # Of tied weights the folder may name both.
+                if tensor is None and name.endswith(HEAD):  # The folder may name both of two tied tensors.
                     tensor = next((base[other] for other in base if other.endswith(EMBEDDING)), None)
                 if tensor is None or name not in there:
                     lacks = file if tensor is not None else f"version {newest}"
                     raise TransferError(f"{self.folder}: {lacks} lacks tensor {name!r}: write the delta again")
                 apply = partial(self._apply, name, tensor, partial(opened.get_tensor, name), checksums.get(name))
-                given[name] = Given.whole(_info(name, tensor), partial(apply, changed=newest != self.version))
-        return given
+                result[name] = RankTensor.whole(_info(name, tensor), partial(apply, changed=newest != self.version))
+        return result
 
     def _apply(
         self, name: str, base: torch.Tensor, read: Callable[[], Bytes], expected: str | None, *, changed: bool
@@ -99,9 +99,9 @@ class Delta:
         if changed:
             most = memory.size if self.encoding == "xor" else 4 + _ENTRY_BYTES * memory.size
             self._change(name, memory, _decompressed(read(), most))
-        if (found := _CHECKSUMS[self.checksum](memory)) != expected:
+        if (actual := _CHECKSUMS[self.checksum](memory)) != expected:
             raise TransferError(
-                f"{self.folder}: tensor {name!r} has checksum {found} after the delta, expected {expected}: publish a "
+                f"{self.folder}: tensor {name!r} has checksum {actual} after the delta, expected {expected}: publish a "
                 "folder of the whole weights"
             )
         return from_bits(bits, dtype_name(name, base))
@@ -125,7 +125,7 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def _decompressed(blob: Bytes, bytes_max: int) -> Bytes:
-    """Return what is compressed in `blob`, and of more than `bytes_max` one byte more. Nothing, if it is damaged."""
+    """Return the content of `blob`, cut after `bytes_max` + 1 bytes; empty if damaged."""
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().stream_reader(blob.data).read(bytes_max + 1), np.uint8)
     except zstandard.ZstdError:

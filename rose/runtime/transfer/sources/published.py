@@ -15,7 +15,7 @@ from rose.runtime.transfer.sources import adapter
 from rose.runtime.transfer.sources.adapter import Adapter
 from rose.runtime.transfer.sources.checkpoint import EMBEDDING, HEAD, Checkpoint
 from rose.runtime.transfer.sources.delta import Delta
-from rose.runtime.transfer.sources.given import Given, given_tensors
+from rose.runtime.transfer.sources.rank_tensors import RankTensor, rank_tensors
 
 Weights = Mapping[str, torch.Tensor] | Path
 Newest = Callable[[], tuple[int, Mapping[str, torch.Tensor]]]  # The version published last, and its tensors.
@@ -24,11 +24,11 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """This rank's tensors under their published names and in their published types. `wanted` are all published names,
-    None if nothing says them; `merged` those that an adapter changed; `rounded` those whose type was another."""
+    """This rank's tensors under published names and types. `names` are all published names (None: unknown), `merged`
+    those that an adapter changed, `rounded` those whose type changed."""
 
-    tensors: Mapping[str, Given]
-    wanted: frozenset[str] | None
+    tensors: Mapping[str, RankTensor]
+    names: frozenset[str] | None
     merged: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
 
@@ -38,9 +38,8 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return what is published of a state dict, or of the folder of a checkpoint, an adapter or a delta, which changes
-    the `newest` version. It has the names and types of `checkpoint`; without it, those of the folder or of the state
-    dict. Raises TransferError naming the tensor."""
+    """Return the tensors to publish from a state dict, or from the folder of a checkpoint, an adapter or a delta of
+    `newest`. Names and types are those of `checkpoint`, else of the source. Raises TransferError naming the tensor."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():
@@ -53,45 +52,45 @@ def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _noth
             folder = Checkpoint(weights)
             checkpoint, tensors = checkpoint or folder, folder.tensors
     else:
-        tensors = given_tensors(weights)
-    wanted = None
+        tensors = rank_tensors(weights)
+    model = None
     if checkpoint is not None:
-        wanted = checkpoint.tensors
+        model = checkpoint.tensors
         if checkpoint.tied:
-            tensors = _one_name(tensors, wanted)
-    fitted = {name: _fit(name, given, wanted) for name, given in tensors.items()}
-    rounded = tuple(name for name, given in fitted.items() if given.info.dtype != tensors[name].info.dtype)
+            tensors = _one_name(tensors, model)
+    fitted = {name: _fit(name, tensor, model) for name, tensor in tensors.items()}
+    rounded = tuple(name for name, tensor in fitted.items() if tensor.info.dtype != tensors[name].info.dtype)
     return Source(
-        tensors=fitted, wanted=None if wanted is None else frozenset(wanted), merged=tuple(merged), rounded=rounded
+        tensors=fitted, names=None if model is None else frozenset(model), merged=tuple(merged), rounded=rounded
     )
 
 
-def _fit(name: str, given: Given, wanted: Mapping[str, Given] | None) -> Given:
-    if wanted is None:
-        return given
-    if (expected := wanted.get(name)) is None:
-        raise TransferError(f"tensor {name!r} is not in the checkpoint of {len(wanted)} tensors: leave it out")
-    dtype, shape = given.info.dtype, given.info.shape
+def _fit(name: str, tensor: RankTensor, model: Mapping[str, RankTensor] | None) -> RankTensor:
+    if model is None:
+        return tensor
+    if (expected := model.get(name)) is None:
+        raise TransferError(f"tensor {name!r} is not in the checkpoint of {len(model)} tensors: leave it out")
+    dtype, shape = tensor.info.dtype, tensor.info.shape
     if shape != expected.info.shape:
         raise TransferError(f"tensor {name!r} has shape {list(shape)}, expected {list(expected.info.shape)}")
     if dtype != expected.info.dtype and not {dtype, expected.info.dtype} <= _ROUNDED:
         raise TransferError(f"tensor {name!r} is {dtype}, and cannot be rounded to {expected.info.dtype}")
-    return Given(expected.info, given.boxes)
+    return RankTensor(expected.info, tensor.boxes)
 
 
-def _one_name(tensors: Mapping[str, Given], wanted: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the tensors with the output head under the name of the embedding, whose elements it must have."""
+def _one_name(tensors: Mapping[str, RankTensor], model: Mapping[str, RankTensor]) -> dict[str, RankTensor]:
+    """Move the output head to the name of the embedding, whose elements it must have."""
     kept = dict(tensors)
-    for head in [name for name in tensors if name.endswith(HEAD) and name not in wanted]:
-        given = kept.pop(head)
-        names = [name for name in wanted if name.endswith(EMBEDDING) and wanted[name].info.shape == given.info.shape]
+    for head in [name for name in tensors if name.endswith(HEAD) and name not in model]:
+        tensor = kept.pop(head)
+        names = [name for name in model if name.endswith(EMBEDDING) and model[name].info.shape == tensor.info.shape]
         if not names:
             raise TransferError(f"tensor {head!r} is not in the checkpoint, and no embedding there has its shape")
-        embedding = kept.setdefault(names[0], given)
-        for region in given.boxes.keys() & embedding.boxes.keys():
-            if not _same_bits(elements(given.boxes[region]), elements(embedding.boxes[region])):
+        embedding = kept.setdefault(names[0], tensor)
+        for region in tensor.boxes.keys() & embedding.boxes.keys():
+            if not _same_bits(elements(tensor.boxes[region]), elements(embedding.boxes[region])):
                 raise TransferError(
-                    f"tensor {head!r} differs from {names[0]!r} at {region}, which the checkpoint has as one: tie them"
+                    f"tensor {head!r} differs from {names[0]!r} at {region}, which the checkpoint ties: tie them"
                 )
     return kept
 

@@ -1,4 +1,4 @@
-"""A store's manifests: a package exists once its manifest does, which never changes. Every change needs the lock."""
+"""A store's manifests: a package exists once its manifest does. Every change needs the lock."""
 
 import os
 from collections.abc import Sequence
@@ -25,19 +25,15 @@ class Catalog:
         return locked(self.folder / "store.lock")
 
     def packages(self) -> list[Package]:
-        """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
         return [package for package, _ in self._listed()]
 
     def latest(self) -> int | None:
-        """Return the newest version, if any. Raises TransferError as `packages` does."""
         return max((package.version for package in self.packages()), default=None)
 
     def latest_anchor(self) -> int | None:
-        """Return the newest anchor's version, if any. Raises TransferError as `packages` does."""
         return max((p.version for p in self.packages() if p.base_version is None), default=None)
 
     def manifest(self, package: Package) -> Manifest:
-        """Raises TransferError if the manifest is damaged or gone."""
         path = self.folder / _name(package)
         try:
             self._last = manifest = Manifest.from_bytes(path.read_bytes())
@@ -48,7 +44,7 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return a manifest of `version`: all have the same tensors and results. Raises TransferError without one."""
+        """Return a manifest of `version`: all have the same tensors and results. Raises TransferError."""
         if not (packages := [package for package in self.packages() if package.version == version]):
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last
@@ -58,14 +54,13 @@ class Catalog:
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Add packages in order. Raises OSError without room, before any exists. `refresh` writes a missing index."""
+        """Add packages in order. Raises OSError without room, before any package exists."""
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes(self._key) for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]
         self.refresh()
 
     def remove(self, packages: Sequence[Package]) -> None:
-        """Remove packages, the last first, so that the rest stays reachable. Call `refresh` afterwards."""
         for package in reversed(packages):
             (self.folder / _name(package)).unlink()
         for name in self._names():
@@ -73,11 +68,9 @@ class Catalog:
                 (self.folder / name).unlink()
 
     def refresh(self) -> None:
-        """Write the index. Raises OSError without room."""
         self._replace({self.folder / "index.json": index_bytes(self.packages())})
 
     def _replace(self, files: dict[Path, bytes]) -> None:
-        """Write files, all on disk before the first gets its name."""
         written: dict[Path, Path] = {}
         try:
             for path, content in files.items():
@@ -92,7 +85,7 @@ class Catalog:
         sync_folder(self.folder)
 
     def _listed(self) -> list[tuple[Package, frozenset[str]]]:
-        """Return packages by version. Deltas come before the anchor of a version, deltas of later bases first."""
+        """Return packages by version: deltas before the anchor, deltas of later bases first."""
         entries = {}
         for name in self._names():
             package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None

@@ -1,5 +1,5 @@
-"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them. Writers hold the
-lock in shared mode until a manifest names their chunks; removal holds it exclusively, so a publisher loses no chunk."""
+"""A store's chunks: files named by SHA-256, written once. Writers hold the lock in shared mode until a manifest names
+their chunks; removal holds it exclusively."""
 
 import fcntl
 import hashlib
@@ -35,7 +35,6 @@ class ChunkFolder:
             yield
 
     def put(self, pieces: Sequence[bytes]) -> Chunk:
-        """Store a chunk of these bytes, unless an undamaged copy exists. Raises OSError."""
         sha256 = hashlib.sha256()
         for piece in pieces:
             sha256.update(piece)
@@ -50,11 +49,10 @@ class ChunkFolder:
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
-        self._put.add(path)  # An existing one too: its writer may have died before `sync`.
+        self._put.add(path)  # Also an existing chunk: its writer may have died before `sync`.
         return chunk
 
     def sync(self) -> None:
-        """Bring the chunks put so far to disk, all at once. Raises OSError."""
         for path in sorted(self._put):
             sync_file(path)
         for folder in sorted({path.parent for path in self._put}):
@@ -62,7 +60,6 @@ class ChunkFolder:
         self._put.clear()
 
     def open(self, chunk: Chunk) -> memoryview:
-        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or has another size."""
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
@@ -80,7 +77,7 @@ class ChunkFolder:
 
 
 class ChunkBuilder:
-    """Concatenates encoded pieces into chunks; a new chunk begins for other receivers, or when one is full."""
+    """Concatenates encoded pieces into chunks, each for the same receivers."""
 
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._folder = folder
@@ -91,7 +88,6 @@ class ChunkBuilder:
         self._size_bytes = 0
 
     def add(self, holders: frozenset[int], piece: bytes) -> tuple[int, int]:
-        """Return the index of the piece's chunk, and the offset in it. Raises OSError."""
         if self._pieces and (holders != self._holders or self._size_bytes + len(piece) > self._bytes_max):
             self._flush()
         self._holders = holders
@@ -101,7 +97,6 @@ class ChunkBuilder:
         return len(self._chunks), offset
 
     def finish(self) -> tuple[Chunk, ...]:
-        """Store the last chunk, and return all chunks. Raises OSError."""
         if self._pieces:
             self._flush()
         return tuple(self._chunks)
@@ -112,7 +107,6 @@ class ChunkBuilder:
 
 
 def map_file(path: Path, size_bytes: int) -> memoryview:
-    """Return a chunk's file, mapped. Raises TransferError if it is missing or has another size."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,5 +1,4 @@
-"""Claims on a store: packages that a receiver fetches (pins), and each receiver's version (acks).
-Each is a file, which survives a restart and counts in every process.
+"""Claims on a store, a file each: packages that a receiver fetches (pins), and each receiver's version (acks).
 
 pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
 acks/DIGEST.json    {"receiver", "version", "at_unix_s"}"""
@@ -41,8 +40,7 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 
 class Claims:
-    """The folders `pins` and `acks` of a store. `now` returns seconds since the Unix epoch. Hold the store's lock
-    `locked` to call `pinned` and `acknowledged`."""
+    """The folders `pins` and `acks` of a store. Hold the store's lock `locked` to call `pinned` and `acknowledged`."""
 
     def __init__(
         self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
@@ -55,17 +53,16 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; return the pin's name. Check afterwards that all packages still exist. Raises
-        TransferError with PINS_MAX pins."""
+        """Keep packages for `ttl_s`; return the pin's name. Check afterwards that the packages exist. Raises
+        TransferError."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
-                raise TransferError(f"the store has {PINS_MAX} pins, the most it can have; try again later")
+                raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")
             pin = secrets.token_hex(16)
             self._put(pin, [package.stem for package in packages], ttl_s)
         return pin
 
     def renew(self, pin: str, ttl_s: float) -> None:
-        """Keep a pin's packages for `ttl_s` from now. Raises TransferError for an unknown or expired pin."""
         with self._locked():
             kept = _read(self._pins / f"{pin}.json", _Pin) if _PIN.fullmatch(pin) else None
             if kept is None or kept.until_unix_s <= self._now():
@@ -73,13 +70,11 @@ class Claims:
             self._put(pin, kept.packages, ttl_s)
 
     def unpin(self, pin: str) -> None:
-        """Remove a pin; unknown pins are ignored."""
         if _PIN.fullmatch(pin):
             with self._locked():
                 (self._pins / f"{pin}.json").unlink(missing_ok=True)
 
     def pinned(self) -> list[list[str]]:
-        """Return the package stems of each live pin, and remove expired pins."""
         ways: list[list[str]] = []
         for path, pin in _all(self._pins, _Pin):
             if pin.until_unix_s <= self._now():
@@ -89,7 +84,6 @@ class Claims:
         return ways
 
     def acknowledge(self, receiver: str, version: int) -> None:
-        """Record that a receiver holds a version. Its name may be any text."""
         name = f"{hashlib.sha256(receiver.encode()).hexdigest()}.json"
         with self._locked():
             names = _names(self._acks)
@@ -100,7 +94,7 @@ class Claims:
             write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
-        """Return the version of each receiver heard of in the last `ttl_s`, and forget the others."""
+        """Return the version of each receiver active in the last `ttl_s`, and forget the others."""
         versions: dict[str, int] = {}
         for path, ack in _all(self._acks, _Ack):
             if ack.at_unix_s <= self._now() - ttl_s:
@@ -135,9 +129,9 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 def unneeded(
     packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
-    """Return the removable packages. The others are the newest `anchors_kept` anchors and all successors of the oldest
-    of them; the `pinned` chains, as stems in order; and the cheapest chain to the newest version from each
-    `acknowledged` version and each pinned chain's end."""
+    """Return the removable packages. Kept are the newest `anchors_kept` anchors with their successors, the `pinned`
+    chains, and the cheapest chain to the newest version from each `acknowledged` version and each pinned chain's
+    end."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):
@@ -149,6 +143,6 @@ def unneeded(
     for version in {*acknowledged, *ends}:
         try:
             keep.update(plan(packages, newest, version))
-        except TransferError:  # Already there, or cut off before: it begins again at a kept anchor.
+        except TransferError:  # It is already newest, or starts again from a kept anchor.
             continue
     return [package for package in old if package not in keep]

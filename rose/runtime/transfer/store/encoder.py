@@ -1,6 +1,5 @@
-"""Encodes the pieces of a version against the version before, then as composite deltas and an anchor. Memory has the
-bits of the last version, and earlier steps as `Changes`, merged pairwise like a binary counter and undone for a
-base."""
+"""Encodes a version's pieces against the version before, then composite deltas and an anchor. Memory has the last
+version's bits, and earlier steps as `Changes`, merged pairwise like a binary counter."""
 
 import os
 import time
@@ -41,7 +40,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Held:
+class EncoderState:
     version: int
     tensors: dict[str, TensorInfo]
     bits: dict[Key, Bits] = field(default_factory=dict)
@@ -58,8 +57,6 @@ class _Blob:
 
 
 class _Package:
-    """A package under construction: its pieces come in the order in which they lie in chunks."""
-
     def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
         self._version = version
         self._base_version = base_version
@@ -68,7 +65,6 @@ class _Package:
         self._spent_ns = 0
 
     def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
-        """Raises OSError."""
         header, _ = read_header(blob.encoded)
         chunk, offset = self._builder.add(cut.holders, blob.encoded)
         self._spent_ns += blob.spent_ns
@@ -90,7 +86,6 @@ class _Package:
         )
 
     def manifest(self) -> Manifest:
-        """Finish the package. Raises OSError."""
         return Manifest(
             version=self._version,
             base_version=self._base_version,
@@ -101,20 +96,25 @@ class _Package:
 
 
 def encode_first(
-    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool, link: Link = LINK
-) -> tuple[Manifest, Held]:
-    """Encode the pieces against `held`, or whole without it; the chunks are put, not synced. Every piece is decoded
-    into the base and compared, which uses up `held`, also on failure. From an accelerator only changed elements are
-    copied, or all if an `anchor` follows. Returns the manifest, which has no file yet, and the new `Held` for
-    `encode_more`. Raises TransferError for a piece that decodes differently, OSError for a failed write."""
-    now = Held(version, {cut.info.name: cut.info for cut in cuts})
-    if held is not None:
-        step = Span(held.version, held.xxh3)
-        now.bits, now.spans = held.bits, [*held.spans, step]
+    version: int,
+    cuts: Sequence[Cut],
+    previous: EncoderState | None,
+    chunks: ChunkFolder,
+    *,
+    anchor: bool,
+    link: Link = LINK,
+) -> tuple[Manifest, EncoderState]:
+    """Encode the pieces against `previous`, or whole without it; the chunks are put, not synced. Every piece is decoded
+    and compared, which uses up `previous`, also on failure. With `anchor` an accelerator copies all elements. Raises
+    TransferError for a piece that decodes differently, OSError."""
+    now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
+    if previous is not None:
+        step = Span(previous.version, previous.xxh3)
+        now.bits, now.spans = previous.bits, [*previous.spans, step]
 
     def encode(cut: Cut) -> tuple[Cut, _Blob]:
         bits = now.bits.get(cut.key)
-        last = None if held is None or bits is None or anchor else Fetched(bits, held.on_device.get(cut.key))
+        last = None if previous is None or bits is None or anchor else Fetched(bits, previous.on_device.get(cut.key))
         fetched = fetch(cut.info.name, cut.elements(), last)
         new, now.on_device[cut.key] = fetched.bits, fetched.on_device
         now.xxh3[cut.key] = digest(new)
@@ -126,22 +126,20 @@ def encode_first(
             encoded, step.changes[cut.key] = codec.advance(
                 bits, new, mantissa_bits=mantissa_bits(cut.info.dtype), link=link
             )
-        return cut, _checked(cut, now, encoded, None if held is None else held.xxh3[cut.key], started_ns)
+        return cut, _checked(cut, now, encoded, None if previous is None else previous.xxh3[cut.key], started_ns)
 
-    package = _Package(version, None if held is None else held.version, chunks)
+    package = _Package(version, None if previous is None else previous.version, chunks)
     for cut, blob in _in_threads(encode, _in_order(cuts)):
         package.add(cut, blob, now.xxh3[cut.key])
     return package.manifest(), now
 
 
 def encode_more(
-    cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
+    cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
     """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced. Version v
-    gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes since are
-    known. Every piece is decoded and compared. Returns the manifests, which have no file yet, the latest base first and
-    the anchor last, and merges the spans of `now`. Raises TransferError if a piece does not decode to its source,
-    OSError if a chunk cannot be written; `now` is then used up."""
+    gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v. Returns manifests, the
+    latest base first and the anchor last. Raises TransferError and OSError; `now` is then used up."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
@@ -183,7 +181,6 @@ def encode_more(
 
 
 def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
-    """Return the indices of the spans at which composite deltas to `version` begin, the latest first."""
     indices, stride = [], 2
     while stride <= stride_max and version % stride == 0:
         if version - stride in bases:
@@ -192,7 +189,7 @@ def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]
     return indices
 
 
-def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
+def _checked(cut: Cut, now: EncoderState, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
     if digest(now.bits[cut.key]) != now.xxh3[cut.key]:
         raise TransferError(f"tensor {cut.info.name!r} of version {now.version} does not decode to what was encoded")
     return _Blob(base_xxh3, encoded, time.monotonic_ns() - started_ns)
@@ -203,7 +200,7 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Yield results in the order of the jobs. Only a few jobs run ahead, since each result is large."""
+    """Yield results in order. Few jobs run ahead, since each result is large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()
@@ -215,13 +212,13 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
             yield waiting.popleft().result()
 
 
-def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
-    """Decode the boxes `keys` of the version at the end of a chain from an anchor, however it was cut. Each link
-    becomes a step, so that composite deltas continue. Raises TransferError for a missing or damaged chunk."""
+def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> EncoderState:
+    """Decode the boxes `keys` of the version at the end of a chain from an anchor; each link becomes a step. Raises
+    TransferError for a missing or damaged chunk."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]
-    held = Held(manifests[-1].version, {}, spans=spans)
+    state = EncoderState(manifests[-1].version, {}, spans=spans)
     opened: dict[Chunk, memoryview] = {}
 
     def blob(link: int, _: int, piece: PieceEntry) -> memoryview:
@@ -231,7 +228,7 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
 
     for name, region in sorted(keys):
         key = name, region
-        held.tensors[name] = tensors[name]
+        state.tensors[name] = tensors[name]
         pieces = [link[name] for link in links]
         box = reach(region, pieces)
         bits = np.empty(box.shape, bits_dtype(tensors[name].dtype))
@@ -239,7 +236,7 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
             bits = follow(box, bits, [inside(name, box, link)], partial(blob, index), np.empty_like(bits))
             now = np.array(bits[region.within(box).slices], order="C")
             if index:
-                spans[index - 1].base_xxh3[key] = held.xxh3[key]
-                spans[index - 1].changes[key] = changes.between(held.bits[key], now)
-            held.bits[key], held.xxh3[key] = now, digest(now)
-    return held
+                spans[index - 1].base_xxh3[key] = state.xxh3[key]
+                spans[index - 1].changes[key] = changes.between(state.bits[key], now)
+            state.bits[key], state.xxh3[key] = now, digest(now)
+    return state

@@ -14,8 +14,8 @@ class FencedError(TransferError):
 
 
 class Fence:
-    """One publisher's claim to a folder; `publisher.json` has the newest one's number, and lower numbers are refused.
-    Each resumption of a run raises `number`; None takes the next one. Call the methods with the store's lock held."""
+    """A publisher's claim to a folder: `publisher.json` has the newest `number` (None: take the next), and lower
+    numbers are refused. Hold the store's lock."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
@@ -27,8 +27,8 @@ class Fence:
         return self._number is not None
 
     def hold(self, packages: Iterable[Package]) -> None:
-        """Become the folder's publisher. Raises FencedError if a newer one published, TransferError if `packages`
-        belong to another run, OSError if the file cannot be written."""
+        """Become the folder's publisher. Raises FencedError after a newer publisher, TransferError for packages of
+        another run, OSError."""
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:
@@ -42,10 +42,9 @@ class Fence:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())
 
     def check_run(self, packages: Iterable[Package]) -> None:
-        """Raise TransferError if a package belongs to another run."""
         for other in {package.run_id for package in packages} - {self._run_id}:
             raise TransferError(
-                f"{self._path.parent} holds versions {of_run(other)}, and this publisher is {of_run(self._run_id)}: "
+                f"{self._path.parent} has versions {of_run(other)}, this publisher is {of_run(self._run_id)}: "
                 "give each run a folder of its own"
             )
 
@@ -55,4 +54,4 @@ class Fence:
         except FileNotFoundError:
             return 0
         except (ValueError, TypeError, LookupError) as error:
-            raise TransferError(f"{self._path} cannot be read ({error}): remove it if nobody publishes here") from None
+            raise TransferError(f"{self._path} cannot be read ({error}): remove it if no publisher runs") from None

@@ -1,11 +1,11 @@
 """The folder of published versions: trainers write it; servers, relays and object stores serve it.
 
-VERSION-anchor.json, VERSION-from-BASE.json    manifests; a package exists once its manifest is renamed into place
-index.json                                     the packages and their sizes, for readers that cannot list a folder
+VERSION-anchor.json, VERSION-from-BASE.json    manifests
+index.json                                     the packages and their sizes
 chunks/AB/AB...                                encoded pieces, by SHA-256
-parts/                                         parts of single trainer ranks of an incomplete version
-pins/, acks/                                   what may not be removed (`claims`)
-publisher.json                                 the number of the newest publisher (`fence`)
+parts/                                         single ranks' parts of an incomplete version
+pins/, acks/                                   packages in use (`claims`)
+publisher.json                                 the newest publisher's number (`fence`)
 store.lock                                     held while any of these but chunks and parts change
 
 Several processes may use a folder at once, if their file system shares locks."""
@@ -32,7 +32,6 @@ from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells
 from rose.runtime.transfer.package.manifest import (
     Manifest,
-    Package,
     check_chain,
     check_sound,
     check_version,
@@ -43,7 +42,7 @@ from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
 from rose.runtime.transfer.store.claims import Claims, unneeded
-from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more, rebuild
+from rose.runtime.transfer.store.encoder import EncoderState, encode_first, encode_more, rebuild
 from rose.runtime.transfer.store.fence import Fence
 
 logger = logging.getLogger(__name__)
@@ -67,12 +66,9 @@ class Published:
 
 
 class VersionStore:
-    """Publishes versions into `folder`, lists them, and removes unneeded ones. A version at or past a multiple of
-    `anchor_every` is also published whole. Kept are the newest `anchors_kept` anchors and their successors, pinned
-    packages, and packages for receivers that acknowledged a version in the last `receiver_ttl_s`. Another run than
-    `run_id`, and a publisher with a lower number than `fence`, are refused. The `key` signs manifests. `tp` is the
-    largest tensor-parallel size of a receiver; above 1 it needs the `model`. `now` returns seconds since the Unix
-    epoch."""
+    """Publishes versions into `folder`, lists them, and removes unneeded packages (`claims.unneeded`). Every
+    `anchor_every` versions one is also published whole. Another `run_id` and a lower `fence` are refused. The `key`
+    signs manifests. A `tp` above 1, a receiver's tensor-parallel size, needs the `model`."""
 
     def __init__(
         self,
@@ -91,7 +87,7 @@ class VersionStore:
         if anchor_every < 1 or anchors_kept < 1:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
         if tp != 1 and model is None:
-            raise ValueError(f"tp is {tp}: give the model's shape, which says where its tensors are split")
+            raise ValueError(f"tp is {tp}: give the model's shape")
         self.folder = folder
         self.anchor_every = anchor_every
         self.anchors_kept = anchors_kept
@@ -99,68 +95,51 @@ class VersionStore:
         self._model = model
         self._cells = {} if model is None else cells(model, tp)
         self._catalog = Catalog(folder, key)
+        self.packages, self.latest = self._catalog.packages, self._catalog.latest
+        self.manifest = self._catalog.manifest
         self._chunks = ChunkFolder(folder / "chunks")
         self._parts = Parts(folder / "parts")
         self.claims = Claims(folder, now, self._catalog.locked)
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
-        self._held: Held | None = None
+        self._state: EncoderState | None = None
         self._rates: deque[float] = deque(maxlen=_RATES)
         self._swept = False  # Whether a manifest or part names every file in `chunks`.
 
-    def packages(self) -> list[Package]:
-        """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
-        return self._catalog.packages()
-
-    def latest(self) -> int | None:
-        return self._catalog.latest()
-
     @property
     def link(self) -> Link:
-        """Return the slowest way of the last fetches; versions are encoded for it."""
         return replace(LINK, bytes_per_s=min(self._rates, default=LINK.bytes_per_s))
 
     def measured(self, bytes_per_s: float) -> None:
-        """Note the rate of a receiver's fetch. Thread-safe."""
         self._rates.append(bytes_per_s)
 
     def check_run(self) -> None:
-        """Raise TransferError if the folder's versions belong to another run."""
         with self._catalog.locked():
             self._fence.check_run(self.packages())
 
     def weights_sha256(self, version: int) -> str:
-        """Return the identity of a version's weights, the same in every folder. Raises TransferError."""
         return self._catalog.any_of(version).weights_sha256
 
     def newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """Return the newest version and its tensors, whose memory the next publication changes. Raises TransferError if
-        there is none."""
+        """Return the newest version and its tensors, whose memory the next publication changes. Raises
+        TransferError."""
         if (version := self.latest()) is None:
             raise TransferError(f"{self.folder} has no version: publish a folder of the whole weights first")
         infos = self._catalog.any_of(version).tensors
         keys = {info.name: (info.name, Region.whole(info.shape)) for info in infos}
-        if self._held is None or self._held.version != version or self._held.bits.keys() != set(keys.values()):
+        if self._state is None or self._state.version != version or self._state.bits.keys() != set(keys.values()):
             chain = [self.manifest(package) for package in plan(self.packages(), version, None)]
-            self._held = rebuild(chain, keys.values(), self._chunks)
-        held = self._held.bits
-        return version, {info.name: from_bits(held[keys[info.name]], info.dtype) for info in infos}
-
-    def manifest(self, package: Package) -> Manifest:
-        """Raises TransferError if the manifest is damaged or gone."""
-        return self._catalog.manifest(package)
+            self._state = rebuild(chain, keys.values(), self._chunks)
+        bits = self._state.bits
+        return version, {info.name: from_bits(bits[keys[info.name]], info.dtype) for info in infos}
 
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta against the version before, and call `visible` once it is visible. Composite
-        deltas, and an anchor if due, follow for receivers that join later. Only for a trainer of one process, the only
-        publisher of this folder. A tensor that shares memory with an earlier one (tied embeddings) is left out. Each
-        piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the trainer's,
-        and the last version's, into which the next one is decoded.
-        Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
-        (FencedError) a newer publisher; earlier versions stay intact. The message may say that this version is visible
-        all the same: the next version then adds the missing packages."""
+        """Write `version` as a delta, and call `visible` once receivers see it; composite deltas, and an anchor if due,
+        follow. Only for a trainer of one process. Tied tensors are left out. Memory holds the weights twice. Raises
+        TransferError for an old version, another layout, an unknown dtype, a full disk, or (FencedError) a newer
+        publisher; earlier versions stay intact."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -172,10 +151,9 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces of `version`, and call `written`. The last part makes the version visible, and only
-        its call returns the version. A rank that died publishes its part again. The newest version is not written
-        again, and must hold the same weights. Parts of different `writer.attempt` are never combined. Raises
-        TransferError as `publish` does, also if the parts do not make up the version."""
+        """Write one rank's pieces of `version`, and call `written`; only the last part's call returns the version.
+        Parts of different `writer.attempt` are never combined. The newest version must have the same weights. Raises
+        TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -188,7 +166,6 @@ class VersionStore:
         return self._publish(version, cuts, writer, written)
 
     def prune(self) -> None:
-        """Remove unneeded manifests, then chunks without a manifest. Raises TransferError if the folder refuses it."""
         try:
             with self._catalog.locked():
                 gone = unneeded(
@@ -202,24 +179,22 @@ class VersionStore:
                     self._swept = self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
                     self._catalog.refresh()  # Last: a full disk has room only now.
         except OSError as error:
-            raise TransferError(
-                f"{self.folder} cannot be pruned ({error.strerror}); no version was lost that is needed"
-            )
+            raise TransferError(f"{self.folder} cannot be pruned ({error.strerror}); no needed version was lost")
 
     def _publish(
         self, version: int, cuts: Sequence[Cut], writer: Writer, written: Callable[[], object]
     ) -> Published | None:
-        held = self._base(version, cuts, writer)
-        # The steps below use up `_held` and write chunks. After a failure, the base is read from the folder again.
-        self._held, swept, self._swept = None, self._swept, False
+        state = self._base(version, cuts, writer)
+        # The steps below use up `_state` and write chunks. After a failure, the base is read from the folder again.
+        self._state, swept, self._swept = None, self._swept, False
         try:
             with self._chunks.writing():
-                anchor = held is not None and self._anchor_due(version, held, writer)
-                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor, link=self.link)
+                anchor = state is not None and self._anchor_due(version, state, writer)
+                first, now = encode_first(version, cuts, state, self._chunks, anchor=anchor, link=self.link)
                 self._chunks.sync()
                 published = self._complete(replace(first, run_id=self.run_id), writer)
             written()
-            if held is not None:
+            if state is not None:
                 with self._chunks.writing():
                     stride_max = self.anchor_every * self.anchors_kept  # No composite is based before the oldest one.
                     more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max, link=self.link)
@@ -235,24 +210,24 @@ class VersionStore:
             with suppress(TransferError):
                 self.prune()
             raise TransferError(self._no_room(version, error))
-        self._held, self._swept = now, swept
+        self._state, self._swept = now, swept
         if published is not None:
             self.prune()
         return published
 
-    def _base(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Held | None:
+    def _base(self, version: int, cuts: Sequence[Cut], writer: Writer) -> EncoderState | None:
         keys = {cut.key for cut in cuts}
         whole = writer.ranks == 1
-        held, latest = self._held, self.latest()
+        state, latest = self._state, self.latest()
         if (
-            held is not None
-            and held.version < version
-            and held.bits.keys() == keys
+            state is not None
+            and state.version < version
+            and state.bits.keys() == keys
             # Neither complete nor waiting for parts: all ranks restarted from an earlier version.
-            and (held.version == latest or self._parts.has(held.version, writer))
+            and (state.version == latest or self._parts.has(state.version, writer))
         ):
-            check_same_layout(held.tensors.values(), cuts, held.version, whole=whole)
-            return held
+            check_same_layout(state.tensors.values(), cuts, state.version, whole=whole)
+            return state
         if latest is None:
             return None
         check_same_layout(self._catalog.any_of(latest).tensors, cuts, latest, whole=whole)
@@ -304,24 +279,22 @@ class VersionStore:
         others = self._parts.of_others(part.package, writer)
         return None if others is None else merge_parts([part, *others])
 
-    def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
-        """Return whether `anchor_every` was passed since the last anchor; ranks count from the version before."""
-        since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
+    def _anchor_due(self, version: int, state: EncoderState, writer: Writer) -> bool:
+        since = state.version if writer.ranks > 1 else self._catalog.latest_anchor()
         return since is None or version // self.anchor_every > since // self.anchor_every
 
     def _no_room(self, version: int, error: OSError) -> str:
         if version == self.latest():
             return (
-                f"version {version} is published, but more that leads there cannot be written to {self.folder} "
+                f"version {version} is published, but its other packages cannot be written to {self.folder} "
                 f"({error.strerror}): make room and publish the next version"
             )
         return (
-            f"version {version} cannot be written to {self.folder} ({error.strerror}); the versions before it are as "
-            "they were: make room and publish it again"
+            f"version {version} cannot be written to {self.folder} ({error.strerror}); earlier versions are "
+            "intact: make room and publish it again"
         )
 
     def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
-        """Raise TransferError unless `version` is the newest, and holds these pieces."""
         latest = self.latest()
         if version != latest:
             raise ConflictError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -329,8 +302,8 @@ class VersionStore:
         for (name, region), xxh3 in results.items():
             if published.get((name, region)) != xxh3:
                 raise ConflictError(
-                    f"version {version} is in {self.folder} already and has {published.get((name, region))} for tensor "
-                    f"{name!r} at {region}, this publisher {xxh3}: it has drifted, publish a newer version"
+                    f"version {version} exists in {self.folder} with {published.get((name, region))} for tensor "
+                    f"{name!r} at {region}, this publisher has {xxh3}: publish a newer version"
                 )
 
 
@@ -339,17 +312,13 @@ def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
 
 
 class Publisher:
-    """Publishes to a store, and writes packages for later receivers during the next update."""
-
     def __init__(self, store: VersionStore) -> None:
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-publish")
         self._rest: Future[Published | None] | None = None
 
     def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
-        """Return once this rank's part of `version` is written and its elements may change; a trainer of one process
-        has then published it. First wait for the rest of the version before. Raises TransferError as
-        `VersionStore.publish_part` does, if the part was not written."""
+        """Return once this rank's part of `version` is written and its elements may change. Raises TransferError."""
         self.wait()
         written: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(
@@ -362,7 +331,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait for the rest of the last version. Errors are logged, and the next version adds the missing packages."""
+        """Wait for the rest of the last version. Errors are logged; the next version adds missing packages."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

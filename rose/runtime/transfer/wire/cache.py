@@ -36,7 +36,7 @@ class ChunkCache:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise TransferError(f"{folder} is the cache of another relay that is running; give each one of its own")
+            raise TransferError(f"{folder} is the cache of another running relay; give each relay its own folder")
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # By SHA-256, the least recently used first.
         self._freed = asyncio.Event()
         stored = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
@@ -63,11 +63,11 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk to download; wait while all others are in use. One task at a time downloads a chunk,
-        which is in use until `finish`. Raises TransferError for a chunk larger than the whole budget."""
+        """Make room for a chunk to download; wait while all others are in use. Call `finish` afterwards. Raises
+        TransferError for a chunk larger than the budget."""
         if size_bytes > self.budget_bytes:
             raise TransferError(
-                f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; enlarge it"
+                f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; raise it"
             )
         left = self._entries.pop(sha256, None)  # The file of an earlier download stays, to be resumed.
         self.used_bytes -= 0 if left is None else left.size_bytes
@@ -77,7 +77,6 @@ class ChunkCache:
         self._add(sha256, _Entry(size_bytes, holds=1))
 
     def finish(self, sha256: str, *, complete: bool) -> None:
-        """End a download: the chunk is `complete` and verified, or the file has a part of it."""
         entry = self._entries[sha256]
         entry.holds -= 1
         entry.complete = complete

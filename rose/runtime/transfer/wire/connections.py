@@ -13,8 +13,6 @@ from rose.runtime.transfer.errors import TransferError
 
 
 class Connections:
-    """A pool of connections for several threads. `check_address` raises TransferError for a forbidden address."""
-
     def __init__(
         self, scheme: str, host: str, port: int | None, timeout_s: float, check_address: Callable[[str], None]
     ) -> None:
@@ -28,7 +26,6 @@ class Connections:
         self.open: dict[_Http, socket.socket] = {}  # Second descriptors: TLS takes over the first ones.
 
     def take(self) -> http.client.HTTPConnection:
-        """Return an idle connection, else a new one, which connects with its first request."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -37,7 +34,6 @@ class Connections:
             return connection
 
     def give_back(self, connection: http.client.HTTPConnection) -> None:
-        """Keep a connection for the next request; it may be closed."""
         assert isinstance(connection, _Http)
         self._idle.append(connection)
 
@@ -62,7 +58,7 @@ class Connections:
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Close the second descriptor of a closed socket: the server sees the end only after the last one."""
+        """Close the second descriptor of a closed socket: the server waits for it."""
         with self._lock:
             self._forget(connection)
 
@@ -112,7 +108,7 @@ _BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, so muc
 
 
 class Throttle:
-    """Lets at most `max_bytes_per_s` pass, over all threads. The bucket starts empty, so the mean is never higher."""
+    """Lets at most `max_bytes_per_s` pass, over all threads."""
 
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         if max_bytes_per_s is not None and max_bytes_per_s <= 0:
@@ -121,8 +117,7 @@ class Throttle:
         self._lock = threading.Lock()
         self._paid_s = time.monotonic()  # When all received bytes are paid for, seconds on the monotonic clock.
 
-    def took(self, count_bytes: int) -> None:
-        """Count received bytes; return when the limit lets more come."""
+    def wait(self, count_bytes: int) -> None:
         if self._max_bytes_per_s is None:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Downloads one chunk to disk: resumed, retried and checked. The file, hashed with all its bytes, is the only state."""
+"""Downloads one chunk to disk, resumed, retried and checked. The file is the only state."""
 
 import hashlib
 import threading
@@ -22,11 +22,9 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. A broken connection is retried up to `retries` times in a row without a byte. A
-    chunk with a wrong hash is removed and fetched once more. `progress` gets the number of bytes that may be passed on.
-    The last byte is passed on only after the hash matches, so that no client gets a whole damaged chunk. Raises
-    GoneError if the origin lacks the chunk; BrokenError if the connection stays broken or `stopped` is set, which keeps
-    the bytes in `path`; TransferError if the chunk was wrong twice or cannot be written."""
+    """Complete the chunk in `path`. A broken connection is retried up to `retries` times without a byte; a chunk with a
+    wrong hash is fetched once more. `progress` gets the bytes that may be passed on: the last byte only after the hash
+    matches. Raises GoneError, BrokenError (also once `stopped` is set; the bytes stay), or TransferError."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:
@@ -36,13 +34,13 @@ def download(
     except OSError as error:
         raise TransferError(f"cannot write chunk {chunk.sha256} to {path}: {error.strerror}; is there room?")
     raise TransferError(
-        f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: the origin's copy is damaged, "
-        "or somebody alters it on the way"
+        f"chunk {chunk.sha256} from {origin.url} has SHA-256 {actual}, twice: the origin's copy is damaged "
+        "or altered in transit"
     )
 
 
 def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:
-    """Return the result of `call`, retried after BrokenError up to `retries` times and until `stopped` is set."""
+    """Return the result of `call`, retried after BrokenError until `stopped` is set."""
     stopped = stopped or threading.Event()
     for failures in range(retries):
         try:

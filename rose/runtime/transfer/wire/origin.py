@@ -25,11 +25,11 @@ PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Valid names of a pin.
 
 
 class GoneError(TransferError):
-    """The origin does not hold the requested data, or no longer."""
+    """The origin does not have the requested data."""
 
 
 class RefusedError(TransferError):
-    """The origin refuses an acknowledgement: it knows the version as other weights, so the receiver drifted."""
+    """The origin has other weights under the acknowledged version: the receiver drifted."""
 
 
 class BrokenError(TransferError):
@@ -38,8 +38,6 @@ class BrokenError(TransferError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The packages that lead to a version, in the order to apply, and the pin that keeps them."""
-
     packages: tuple[Package, ...]
     pin: str | None = None  # None if the origin has no pins.
     ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # The pin ends this long after its last renewal.
@@ -49,7 +47,6 @@ class Route:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Route:
-        """Parse and check. Raises TransferError."""
         try:
             route = msgspec.json.decode(data, type=cls)
             if route.pin is not None and not PIN.fullmatch(route.pin):
@@ -60,8 +57,8 @@ class Route:
 
 
 class Origin(ABC):
-    """The source of a receiver or a relay, for several threads at once. Methods raise GoneError, BrokenError, or
-    TransferError for permanent errors; `acknowledge` also raises RefusedError."""
+    """The source of a receiver or a relay, for several threads. Methods raise GoneError, BrokenError, or TransferError
+    for permanent errors; `acknowledge` also raises RefusedError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
@@ -100,7 +97,7 @@ class Origin(ABC):
         """Remove a pin, and tell the rate at which its packages came."""
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
-        """Record that a receiver holds a version, if the origin keeps acknowledgements."""
+        """Record a receiver's version, if the origin keeps acknowledgements."""
 
     def interrupt(self) -> None:  # noqa: B027
         """Raise BrokenError in the threads that wait for the network, now or later."""
@@ -108,10 +105,10 @@ class Origin(ABC):
     def close(self) -> None:  # noqa: B027
         """Close connections; no other thread may use them."""
 
-    def _took(self, count_bytes: int) -> None:
+    def _count_received(self, count_bytes: int) -> None:
         with self._counting:
             self.received_bytes += count_bytes
-        self._throttle.took(count_bytes)
+        self._throttle.wait(count_bytes)
 
 
 def open_origin(
@@ -122,9 +119,9 @@ def open_origin(
     rules: OriginRules = ANYWHERE,
     timeout_s: float = 30.0,
 ) -> Origin:
-    """Return the origin at `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
-    `file:///FOLDER`. A URL from another user needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP
-    server. Raises TransferError for a URL that the rules refuse, and for a token that the scheme does not use."""
+    """Return the origin at `http(s)://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or `file:///FOLDER`. `timeout_s`
+    bounds each wait. Raises TransferError for a URL that `rules` refuse, and for a token that the scheme does not
+    use."""
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
@@ -166,7 +163,7 @@ class HttpOrigin(Origin):
 
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         path = f"/v1/chunks/{chunk.sha256}"
-        with self._asked("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
+        with self._response("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
             skip = 0 if response.status == 206 else offset  # Status 200: a proxy on the way ignores ranges.
             expected = chunk.size_bytes - offset + skip
             span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
@@ -201,23 +198,23 @@ class HttpOrigin(Origin):
         self.connections.close()
 
     def _head(self, path: str) -> http.client.HTTPMessage:
-        with self._asked("HEAD", path) as response:
+        with self._response("HEAD", path) as response:
             response.read()
             return response.headers
 
     def _fetch(
         self, method: str, path: str, body: dict[str, object] | None = None, *, bytes_max: int = _ANSWER_BYTES_MAX
     ) -> bytes:
-        with self._asked(method, path, body) as response:
+        with self._response(method, path, body) as response:
             if response.length is None or response.length > bytes_max:
                 raise TransferError(f"{self.url}{path} announces {response.length} bytes; is this a weight store?")
             return b"".join(bytes(block) for block in self._blocks(path, response, response.length))
 
     @contextmanager
-    def _asked(
+    def _response(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a successful response, its body unread. Reading all of it frees its connection for the next request."""
+        """Yield a successful response, its body unread. Reading all of it frees the connection."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -225,7 +222,7 @@ class HttpOrigin(Origin):
         response = None
         try:
             response = self._send(connection, method, path, body, headers or {})
-            yield self._good(path, response)
+            yield self._check_status(path, response)
         finally:
             if response is None or not response.isclosed():
                 connection.close()
@@ -257,7 +254,7 @@ class HttpOrigin(Origin):
         except ValueError:
             raise self._unsendable() from None
 
-    def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+    def _check_status(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
         if response.status in (200, 206):
             return response
         message = f"{self.url}{path} answered {response.status}"
@@ -273,7 +270,6 @@ class HttpOrigin(Origin):
         raise BrokenError(message) if response.status >= 500 else TransferError(message)
 
     def _blocks(self, path: str, response: http.client.HTTPResponse, expected: int) -> Iterator[memoryview]:
-        """Yield the body, exactly as long as expected; each block is valid until the next."""
         buffer = memoryview(bytearray(min(expected, BLOCK_BYTES)))
         received = 0
         while received < expected:
@@ -284,14 +280,13 @@ class HttpOrigin(Origin):
             if not count:
                 raise BrokenError(f"{self.url}{path} broke off after {received} of {expected} bytes; try again")
             received += count
-            self._took(count)
+            self._count_received(count)
             yield buffer[:count]
         response.read()  # Marks it as read, so that the connection takes the next request.
 
     def _unsendable(self) -> TransferError:  # Python's own message may show the token.
         return TransferError(
-            f"{self.url} cannot be asked: HTTP cannot send its host's name, its path or the token: correct the URL or "
-            "the token"
+            f"{self.url} cannot be requested: HTTP cannot send its host name, its path or the token: correct them"
         )
 
     def _broken(self, error: Exception) -> BrokenError:
@@ -318,19 +313,19 @@ class FsspecOrigin(Origin):
         return self._json_file(f"{package.stem}.json", MANIFEST_BYTES_MAX)
 
     def manifest_tag(self, package: Package) -> str:
-        return str(self._ask("ukey", f"{package.stem}.json"))
+        return str(self._call("ukey", f"{package.stem}.json"))
 
     def chunk_bytes(self, sha256: str) -> int:
-        return int(self._ask("info", _chunk_name(sha256))["size"])
+        return int(self._call("info", _chunk_name(sha256))["size"])
 
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         name = _chunk_name(chunk.sha256)
         while offset < chunk.size_bytes:
             end = min(offset + (4 << 20), chunk.size_bytes)  # Each is a request of its own.
-            block = self._ask("cat_file", name, start=offset, end=end)
+            block = self._call("cat_file", name, start=offset, end=end)
             if len(block) != end - offset:
                 raise TransferError(f"{self.url}/{name} ends at byte {offset + len(block)} of {chunk.size_bytes}")
-            self._took(len(block))
+            self._count_received(len(block))
             yield memoryview(block)
             offset = end
 
@@ -338,13 +333,13 @@ class FsspecOrigin(Origin):
         return Route(tuple(plan(self.packages(), version, have)))
 
     def _json_file(self, name: str, bytes_max: int) -> bytes:
-        data: bytes = self._ask("cat_file", name, start=0, end=bytes_max + 1)
+        data: bytes = self._call("cat_file", name, start=0, end=bytes_max + 1)
         if len(data) > bytes_max:
             raise TransferError(f"{self.url}/{name} is larger than {bytes_max} bytes; is this a weight store?")
-        self._took(len(data))
+        self._count_received(len(data))
         return data
 
-    def _ask(self, method: str, name: str, **options: int) -> Any:
+    def _call(self, method: str, name: str, **options: int) -> Any:
         try:
             return getattr(self._fs, method)(f"{self._root}/{name}", **options)
         except FileNotFoundError:

@@ -56,18 +56,17 @@ class OriginRules:
         return parts
 
     def check_address(self, host: str, address: str) -> None:
-        """Raise TransferError for a forbidden address of `host`, as the URL names it."""
-        found = _plain(address)
-        if (kind := _kind(found)) is None or any(_covers(entry, host, found) for entry in self.hosts):
+        ip = _plain(address)
+        if (kind := _kind(ip)) is None or any(_covers(entry, host, ip) for entry in self.hosts):
             return
         if self.client is not None:
             client = _plain(self.client)
             # A loopback address in another spelling, or behind a name, would pass the controller's check of fleets with
             # several hosts, and lead each agent to its own host.
-            if is_loopback(host) if client.is_loopback and found.is_loopback else client == found:
+            if is_loopback(host) if client.is_loopback and ip.is_loopback else client == ip:
                 return
         raise TransferError(
-            f"url names host {host!r}, whose address {found} is {kind}: publish at an address that the fleet's hosts "
+            f"url names host {host!r}, whose address {ip} is {kind}: publish at an address that the fleet's hosts "
             "reach, or name the host in origins.hosts of the fleet file"
         )
 
@@ -90,8 +89,8 @@ def _refused(url: str, reason: str) -> TransferError:
 
 
 def _plain(address: str) -> IPv4Address | IPv6Address:
-    found = ipaddress.ip_address(address)
-    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+    ip = ipaddress.ip_address(address)
+    return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip
 
 
 def _kind(address: IPv4Address | IPv6Address) -> str | None:

@@ -1,4 +1,4 @@
-"""Fetches and verifies versions into a staging folder, one at a time. The next fetch resumes from `partial/`."""
+"""Fetches and verifies versions into a staging folder. The next fetch resumes from `partial/`."""
 
 import fcntl
 import functools
@@ -34,11 +34,9 @@ Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm. `url` and `rules` are as
-    for `open_origin`. Versions are acknowledged under `name`, by default made of host and folder. Packages of another
-    run than `run_id` ("": of no run), or without the signature of the public key `signer`, are refused. `timeout_s`
-    bounds each wait for the network; a broken connection is retried up to `retries` times in a row without a byte. All
-    chunks share `max_bytes_per_s`."""
+    """Pulls from the origin at `url` into folders under `staging`. Versions are acknowledged under `name`. Packages of
+    another run than `run_id` ("": no run), or without the signature of `signer`, are refused. A broken connection is
+    retried up to `retries` times without a byte."""
 
     def __init__(
         self,
@@ -50,7 +48,6 @@ class Receiver:
         run_id: str = "",
         signer: str | None = None,
         rules: OriginRules = ANYWHERE,
-        timeout_s: float = 30.0,
         retries: int = 5,
         max_bytes_per_s: float | None = None,
     ) -> None:
@@ -61,7 +58,6 @@ class Receiver:
         self._run_id = run_id
         self._signer = signer
         self._rules = rules
-        self._timeout_s = timeout_s
         self._retries = retries
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
@@ -74,7 +70,6 @@ class Receiver:
             return max((package.version for package in origin.packages()), default=None)
 
     def folder(self, version: int, have: int | None, regions: Regions | None = None) -> Path:
-        """Return the folder that `fetch` stages into, for `Staged.open` in another process."""
         part = ""
         if regions is not None:
             boxes = sorted((name, region.start, region.stop) for name, region in regions.items())
@@ -82,11 +77,9 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage the cheapest chain from version `have` (None: nothing) to `version`, and verify it: a delta, several
-        deltas, or an anchor with the deltas after it, as far as `regions` (None: everything) need them. A folder staged
-        before is checked and used again. If the origin removes a package meanwhile, another chain is planned once.
-        Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data with wrong
-        hashes; nothing is staged then, and a repeated call resumes."""
+        """Stage and verify the cheapest chain from version `have` (None: nothing) to `version`, as far as `regions`
+        (None: all) need it. A staged folder is checked and used again. Raises TransferError; a repeated call
+        resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -110,14 +103,13 @@ class Receiver:
             return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
-        """Tell the origin that the verified `version` is held, and may be a base from now on. Raises RefusedError if
-        the origin knows the version by another hash, TransferError if the call fails."""
+        """Tell the origin that this receiver has `version`. Raises RefusedError if the hash differs there."""
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
     @contextmanager
     def _origin(self) -> Iterator[Origin]:
-        origin = open_origin(self.url, self._token, self._throttle, rules=self._rules, timeout_s=self._timeout_s)
+        origin = open_origin(self.url, self._token, self._throttle, rules=self._rules)
         try:
             yield origin
         finally:
@@ -166,8 +158,8 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Renew the pin while the block runs, and remove it afterwards without waiting, with the rate that the block
-        added in bytes a second."""
+        """Renew the pin while the block runs, then remove it in the background, with the rate that the block added,
+        bytes/s."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates
@@ -190,7 +182,6 @@ class Receiver:
 
     @contextmanager
     def _pool(self, origin: Origin) -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
-        """Yield threads, each for one chunk at a time, and their stop event; a failing block stops them."""
         stopped = threading.Event()
         with ThreadPoolExecutor(4, thread_name_prefix="rose-fetch") as pool:
             try:

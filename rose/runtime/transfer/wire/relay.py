@@ -1,6 +1,5 @@
-"""A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster like the origin.
-Clients get a chunk's bytes as they arrive, the last byte once the hash matches. The origin gets pins and
-acknowledgements."""
+"""A relay: fetches each manifest and chunk from its origin once, and serves a cluster like the origin. Clients get
+bytes as they arrive, the last byte once the hash matches."""
 
 import asyncio
 import functools
@@ -30,11 +29,9 @@ _PULLS, _CALLS = 8, 8  # Downloads, and other requests to the origin, at once.
 
 
 class RelayServer(Server):
-    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`. Clients must send `token`;
-    the relay sends `origin_token` to the origin. `rules` are as for `open_origin`. Manifests that `signer` has not
-    signed are refused. A broken connection is retried up to `retries` times without a byte. Raises TransferError for a
-    wrong URL, and as `Server` for an address or a token; `start` raises TransferError if another relay uses the
-    folder."""
+    """Serves the origin at `origin_url`, with at most `budget_bytes` on disk in `folder`. Clients send `token`, the
+    relay sends `origin_token`. Manifests without the signature of `signer` are refused. Raises TransferError for a
+    wrong URL or a folder in use, and the errors of `Server`."""
 
     def __init__(
         self,
@@ -42,20 +39,18 @@ class RelayServer(Server):
         folder: Path,
         budget_bytes: int,
         host: str = "127.0.0.1",
-        port: int = 0,
         token: str | None = None,
         *,
         origin_token: str | None = None,
         rules: OriginRules = ANYWHERE,
         signer: str | None = None,
         retries: int = 5,
-        timeout_s: float = 30.0,
     ) -> None:
-        self.origin = open_origin(origin_url, origin_token, rules=rules, timeout_s=timeout_s)
+        self.origin = open_origin(origin_url, origin_token, rules=rules)
         relay = _Relay(self.origin, functools.partial(ChunkCache, folder, budget_bytes), retries, signer)
         app = make_app(self.origin, relay, token, relay.calls)
         app.cleanup_ctx.append(relay.running)
-        super().__init__(app, host, port, token)
+        super().__init__(app, host, 0, token)
 
 
 @dataclass(slots=True)
@@ -76,19 +71,17 @@ class _Download:
         self.tell()
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until `met` returns true. Raises TransferError if the download failed before."""
         while not met():
             if self.failure is not None:
                 raise self.failure
             await self._changed.wait()
 
     async def reached(self, position: int) -> None:
-        """Wait for the byte at `position`. Raises TransferError if the download failed before."""
         await self.until(lambda: self.written_bytes > position)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedManifest:
     tag: str
     sha256: str
     chunks: frozenset[str]
@@ -107,7 +100,7 @@ class _Relay:
         self._stopped = threading.Event()
         self._downloads: dict[str, _Download] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._manifests: dict[Package, _Kept] = {}
+        self._manifests: dict[Package, _CachedManifest] = {}
         self._manifest_turn = asyncio.Lock()
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
@@ -126,9 +119,9 @@ class _Relay:
     async def manifest(self, package: Package) -> web.StreamResponse:
         # The name alone does not identify a manifest: a restarted trainer uses the same names.
         tag = await self._ask(self._origin.manifest_tag, package)
-        if (sha256 := self._kept(package, tag)) is None:
+        if (sha256 := self._cached_manifest(package, tag)) is None:
             async with self._manifest_turn:
-                if (sha256 := self._kept(package, tag)) is None:
+                if (sha256 := self._cached_manifest(package, tag)) is None:
                     sha256 = await self._pull_manifest(package, tag)
         return _CachedFile(self._cache, sha256)
 
@@ -147,7 +140,7 @@ class _Relay:
     async def _ask(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self.calls, call, *arguments)
 
-    def _kept(self, package: Package, tag: str) -> str | None:
+    def _cached_manifest(self, package: Package, tag: str) -> str | None:
         kept = self._manifests.get(package)
         return kept.sha256 if kept is not None and kept.tag == tag and kept.sha256 in self._cache else None
 
@@ -165,7 +158,7 @@ class _Relay:
             finally:
                 self._cache.finish(sha256, complete=complete)
         self._manifests = {known: kept for known, kept in self._manifests.items() if kept.sha256 in self._cache}
-        self._manifests[package] = _Kept(tag, sha256, frozenset(chunk.sha256 for chunk in manifest.chunks))
+        self._manifests[package] = _CachedManifest(tag, sha256, frozenset(chunk.sha256 for chunk in manifest.chunks))
         return sha256
 
     async def _pull_chunk(self, sha256: str, state: _Download) -> None:
@@ -242,7 +235,7 @@ class _Relay:
             finally:
                 os.close(file)
         if position < span.stop and request.transport is not None:
-            request.transport.abort()  # The announced bytes do not come: the client resumes from its own.
+            request.transport.abort()  # The client resumes after the bytes that it got.
         return response
 
 

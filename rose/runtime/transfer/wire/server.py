@@ -6,10 +6,9 @@ GET /v1/chunks/SHA256          a chunk; Range is honoured
 POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: a chain of packages, kept for ttl_s
 PUT /v1/pins/PIN               keep it for another ttl_s
 DELETE /v1/pins/PIN            release it; ?bytes_per_s=N: the rate at which the chain came
-POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
+POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver has a version
 
-404: never or no longer there. 409: acknowledgement refused, since the version has other weights here. 422: a permanent
-error. 502: the relay's own origin failed. The receiver runs no code from answers: only JSON, and checked bytes."""
+404: not there. 409: the version has other weights here. 422: a permanent error. 502: the relay's origin failed."""
 
 from __future__ import annotations
 
@@ -41,18 +40,18 @@ _RATE = re.compile(r"[1-9][0-9]{0,12}")
 _IDLE_S = 30.0  # A connection without a request under way, or with an incomplete head, is closed after this.
 
 
-class _Wanted(msgspec.Struct):
+class _PinRequest(msgspec.Struct):
     version: Number
     have: Number | None = None
 
 
-class _HeldByReceiver(msgspec.Struct):
+class _Acknowledgement(msgspec.Struct):
     receiver: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
     version: Number
     weights_sha256: Sha256
 
 
-_B = TypeVar("_B", _Wanted, _HeldByReceiver)
+_B = TypeVar("_B", _PinRequest, _Acknowledgement)
 
 
 class Calls(Protocol):
@@ -66,15 +65,11 @@ class Calls(Protocol):
 
 
 class Files(Protocol):
-    """Serves manifests and chunks. Implementations check names, and refuse by TransferError."""
-
     async def manifest(self, package: Package) -> web.StreamResponse: ...
     async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse: ...
 
 
 def make_app(calls: Calls, files: Files, token: str | None, executor: Executor | None = None) -> web.Application:
-    """Return the aiohttp application of the interface; `calls` run in threads of `executor`."""
-
     async def ask(call: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
 
@@ -91,8 +86,8 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
         return await files.chunk(request, request.match_info["sha256"])
 
     async def pin(request: web.Request) -> web.Response:
-        wanted = await _body(request, _Wanted)
-        return _json((await ask(calls.route, wanted.version, wanted.have)).to_bytes())
+        pin_request = await _body(request, _PinRequest)
+        return _json((await ask(calls.route, pin_request.version, pin_request.have)).to_bytes())
 
     async def renew(request: web.Request) -> web.Response:
         await ask(calls.renew, request.match_info["pin"])
@@ -106,11 +101,11 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
         return web.Response()
 
     async def acknowledge(request: web.Request) -> web.Response:
-        held = await _body(request, _HeldByReceiver)
-        await ask(calls.acknowledge, held.receiver, held.version, held.weights_sha256)
+        acknowledgement = await _body(request, _Acknowledgement)
+        await ask(calls.acknowledge, acknowledgement.receiver, acknowledgement.version, acknowledgement.weights_sha256)
         return web.Response()
 
-    app = web.Application(middlewares=[_authorised(token), _explained])
+    app = web.Application(middlewares=[_authorise(token), _with_status])
     app.router.add_get("/v1/packages", index)
     app.router.add_get("/v1/packages/{stem}.json", manifest)
     app.router.add_get("/v1/chunks/{sha256:[0-9a-f]{64}}", chunk)
@@ -122,8 +117,8 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from its own thread until `stop`. Port 0 takes a free one; see `url`. Raises
-    OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one."""
+    """Serves an application from its own thread until `stop`. Raises OpenAddressError for an address that other hosts
+    reach without a token, SecretError for a short token."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -135,7 +130,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Base URL for receivers; valid once started."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
@@ -248,7 +242,7 @@ class _StoreCalls:
             if set(packages) <= set(self._store.packages()):
                 return Route(packages, pin, self._pin_ttl_s)
             self.unpin(pin)  # Packages of the chain were removed in between.
-        raise BrokenError(f"packages that lead to version {version} are removed as fast as they are found; try again")
+        raise BrokenError(f"packages that lead to version {version} are removed before they are pinned; try again")
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
         # A run that restarts in this folder uses the same numbers: an earlier run's hash must not refuse a receiver.
@@ -266,28 +260,28 @@ class _StoreCalls:
         self._store.claims.acknowledge(receiver, version)
 
 
-class _Full(asyncio.Protocol):
+class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection; beyond `most` it replaces the connection that is longest without a request."""
+    """Return a new connection; beyond `most` it replaces the connection that waits longest."""
     connections = server.connections
     if len(connections) >= most:
-        if (waiting := next(filter(_waits, connections), None)) is None:
-            return _Full()
+        if (waiting := next(filter(_is_waiting, connections), None)) is None:
+            return _Refusal()
         waiting.force_close()
     return server()
 
 
-def _waits(connection: web.RequestHandler) -> bool:
+def _is_waiting(connection: web.RequestHandler) -> bool:
     """Return whether a connection waits for a request or its body; aiohttp has no public sign of it."""
     request = connection._current_request
     return connection._waiter is not None if request is None else not request.content.is_eof()
 
 
-def _authorised(token: str | None) -> Any:
+def _authorise(token: str | None) -> Any:
     @web.middleware
     async def authorised(request: web.Request, handler: _Handler) -> web.StreamResponse:
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin", "")
@@ -303,7 +297,7 @@ def _authorised(token: str | None) -> Any:
 
 
 @web.middleware
-async def _explained(request: web.Request, handler: _Handler) -> web.StreamResponse:
+async def _with_status(request: web.Request, handler: _Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except GoneError as error:

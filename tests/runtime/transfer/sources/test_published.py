@@ -21,7 +21,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 def published(source: Source) -> Weights:
     """Return what a trainer of one rank publishes."""
-    (boxes,) = share([offers(source.tensors)], source.wanted)
+    (boxes,) = share([offers(source.tensors)], source.names)
     return {cut.info.name: cut.elements() for cut in cuts(source.tensors, boxes)}
 
 
@@ -116,7 +116,7 @@ def test_untied_weights_keep_both_names_also_where_they_share_memory(tmp_path: P
         ({"extra": torch.ones(1)}, "'extra' is not in the checkpoint"),
         ({"model.norm.weight": torch.ones(5)}, r"'model.norm.weight' has shape \[5\], expected \[4\]"),
         ({"model.norm.weight": torch.ones(4).to(torch.float8_e5m2)}, "is float8_e5m2, and cannot be rounded"),
-        ({"model.norm.weight": None}, r"tensors \['model.norm.weight'\] are in the model's checkpoint"),
+        ({"model.norm.weight": None}, r"tensors \['model.norm.weight'\] of the model's checkpoint are missing"),
     ],
 )
 def test_what_does_not_fit_the_checkpoint_is_refused_by_name(tmp_path: Path, change: Weights, message: str) -> None:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, grid
 from rose.runtime.transfer.package.manifest import TensorInfo
-from rose.runtime.transfer.sources.given import Given
+from rose.runtime.transfer.sources.rank_tensors import RankTensor
 from rose.runtime.transfer.sources.sharing import offers, share
 from tests.long_form import usual
 
 
 def offered(name: str, *boxes: tuple[int, int], rows: int = 6, dtype: str = "bfloat16", tied: bool = False):
     held = {Region((start,), (stop,)): torch.zeros(stop - start) for start, stop in boxes}
-    return offers({name: Given(TensorInfo(name, dtype, (rows,)), held, tied)})
+    return offers({name: RankTensor(TensorInfo(name, dtype, (rows,)), held, tied)})
 
 
 @settings(max_examples=usual(50, long=1000))
@@ -32,7 +32,7 @@ def test_every_box_is_published_by_one_rank_that_has_it(data) -> None:
             for rank in data.draw(st.sets(st.integers(0, len(ranks) - 1), min_size=1)):
                 held[rank][box] = torch.zeros(box.shape)
         for offered_by_rank, boxes in zip(ranks, held, strict=True):
-            offered_by_rank.extend(offers({name: Given(TensorInfo(name, "float32", shape), boxes)}))
+            offered_by_rank.extend(offers({name: RankTensor(TensorInfo(name, "float32", shape), boxes)}))
     shares = share(ranks, wanted)
     published = [each for boxes in shares for each in boxes]
     assert len(published) == len(set(published))
@@ -60,8 +60,8 @@ def test_stages_of_a_pipeline_may_have_different_names() -> None:
         ([offered("w", (0, 3))], r"'w': 1 ranks have 3 of its 6 .* with `group`"),
         ([offered("w", (0, 6)), offered("w", (0, 6), dtype="float32")], r"'w' is float32\[6\] on rank 1, and bfloat16"),
         ([offered("w", (0, 6)), offered("w", (0, 6), rows=7)], r"'w' is bfloat16\[7\] on rank 1, and bfloat16\[6\]"),
-        ([offered("v", (0, 6))], r"tensors \['w'\] are in the model's checkpoint, and missing"),
-        ([[]], "there are no tensors"),
+        ([offered("v", (0, 6))], r"tensors \['w'\] of the model's checkpoint are missing"),
+        ([[]], "no tensors to publish"),
     ],
 )
 def test_parts_that_do_not_make_up_the_model_are_refused_by_name(ranks, message) -> None:

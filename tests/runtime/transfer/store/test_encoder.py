@@ -12,7 +12,7 @@ from rose.runtime.transfer.layout.cuts import Cut
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Manifest, TensorInfo
 from rose.runtime.transfer.store.chunks import ChunkFolder
-from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more
+from rose.runtime.transfer.store.encoder import EncoderState, encode_first, encode_more
 
 BOX = Region.whole((40,))
 INFO = TensorInfo("w", "float16", (40,))
@@ -34,8 +34,14 @@ def arrays(count: int) -> list[np.ndarray]:
 
 
 def encode(
-    version: int, array: np.ndarray, held: Held | None, folder: ChunkFolder, *, anchor: bool = False, stride_max: int
-) -> tuple[list[Manifest], Held]:
+    version: int,
+    array: np.ndarray,
+    held: EncoderState | None,
+    folder: ChunkFolder,
+    *,
+    anchor: bool = False,
+    stride_max: int,
+) -> tuple[list[Manifest], EncoderState]:
     first, now = encode_first(version, cuts(array), held, folder, anchor=anchor)
     if held is None:
         return [first], now
@@ -55,7 +61,7 @@ def test_every_delta_leads_from_its_base_to_the_version(
 ) -> None:
     folder = ChunkFolder(tmp_path_factory.mktemp("chunks"))
     all_arrays = arrays(41)
-    held: Held | None = None
+    held: EncoderState | None = None
     before: list[int] = []
     for version in sorted(published):
         manifests, held = encode(version, all_arrays[version], held, folder, stride_max=stride_max)
@@ -73,7 +79,7 @@ def test_every_delta_leads_from_its_base_to_the_version(
 
 
 def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
-    held: Held | None = None
+    held: EncoderState | None = None
     made = arrays(3)
     for version in range(2):
         _, held = encode(version, made[version], held, ChunkFolder(tmp_path), stride_max=8)

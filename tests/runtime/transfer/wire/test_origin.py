@@ -91,7 +91,7 @@ def test_what_is_not_there_is_gone(origin: Origin) -> None:
     ("url", "token"), [("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")]
 )
 def test_what_http_cannot_carry_is_named_without_the_token(url: str, token: str | None) -> None:
-    with pytest.raises(TransferError, match=f"{url} cannot be asked: .* correct the URL or the token") as refused:
+    with pytest.raises(TransferError, match=f"{url} cannot be requested: .* token") as refused:
         open_origin(url, token).packages()
     assert not isinstance(refused.value, BrokenError)
     assert "of\nit" not in str(refused.value)

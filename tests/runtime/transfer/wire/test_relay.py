@@ -111,7 +111,7 @@ def test_the_budget_holds_whatever_is_asked_for(tmp_path: Path) -> None:
         assert scripted.gets[chunks[-1].sha256] == 2
     with scripted.served() as origin, RelayServer(origin, tmp_path / "small", 99_999) as relay:
         code, _, why = get(relay.url, chunks[0].sha256)
-        assert (code, b"enlarge it" in why) == (422, True)
+        assert (code, b"whole budget 99999" in why) == (422, True)
 
 
 def test_what_does_not_match_its_hash_is_not_kept(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_pins_and_acknowledgements_reach_the_origin(tmp_path: Path) -> None:
 
 def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: Path) -> None:
     with RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30):
-        with pytest.raises(TransferError, match="cache of another relay"):
+        with pytest.raises(TransferError, match="cache of another running relay"):
             RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30).start()
     with pytest.raises(OpenAddressError, match="can be reached from other machines"):
         RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30, host="0.0.0.0")

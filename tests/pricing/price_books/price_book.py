@@ -1,4 +1,4 @@
-"""Price books as TOML text for tests and benchmarks."""
+"""Price books as TOML text."""
 
 from collections.abc import Mapping
 from datetime import date

@@ -1,4 +1,4 @@
-"""A model's tensors as one rank of a trainer has them: whole, or its shards of a DTensor."""
+"""The tensors of one trainer rank: whole, or its shards of a DTensor."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from rose.runtime.transfer.package.manifest import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A tensor, and the elements of it that this rank has, by their boxes. `tied`: they lie in the memory of an earlier
-    tensor."""
+class RankTensor:
+    """A tensor, and this rank's elements by their boxes. A `tied` tensor lies in the memory of an earlier tensor."""
 
     info: TensorInfo
     boxes: Mapping[Region, Elements]
     tied: bool = False
 
     @classmethod
-    def whole(cls, info: TensorInfo, elements: Elements) -> Given:
+    def whole(cls, info: TensorInfo, elements: Elements) -> RankTensor:
         return cls(info, {Region.whole(info.shape): elements})
 
 
-def given_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Given]:
-    """Return the tensors of a state dict. Raises TransferError naming one that is not a plain tensor or a DTensor of
-    shards and replicas."""
+def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
+    """Return the tensors of a state dict. Raises TransferError unless each is a plain tensor or a DTensor of shards and
+    replicas."""
     # A trainer that has DTensors has imported this, which takes a second.
     loaded = sys.modules.get("torch.distributed.tensor")
     sharded: Any = () if loaded is None else loaded.DTensor
@@ -59,18 +58,17 @@ def given_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Given]:
     for device in {plain.device for plain in local.values() if plain.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
     tied = aliases(local)
-    given = {}
+    result = {}
     for name, plain in local.items():
         tensor = tensors[name]
         info = TensorInfo(name, dtype_name(name, plain), tuple(tensor.shape))
         boxes = _boxes(name, tensor, plain) if isinstance(tensor, sharded) else {Region.whole(info.shape): plain}
-        given[name] = Given(info, boxes, name in tied)
-    return given
+        result[name] = RankTensor(info, boxes, name in tied)
+    return result
 
 
 def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements]:
-    """Return this rank's boxes of a DTensor. Its own way of splitting is applied to the indices on each axis: where two
-    dimensions of the mesh split one axis unevenly, a rank has several boxes."""
+    """Return this rank's boxes of a DTensor: several where two mesh dimensions split one axis unevenly."""
     places = torch.nonzero(tensor.device_mesh.mesh == torch.distributed.get_rank()).tolist()
     if not places:
         return {}
@@ -95,7 +93,6 @@ def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements
 
 
 def _runs(index: torch.Tensor) -> list[tuple[int, int, int]]:
-    """Return (first index, its place, length) of each run of consecutive indices."""
     ends = [*(torch.nonzero(index.diff() != 1).reshape(-1) + 1).tolist(), len(index)]
     starts = [0, *ends[:-1]]
     return [(int(index[start]), start, end - start) for start, end in zip(starts, ends, strict=True) if end > start]

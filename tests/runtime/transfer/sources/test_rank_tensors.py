@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from rose.runtime.transfer.codec.bits import integers
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import elements
-from rose.runtime.transfer.sources.given import Given, given_tensors
+from rose.runtime.transfer.sources.rank_tensors import RankTensor, rank_tensors
 from rose.runtime.transfer.sources.sharing import cuts, offers, share
 
 
@@ -33,15 +33,15 @@ def one_rank(rank: int, *mesh_shape: int) -> Iterator[DeviceMesh]:
 
 def on_each_rank(
     mesh_shape: tuple[int, ...], state: Callable[[DeviceMesh], dict[str, torch.Tensor]]
-) -> list[dict[str, Given]]:
+) -> list[dict[str, RankTensor]]:
     ranks = []
     for rank in range(torch.Size(mesh_shape).numel()):
         with one_rank(rank, *mesh_shape) as mesh:
-            ranks.append(given_tensors(state(mesh)))
+            ranks.append(rank_tensors(state(mesh)))
     return ranks
 
 
-def check_whole(ranks: list[dict[str, Given]], whole: dict[str, torch.Tensor]) -> None:
+def check_whole(ranks: list[dict[str, RankTensor]], whole: dict[str, torch.Tensor]) -> None:
     """All ranks' shares together are the whole tensors, each element once, and about the same for each rank."""
     shares = share([offers(given) for given in ranks], whole.keys())
     put = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
@@ -106,10 +106,10 @@ def test_a_rank_beside_the_mesh_has_nothing_and_partial_sums_are_refused() -> No
     with one_rank(0, 2) as mesh:
         other = DeviceMesh("cpu", [1])
         plain = DTensor.from_local(noise(2), other, [Shard(0)], run_check=False)
-        assert given_tensors({"w": plain})["w"].boxes == {}
+        assert rank_tensors({"w": plain})["w"].boxes == {}
         partial = DTensor.from_local(noise(2), mesh, [Partial()], run_check=False)
         with pytest.raises(TransferError, match="'w' is a DTensor of partial sums"):
-            given_tensors({"w": partial})
+            rank_tensors({"w": partial})
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_rank_beside_the_mesh_has_nothing_and_partial_sums_are_refused() -> No
 )
 def test_what_is_no_plain_tensor_is_refused_by_name(odd, message) -> None:
     with pytest.raises(TransferError, match=message):
-        given_tensors({"plain": torch.zeros(2), "odd": odd})
+        rank_tensors({"plain": torch.zeros(2), "odd": odd})
 
 
 def test_a_tied_tensor_is_published_once_also_where_some_ranks_have_nothing_of_it() -> None:
@@ -142,6 +142,6 @@ def test_a_tied_tensor_is_published_once_also_where_some_ranks_have_nothing_of_i
 
 def test_elements_are_read_where_they_lie() -> None:
     weight = torch.nn.Parameter(noise(4, 4))
-    (source,) = given_tensors({"w": weight})["w"].boxes.values()
+    (source,) = rank_tensors({"w": weight})["w"].boxes.values()
     assert elements(source).data_ptr() == weight.data_ptr()
     assert not elements(source).requires_grad
