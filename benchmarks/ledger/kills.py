@@ -19,8 +19,8 @@ import duckdb
 
 from rose.accept.report import Report
 from rose.events import Lease
-from rose.ledger import catalog, layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -37,7 +37,7 @@ from contextlib import suppress
 from rose.events import Lease, Power
 from rose.ledger import segments
 from rose.ledger.growth.compaction import compact
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 root, life, how = sys.argv[1:]
 if how != "plain":

@@ -3,8 +3,8 @@
 from functools import cached_property
 from pathlib import Path
 
-from rose.ledger import catalog, layout
-from rose.ledger.examine import Seen
+from rose.ledger.files import catalog, layout
+from rose.ledger.files.examine import Seen
 
 
 class Ledger:

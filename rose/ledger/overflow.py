@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rose.events import Event, LedgerAction
-from rose.ledger import rows
-from rose.ledger.rows import Row
+from rose.ledger.files import rows
+from rose.ledger.files.rows import Row
 
 MERGED_MAX = 4096  # Maximum of merged events: one for each device, engine and lease of some hours.
 _AMOUNTS = ("_tokens", "_bytes", "_ns")

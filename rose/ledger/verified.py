@@ -17,9 +17,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from rose.clock import iso, utc_us
-from rose.ledger import layout
-from rose.ledger.examine import Manifest, Seen, Segment
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.examine import Manifest, Seen, Segment
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 FOLDER = "verified"

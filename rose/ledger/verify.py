@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from rose.clock import utc_us
-from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry, views
+from rose.ledger import verified
+from rose.ledger.checks import views
 from rose.ledger.checks.chain import Chain, WriterReport
 from rose.ledger.checks.expected import (
     ARCHIVE_WRITER,
@@ -21,9 +21,8 @@ from rose.ledger.checks.expected import (
     roll_up_faults,
 )
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.growth import rolled
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import examine, layout, registry, rolled, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self, get_args
 
 from rose.events import Event, LedgerAction, Provenance
-from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout, rows, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.overflow import Overflow
 
 #: A flush starts early at this many events: half as many cost an eighth more each, twice as many save nothing.

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import layout, verified
-from rose.ledger.examine import Seen
+from rose.ledger import verified
+from rose.ledger.files import layout
+from rose.ledger.files.examine import Seen
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify, verify_changed

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, layout, rows
-from rose.ledger.checks import registry
+from rose.ledger.files import catalog, layout, registry, rows
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify

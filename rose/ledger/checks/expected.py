@@ -5,12 +5,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry
-from rose.ledger.examine import Seen
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import Coverage
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger import verified
+from rose.ledger.files import examine, layout, registry, rolled
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError, Part
+from rose.ledger.files.rolled import Coverage
 
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"

@@ -6,11 +6,9 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 
-from rose.ledger import catalog, layout, sources
-from rose.ledger.evidence import footer
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, footer, layout, rolled, sources
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
 
 
 class Sums(NamedTuple):

@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.ledger import catalog, examine, layout, sources
-from rose.ledger.examine import Seen
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, examine, layout, sources
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError
 
 #: Seconds to wait for a catalog that another process may be about to replace; and while parts are moved.
 _PATIENCE_S, _WHILE_PARTS_MOVE_S = 2.0, 600.0

@@ -47,7 +47,7 @@ def unreadable(error: Exception) -> str:
     """Return the message for DuckDB's error on a file, or for too few open files. Raises any other error."""
     import duckdb
 
-    from rose.ledger import layout
+    from rose.ledger.files import layout
 
     if not isinstance(error, duckdb.Error) and getattr(error, "errno", None) != errno.EMFILE:
         raise error

@@ -51,9 +51,10 @@ def verify(
         from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
-        from rose.ledger.checks import registry, views
+        from rose.ledger.checks import views
         from rose.ledger.evidence import continuation
-        from rose.ledger.evidence.keys import load
+        from rose.ledger.files import registry
+        from rose.ledger.files.keys import load
 
         opened = common.open_ledger(ledger)
         receipts = continuation.read(against or [], key=key)
@@ -129,8 +130,8 @@ def endorse(
 ) -> None:
     """Say, signed with this user's key, that a key may sign for its writers."""
     with common.clear_errors():
-        from rose.ledger.checks import registry
-        from rose.ledger.evidence.keys import load
+        from rose.ledger.files import registry
+        from rose.ledger.files.keys import load
 
         opened = common.open_ledger(ledger)
         if (own := load()) is None:

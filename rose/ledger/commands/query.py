@@ -49,7 +49,7 @@ def sql_command(
     """Run one read-only SELECT on the ledger, also while it is being written."""
     _one_format(as_json, as_csv)
     if query is None:
-        from rose.ledger.layout import CATALOG
+        from rose.ledger.files.layout import CATALOG
 
         common.fail(
             "no query was given; give a SELECT, or - to read it from standard input. "

@@ -10,13 +10,12 @@ from typing import Any
 
 from rose.clock import utc_us
 from rose.events import LedgerAction
-from rose.ledger import catalog, examine, layout
 from rose.ledger.checks import expected
-from rose.ledger.growth import compaction, rolled
+from rose.ledger.files import catalog, examine, layout, rolled, spool
+from rose.ledger.files.layout import LedgerError, Part
+from rose.ledger.growth import compaction
 from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.growth.store import Store
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError, Part
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, database, examine, layout, segments, sources
 from rose.ledger.checks.expected import COMPACTED_ACTION, COMPACTION_WRITER
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.files import catalog, database, examine, layout, segments, sources, spool
+from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, database, layout, segments, sources
 from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, database, layout, rolled, segments, sources
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter

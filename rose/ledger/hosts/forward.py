@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rose.ledger import layout, segments
-from rose.ledger.hosts import spool
+from rose.ledger.files import layout, segments, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
-from rose.ledger.layout import LedgerError
 
 _PAUSES_MAX = 8
 _STOP_S = 10.0

@@ -19,14 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Provenance
-from rose.ledger import catalog, examine, layout, rows, segments
 from rose.ledger import writer as writers
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link, rows_sha256
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError
-from rose.ledger.segments import Tail
+from rose.ledger.files import catalog, examine, keys, layout, registry, rows, segments, spool
+from rose.ledger.files.content import Link, rows_sha256
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import Tail
 
 SEGMENT_BYTES_MAX = 64 * 1024**2
 _ROWS_MAX = 2_000_000  # A small file can claim to unpack to any size.

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, result
 
 _CALL_S = 30.0

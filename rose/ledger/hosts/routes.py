@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX
 from rose.ledger.hosts.service import BusyError, Caller, DeniedError, LedgerService
-from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import arrow_stream
 from rose.tokens import UnknownTokenError
 

@@ -12,11 +12,10 @@ import pyarrow as pa
 from prometheus_client import generate_latest
 
 from rose.events import Access
-from rose.ledger import catalog, layout
 from rose.ledger.access import AccessLog, Reading, statement
-from rose.ledger.hosts import spool
+from rose.ledger.files import catalog, layout, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import Held, Receiver
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.upkeep import metrics

@@ -4,9 +4,8 @@ of a writer, so whole files lie before and after it. After a compaction across t
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rose.ledger import catalog, layout, segments, sources
-from rose.ledger.growth import rolled
-from rose.ledger.layout import Part
+from rose.ledger.files import catalog, layout, rolled, segments, sources
+from rose.ledger.files.layout import Part
 from rose.ledger.ledger import Ledger
 
 

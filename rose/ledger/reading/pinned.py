@@ -2,7 +2,7 @@
 
 import duckdb
 
-from rose.ledger import database, layout, segments, sources
+from rose.ledger.files import database, layout, segments, sources
 from rose.ledger.ledger import Ledger
 
 #: A smaller segment is read once, because opening it for each view takes longer than reading it.

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def arrow_stream(table: pa.Table) -> bytes:
 def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     import pyarrow as pa
 
-    from rose.ledger import database
+    from rose.ledger.files import database
 
     for index, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:

@@ -17,9 +17,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rose.ledger import catalog, layout
-from rose.ledger.growth import rolled
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout, rolled
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, arrow_stream, too_large, too_slow
 

@@ -15,8 +15,8 @@ import sql
 from rose.clock import iso, utc_us
 from rose.errors import UserError
 from rose.events import LedgerAction
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 JOB_ACTION = "job"  # The action of a job's `ledger` event, and the prefix of its writer.
@@ -201,7 +201,7 @@ def history(ledger: Ledger) -> dict[str, Last]:
     """Return the last run of each job, by name, at equal cost for a ledger of any size. Raises LedgerError."""
     import duckdb
 
-    from rose.ledger import sources
+    from rose.ledger.files import sources
 
     writers = [writer for writer in layout.writers(ledger.folder) if writer.startswith(_WRITER_PREFIX)]
     stored = sources.events(

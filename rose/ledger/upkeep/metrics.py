@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 import sql
 from rose.clock import utc_us
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.ledger import catalog, layout, segments
-from rose.ledger.growth.rolled import FOLDER
+from rose.ledger.files import catalog, layout, segments
+from rose.ledger.files.rolled import FOLDER
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many, sql_statement

@@ -12,15 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import layout, segments, verified
-from rose.ledger.checks import registry
+from rose.ledger import verified
 from rose.ledger.checks.expected import COMPACTED_ACTION
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files import keys, layout, registry, segments
+from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import Tail
 from rose.ledger.growth import compaction
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import copied, record

@@ -7,9 +7,9 @@ import time
 import duckdb
 import pytest
 
-from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.checks import views
-from rose.ledger.examine import Seen
+from rose.ledger.files import catalog, layout, segments, sources
+from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs

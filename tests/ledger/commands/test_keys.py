@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.events import LedgerAction
-from rose.ledger.evidence import keys
+from rose.ledger.files import keys
 from tests.ledger.conftest import record
 
 

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import layout
-from rose.ledger.evidence import continuation, keys, receipt
+from rose.ledger.evidence import continuation, receipt
+from rose.ledger.files import keys, layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import record

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.events import Power
-from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.evidence import continuation, receipt
+from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify

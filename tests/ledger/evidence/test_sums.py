@@ -6,9 +6,9 @@ import struct
 import duckdb
 import pytest
 
-from rose.ledger import layout
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.growth import rolled, rollup
+from rose.ledger.files import layout, rolled
+from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import ask
 from tests.ledger.evidence import ledgers

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger import catalog, layout, segments
+from rose.ledger.files import catalog, layout, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction
 from rose.ledger.growth.archive import archive, restore
 from rose.ledger.growth.store import Store
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from rose.ledger import layout
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.archive import archive, restore
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs

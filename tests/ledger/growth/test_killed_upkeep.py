@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import layout, segments
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.growth import compaction, rolled, rollup
+from rose.ledger.files import layout, rolled, segments
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

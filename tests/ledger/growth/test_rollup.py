@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import layout, segments
-from rose.ledger.growth import compaction, rolled, rollup
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout, rolled, segments
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -134,7 +134,7 @@ def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
     _closed(root, 0, 5)
     rollup.roll_up(Ledger(root))
     _closed(root, 5, 10)
-    writes = ("rose.ledger.layout.sync_file", "rose.ledger.layout.write_file")
+    writes = ("rose.ledger.files.layout.sync_file", "rose.ledger.files.layout.write_file")
     for moment in ("shutil.rmtree", *writes, "pathlib.Path.rename"):
         code = (
             "import os, signal\n"

@@ -3,13 +3,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from rose.ledger import layout, segments
+from rose.ledger.files import layout, segments, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
-from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

@@ -7,12 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import catalog, layout, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files import catalog, keys, layout, registry, segments
+from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import Receiver
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

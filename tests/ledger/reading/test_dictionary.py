@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from rose.ledger import catalog
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.reading import dictionary
 
 UNITS = {

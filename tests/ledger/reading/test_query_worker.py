@@ -12,7 +12,7 @@ import duckdb
 import psutil
 import pytest
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import query_worker
 from rose.ledger.reading.query import QueryError, Request, query

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import layout
+from rose.ledger.files import layout
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import scheduler
 from rose.ledger.upkeep.jobs import Job, JobRun, history, record

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import price_book
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import state

@@ -17,8 +17,7 @@ import pytest
 
 from rose.clock import utc_us
 from rose.events import Device, Lease, Power
-from rose.ledger import layout, segments
-from rose.ledger.hosts import spool
+from rose.ledger.files import layout, segments, spool
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify

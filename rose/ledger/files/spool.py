@@ -4,8 +4,8 @@ acknowledged segment, and may lag. Commands that remove segments read it; so doe
 import json
 from pathlib import Path
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 
 FOLDER = "forwarded"
 #: Writers of upkeep, closes and local access, whose events concern one folder only.

@@ -13,12 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rose.ledger import layout, rows
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link, chain_sha256, link_message, rows_sha256
-from rose.ledger.evidence.keys import Key
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.files import keys, layout, registry, rows
+from rose.ledger.files.content import Link, chain_sha256, link_message, rows_sha256
+from rose.ledger.files.keys import Key
+from rose.ledger.files.layout import LedgerError, Part
 
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
@@ -33,7 +31,7 @@ class Header:
     last_seq: int
     previous_sha256: str  # Empty for a writer's first segment.
     format_version: int = layout.FORMAT_VERSION
-    #: Digest of the rows, and its link of the chain (see `rose.ledger.evidence.content`).
+    #: Digest of the rows, and its link of the chain (see `rose.ledger.files.content`).
     rows_sha256: str = ""
     chain_sha256: str = ""
     #: The public key that signed the link, and the signature; empty if unsigned.

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rose.ledger.evidence import footer, keys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import footer, keys
+from rose.ledger.files.layout import LedgerError
 
 _ROWS_TAG = b"rose rows 1\n"
 _CHAIN_TAG = "rose segment 1"

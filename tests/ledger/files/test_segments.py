@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.event_columns import all_columns
-from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, rows_sha256
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, keys, layout, rows, segments
+from rose.ledger.files.content import chain_sha256, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from tests.long_form import usual
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rose.ledger import layout
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.keys import Key
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys, layout
+from rose.ledger.files.keys import Key
+from rose.ledger.files.layout import LedgerError
 
 FILE = "writers.jsonl"
 _TAG = "rose writer 1"

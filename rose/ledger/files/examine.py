@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.ledger import layout, segments
-from rose.ledger.evidence.content import Link, ranges_sha256
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout, segments
+from rose.ledger.files.content import Link, ranges_sha256
+from rose.ledger.files.layout import LedgerError
 
 CHANGED = "its bytes were changed after it was written"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rose.event_columns import Field, all_columns, columns, fields
 from rose.event_fields import Range, Rule
 from rose.events import KINDS, Event
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 
 _ARROW: dict[str, pa.DataType] = {
     "BIGINT": pa.int64(),

@@ -5,10 +5,8 @@ from functools import partial
 
 import pytest
 
-from rose.ledger import layout, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys, layout, registry, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 

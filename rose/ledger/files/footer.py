@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 
 _TEXT_BYTES = 255  # Longer bounds may be truncated or missing.
 #: Arrow's type for comparing a footer's values, by the column's type. Other types are not checked.

@@ -11,8 +11,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 
 VARIABLE = "ROSE_LEDGER_KEY"
 #: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point needs no secret: anyone can

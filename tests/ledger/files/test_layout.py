@@ -2,8 +2,8 @@ import errno
 
 import pytest
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError, LockError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError, LockError
 
 
 def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path):

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rose.ledger import rows
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link, chain_sha256, link_message, ranges_sha256, rows_sha256
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys, rows
+from rose.ledger.files.content import Link, chain_sha256, link_message, ranges_sha256, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from tests.ledger.evidence.ledgers import parquet
 
 SCHEMA = rows.schema()

@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 
 import sql
 from rose.event_columns import all_columns
-from rose.ledger import layout, rows, segments
-from rose.ledger.checks import registry
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
-from rose.ledger.layout import Part
+from rose.ledger.files import layout, registry, rolled, rows, segments
+from rose.ledger.files.layout import Part
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS, Coverage
 
 #: Extent of a roll-up: the coverage before it, and for each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]

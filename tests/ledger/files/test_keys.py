@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger.evidence import keys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys
+from rose.ledger.files.layout import LedgerError
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import database, layout, rows, sources
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import database, layout, rows, sources
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
 from rose.private_files import TemporaryFolder
 
 #: The public interface, in an order in which the views can be made.

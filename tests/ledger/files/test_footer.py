@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import examine, layout, segments
-from rose.ledger.evidence import footer
-from rose.ledger.evidence.content import ranges_sha256, rows_sha256
+from rose.ledger.files import examine, footer, layout, segments
+from rose.ledger.files.content import ranges_sha256, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from tests.ledger.evidence import ledgers
 

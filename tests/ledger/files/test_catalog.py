@@ -8,8 +8,8 @@ import duckdb
 import pytest
 
 from rose.event_columns import all_columns
-from rose.ledger import catalog, layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, record
 
