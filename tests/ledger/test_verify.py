@@ -183,13 +183,14 @@ def test_too_few_open_files_are_no_damage(root):
     program = """
 import os, resource, sys
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
-print(verify(sys.argv[1]).problems)
+print(verify(Ledger(sys.argv[1])).problems)
 used = max(os.open("/dev/null", os.O_RDONLY) for _ in range(100)) + 1
 for spare in range(4):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     try:
-        print(verify(sys.argv[1]).problems)
+        print(verify(Ledger(sys.argv[1])).problems)
     except LedgerError:
         print("refused")
 """

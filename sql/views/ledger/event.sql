@@ -22,6 +22,7 @@
 -- tags_json: Tags of the fleet file, a flat JSON object: `team`, `serving_team` and any other.
 -- fleet_run_id: The run that the fleet's own events are of, where an RL run shares a fleet with others.
 -- reason: Why, in words.
+-- explanation: The reason of a refusal without a lease, in the owner's words.
 -- trace: Name of the serving traffic that was replayed.
 -- trace_keep_share: Share of the trace's requests that were kept, 0 to 1.
 -- trace_length_scale: Factor by which prompt lengths were multiplied to fit the host.

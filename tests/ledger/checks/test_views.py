@@ -36,14 +36,15 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late, step):
     catalog.refresh(late)
     ledgers.write(late, "b", epochs=2)
     program = (
-        "import os, signal, sys; from pathlib import Path; from rose.ledger import catalog\n"
-        "from rose.ledger.growth import compaction, rollup; refresh, calls = catalog.refresh, []\n"
+        "import os, signal, sys; from rose.ledger.files import catalog\n"
+        "from rose.ledger.growth import compaction, rollup; from rose.ledger.ledger import Ledger\n"
+        "refresh, calls = catalog.refresh, []\n"
         "def killed(root):\n"
         "    calls.append(root)\n"
         "    if len(calls) == 1: return refresh(root)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "catalog.refresh = killed\n"
-        f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Path(sys.argv[1]), 0)"
+        f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Ledger(sys.argv[1]), 0)"
     )
     assert programs.run(program, late) == (-signal.SIGKILL, "")
     assert verify(Ledger(late)).problems == []

@@ -129,7 +129,7 @@ def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file
 
 def test_nothing_else_opens_duckdb():
     opens = re.compile(r"\bduckdb\.connect\(")
-    home = Path(__file__).parents[2]
+    home = Path(__file__).parents[3]
     sources = [*home.glob("rose/**/*.py"), *home.glob("dashboard/**/*.py")]
     assert [path.name for path in sources if opens.search(path.read_text())] == ["database.py"]
 

@@ -51,7 +51,7 @@ FAR = of_secret("far", FAR_TOKEN, ("append",), ("far.*",))
 HOST = """
 import functools, pickle, signal, sys
 from pathlib import Path
-from rose.ledger import segments
+from rose.ledger.files import segments
 from rose.ledger.upkeep import jobs
 from rose.runtime.service.host import HostRunner
 from tests.runtime.service.stand_ins import StandIn
