@@ -148,7 +148,7 @@ def serve(
         for name in only or []:
             planned.get(name) or common.fail(_not_planned(name, planned))
         todo = [job for name, job in planned.items() if not only or name in only]
-        scheduler = Scheduler(opened.folder, todo, lambda run: echo(run.line(), err=run.status == "failed"))
+        scheduler = Scheduler(opened, todo, lambda run: echo(run.line(), err=run.status == "failed"))
         ended = common.until_signal()
         echo(f"running {', '.join(job.name for job in todo)} on {opened.folder} (Ctrl-C ends it)")
         scheduler.start()

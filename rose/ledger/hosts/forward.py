@@ -13,6 +13,7 @@ from typing import Any
 from rose.ledger.files import layout, segments, spool
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
+from rose.ledger.ledger import Ledger
 
 _PAUSES_MAX = 8
 _STOP_S = 10.0
@@ -32,21 +33,21 @@ class Progress:
 
 
 class Forwarder:
-    """Sends the ledger at `root` to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
+    """Sends a ledger to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
 
     def __init__(
         self,
-        root: Path | str,
+        ledger: Ledger,
         to: str,
         *,
         token: str | None = None,
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Make the ledger a spool; `report` gets every pass. Raises LedgerError for a wrong `root`, or URL `to`."""
-        self.root = layout.check(root)
+        """Make the ledger a spool; `report` gets every pass. Raises LedgerError for a wrong URL `to`."""
+        self.folder = ledger.folder
         self._remote = RemoteLedger(to, token=token)
-        spool.make(self.root)
+        spool.make(self.folder)
         self._every_s = every_s
         self._report = report
         self._held: dict[str, Any] = {}
@@ -96,14 +97,14 @@ class Forwarder:
         return progress
 
     def _writers(self) -> list[str]:
-        return [name for name in layout.writers(self.root) if not spool.is_local(name)]
+        return [name for name in layout.writers(self.folder) if not spool.is_local(name)]
 
     def _ship(self, writer: str, progress: Progress) -> None:
         held = self._held.get(writer)
         if held is not None:
             self._check_common(writer, held)
-            if spool.first_unsent_epoch(self.root, writer) != held["epoch"]:
-                spool.acknowledged(self.root, writer, held["epoch"])
+            if spool.first_unsent_epoch(self.folder, writer) != held["epoch"]:
+                spool.acknowledged(self.folder, writer, held["epoch"])
         place = (-1, 0) if held is None else (held["epoch"], held["index"])
         for path in self._after(writer, place):
             if time.monotonic() >= self._until_s:
@@ -119,24 +120,24 @@ class Forwarder:
             place = (header.epoch, header.index)
             if header.index == 0:
                 layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller holds.
-            self._held[writer] = self._remote.send_segment(str(path.relative_to(self.root)), content)
+            self._held[writer] = self._remote.send_segment(str(path.relative_to(self.folder)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
             progress.sent_bytes += len(content)
             if header.index == 0:
-                spool.acknowledged(self.root, writer, header.epoch)
+                spool.acknowledged(self.folder, writer, header.epoch)
 
     def _after(self, writer: str, place: tuple[int, int]) -> Iterator[Path]:
-        for epoch in layout.epochs(self.root, writer):
+        for epoch in layout.epochs(self.folder, writer):
             if epoch >= place[0]:
-                folder = self.root / "live" / writer / f"{epoch:06d}"
+                folder = self.folder / "live" / writer / f"{epoch:06d}"
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
         """Raise ControllerError if two hosts use one writer name: the controller's newest segment is foreign."""
-        folder = self.root / "live" / writer / f"{held['epoch']:06d}"
+        folder = self.folder / "live" / writer / f"{held['epoch']:06d}"
         own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
-        newest = max(layout.epochs(self.root, writer), default=-1)
+        newest = max(layout.epochs(self.folder, writer), default=-1)
         if not own_segment.exists() and (folder.exists() or held["epoch"] > newest):
             raise ControllerError(
                 f"the controller holds another history of writer {writer!r}: its name is used on two hosts, or this "
@@ -148,7 +149,7 @@ class Forwarder:
             for writer in self._writers():
                 with suppress(LedgerError, OSError):
                     held = self._held.get(writer)
-                    unsent = spool.first_unsent_epoch(self.root, writer) or 0
+                    unsent = spool.first_unsent_epoch(self.folder, writer) or 0
                     waiting = list(self._after(writer, (held["epoch"], held["index"]) if held else (unsent, -1)))
                     progress.waiting += len(waiting)
                     if waiting:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -24,6 +23,7 @@ from rose.ledger.files import catalog, examine, keys, layout, registry, rows, se
 from rose.ledger.files.content import Link, rows_sha256
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.segments import Tail
+from rose.ledger.ledger import Ledger
 
 SEGMENT_BYTES_MAX = 64 * 1024**2
 _ROWS_MAX = 2_000_000  # A small file can claim to unpack to any size.
@@ -41,10 +41,10 @@ class Held:
 
 
 class Receiver:
-    """Takes in segments for the ledger at `root`, in any number of threads, and holds the names of their writers."""
+    """Takes in segments for a ledger, in any number of threads, and holds the names of their writers."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = layout.check(root)
+    def __init__(self, ledger: Ledger) -> None:
+        self.folder = ledger.folder
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
@@ -56,13 +56,13 @@ class Receiver:
     def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
         """Return the state of each `wanted` writer that may be forwarded and has no damaged newest segment."""
         tails = {}
-        for writer in layout.writers(self.root):
+        for writer in layout.writers(self.folder):
             if wanted is not None and writer not in wanted:
                 continue
-            if spool.is_local(writer) or not (numbers := layout.epochs(self.root, writer)):
+            if spool.is_local(writer) or not (numbers := layout.epochs(self.folder, writer)):
                 continue
             with suppress(LedgerError, OSError, IndexError):
-                folder = self.root / "live" / writer / f"{numbers[-1]:06d}"
+                folder = self.folder / "live" / writer / f"{numbers[-1]:06d}"
                 path = folder / segments.segment_names(folder)[-1]
                 header = segments.read_header(path.read_bytes())
                 tails[writer] = Held(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
@@ -87,17 +87,17 @@ class Receiver:
                     # A host without an acknowledgement continues with the next one all the same.
                     self._unshown.add(header.writer)
                 try:
-                    layout.make_folder((self.root / path).parents[1])
-                    segments.put(self.root, path, content)
+                    layout.make_folder((self.folder / path).parents[1])
+                    segments.put(self.folder, path, content)
                 except OSError as error:
-                    raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
+                    raise LedgerError(f"cannot write {self.folder / path}: {error.strerror}") from error
                 if (header.writer, header.key) not in self._registered:
-                    registry.note(self.root, header.writer, header.key, keys.load_or_make())
+                    registry.note(self.folder, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
-                self._tails[header.writer] = segments.recover(self.root, header.writer)
+                self._tails[header.writer] = segments.recover(self.folder, header.writer)
             if header.index == 0 or header.writer in self._unshown:
                 self._unshown.add(header.writer)
-                catalog.refresh_sound(self.root)
+                catalog.refresh_sound(self.folder)
                 self._unshown.discard(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
 
@@ -109,9 +109,9 @@ class Receiver:
 
     def _tail(self, writer: str) -> Tail | None:
         if writer not in self._names:
-            self._names[writer] = writers.take_name(self.root, writer)
+            self._names[writer] = writers.take_name(self.folder, writer)
         if writer not in self._tails:
-            self._tails[writer] = segments.recover(self.root, writer)
+            self._tails[writer] = segments.recover(self.folder, writer)
         return self._tails[writer]
 
     def _check_next(self, path: str, header: segments.Header, tail: Tail | None) -> None:
@@ -139,7 +139,7 @@ class Receiver:
             return
         if (link.writer, link.key) in self._registered:
             return
-        known = registry.lines(self.root)
+        known = registry.lines(self.folder)
         endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
@@ -151,7 +151,7 @@ class Receiver:
     def _check_held(self, path: str, header: segments.Header) -> None:
         if not any(
             path in self._paths_of(part)
-            for part in layout.chain(self.root, header.writer)
+            for part in layout.chain(self.folder, header.writer)
             if part.first <= header.epoch <= part.last
         ):
             raise LedgerError(_fork(path, header.writer))
@@ -159,10 +159,10 @@ class Receiver:
     def _paths_of(self, part: layout.Part) -> set[str]:
         if part.state == "live":
             with suppress(FileNotFoundError):
-                return {f"{part.folder}/{name}" for name in segments.segment_names(self.root / part.folder)}
-            merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
+                return {f"{part.folder}/{name}" for name in segments.segment_names(self.folder / part.folder)}
+            merged = (wider for wider in layout.chain(self.folder, part.writer) if wider.state != "live")
             return {path for wider in merged for path in self._paths_of(wider)}
-        return set(examine.merged_files((self.root / part.manifest).read_bytes()))
+        return set(examine.merged_files((self.folder / part.manifest).read_bytes()))
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:

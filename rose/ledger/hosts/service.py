@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -49,18 +48,18 @@ class Caller:
 
 
 class LedgerService:
-    """Serves the ledger at `root`, created where the folder is missing or empty, to any threads. `find` returns a
-    secret's token, or raises UnknownTokenError. Raises LedgerError if `root` cannot be a ledger."""
+    """Serves `ledger` to any threads. `find` returns a secret's token, or raises UnknownTokenError. Raises LedgerError
+    if the disk refuses the catalog."""
 
-    def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:
-        self._root = layout.create(root)
-        catalog.refresh_sound(self._root)
+    def __init__(self, ledger: Ledger, find: Callable[[str], Token], limits: Limits | None = None) -> None:
+        self._ledger = ledger
+        catalog.refresh_sound(ledger.folder)
         self._find, self._limits = find, limits or Limits()
-        self._receiver = Receiver(self._root)
+        self._receiver = Receiver(ledger)
         self._turns = threading.BoundedSemaphore(self._limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
-        self._metrics = metrics.registry(Ledger(self._root))
+        self._metrics = metrics.registry(ledger)
         self._log = AccessLog(self._own_writer)
 
     def close(self) -> None:
@@ -81,7 +80,7 @@ class LedgerService:
         """Return how far these writers are (None: all). A token's own writers need no scope `read`."""
         token = caller.token
         if token.writers and not token.may("read"):
-            asked = layout.writers(self._root) if writers is None else writers
+            asked = layout.writers(self._ledger.folder) if writers is None else writers
             writers = [writer for writer in asked if token.owns(writer)]
         if writers is not None and all(map(token.owns, writers)):
             held = self._receiver.held(writers)
@@ -109,7 +108,7 @@ class LedgerService:
                 raise BusyError(f"{caps.queries} queries are running; try again later")
             try:
                 table, truncated = query_arrow(
-                    Ledger(self._root),
+                    self._ledger,
                     sql,
                     limit=min(limit, caps.rows),
                     timeout_s=min(timeout_s, caps.timeout_s),
@@ -163,5 +162,5 @@ class LedgerService:
     def _own_writer(self) -> LedgerWriter:
         with self._mutex:
             if self._writer is None:
-                self._writer = LedgerWriter.open(self._root, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
+                self._writer = LedgerWriter.open(self._ledger.folder, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
             return self._writer

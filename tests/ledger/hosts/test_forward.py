@@ -48,7 +48,7 @@ def write(far, lease):
 
 @contextmanager
 def forwarder(root, url, **options):
-    sender = Forwarder(root, url, **options)
+    sender = Forwarder(Ledger(root), url, **options)
     try:
         yield sender
     finally:
@@ -146,7 +146,7 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
     filled = threading.Thread(target=write, args=(90,))
     filled.start()
     with serving(centre) as (process, url):
-        sender = Forwarder(far, url, every_s=0.05, report=reports.append)
+        sender = Forwarder(Ledger(far), url, every_s=0.05, report=reports.append)
         sender.start()
         until(lambda: segments_at(centre) > 15)
         process.kill()

@@ -85,7 +85,7 @@ def spool(template, tmp_path):
 
 
 def forward(spool, url, token):
-    forwarder = Forwarder(spool, url, token=token)
+    forwarder = Forwarder(Ledger(spool), url, token=token)
     done = forwarder.once()
     forwarder.stop()
     return done
