@@ -1,6 +1,5 @@
-"""The access log: an event for each read of a ledger. `logged` serves commands and the dashboard's SQL page: it stops
-nobody when an event cannot be written, since a reader of the folder may also read its files without a log. `AccessLog`
-serves a gateway: an event is on disk before the answer goes out, so a failing disk refuses reads."""
+"""The access log: an event for each read of a ledger. `logged` serves local commands and ignores a failing log.
+`AccessLog` serves a gateway: an event is on disk before the answer, so a failing disk refuses reads."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """A ledger's folder and the findings of this process on its files. With `allow_unverified` a ledger that does not
-    verify is priced too, and its figures are marked. Raises LedgerError if `folder` is no ledger."""
+    """A ledger's folder, and the findings of this process on its files. With `allow_unverified`, figures of a ledger
+    that does not verify are shown and marked. Raises LedgerError if `folder` is no ledger."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)

@@ -1,4 +1,4 @@
-"""The daily sums compared with the events that they count, which shows a forged roll-up whoever signed its event."""
+"""Compares daily sums with their events, which shows a forged roll-up of any signer."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -28,8 +28,7 @@ def sum_faults(root: Path) -> Sums:
     for writer, (last_epoch, _) in coverage.writers.items():
         for part in layout.chain(root, writer):
             if part.state == "archived" and part.first <= last_epoch:
-                archived = f"of the events that they count, those of {part.manifest} were archived"
-                return Sums([], f"{archived}; restore them first")
+                return Sums([], f"events in {part.manifest} are archived; restore them first")
     problems: list[str] = []
     unchecked: list[str] = []
     try:

@@ -1,5 +1,4 @@
-"""Shared code of the ledger's commands: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
-problem was found, 2 the command cannot be carried out as given."""
+"""Shared code of the ledger's commands. Exit codes: 0 success, 1 problem found, 2 invalid command."""
 
 import errno
 import os

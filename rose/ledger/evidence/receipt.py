@@ -83,8 +83,8 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. Reads each writer's newest
-    header; writers may continue. Gives the ledger an id. Raises LedgerError without a ledger or key, or for damage."""
+    """Return a receipt of the ledger as it is now, signed with this user's key. Gives the ledger an id. Raises
+    LedgerError without a key, or for damage."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(

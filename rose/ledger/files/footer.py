@@ -1,6 +1,5 @@
-"""Checks the footer of a Parquet file against its rows, because readers skip rows that a forged footer excludes, and
-the digest of rows does not cover the footer. A contradiction means a change. A structure that this version cannot read
-is reported as unchecked, since the file's writer may be newer."""
+"""Checks the footer of a Parquet file against its rows: readers skip rows that a forged footer excludes. A structure
+that this version cannot read is reported as unchecked, since its writer may be newer."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -79,7 +78,7 @@ def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) 
         yield "statistics"
     elif not agree:
         name = chunk.path_in_schema
-        raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
+        raise LedgerError(f"the statistics of column {name!r} do not match its values: they were changed")
 
 
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:

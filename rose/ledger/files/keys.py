@@ -32,8 +32,8 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key on this host, or the key at `path`, made if missing; None where that is impossible. Raises
-    LedgerError with the file, if it is damaged or others may read it."""
+    """Return this user's key, or the key at `path`, made if missing; None if none can be made. Raises LedgerError for a
+    damaged file, or a file that others may read."""
     path = path or key_path(os.environ)
     if path is None:
         return None

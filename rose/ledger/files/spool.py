@@ -1,5 +1,5 @@
-"""A spool: a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` has a writer's last
-acknowledged segment, and may lag. Commands that remove segments read it; so does the forwarder without a controller."""
+"""A spool: a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` names a writer's
+last acknowledged segment."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""The forwarder: sends the segments of a ledger's writers to a controller, byte for byte and in the order of each
-chain. It asks the controller what its ledger has. While the controller is away the ledger grows, and is sent later."""
+"""The forwarder: sends a ledger's segments to a controller, byte for byte and in the order of each chain."""
 
 import math
 import threading
@@ -80,7 +79,7 @@ class Forwarder:
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
     def once(self) -> Progress:
-        """Send all segments that the controller lacks. A writer that it refuses does not hold up the others."""
+        """Send all segments that the controller lacks. A refused writer does not delay the others."""
         progress = Progress()
         try:
             self._held = self._remote.held(self._writers())
@@ -108,7 +107,7 @@ class Forwarder:
         place = (-1, 0) if held is None else (held["epoch"], held["index"])
         for path in self._after(writer, place):
             if time.monotonic() >= self._until_s:
-                progress.stopped = "it was told to stop before all was sent: the next forwarder sends the rest"
+                progress.stopped = "it stopped before all was sent: the next forwarder sends the rest"
                 return
             content = path.read_bytes()
             header = segments.read_header(content)
@@ -119,7 +118,7 @@ class Forwarder:
                 )
             place = (header.epoch, header.index)
             if header.index == 0:
-                layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller holds.
+                layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller has.
             self._held[writer] = self._remote.send_segment(str(path.relative_to(self.folder)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
@@ -140,7 +139,7 @@ class Forwarder:
         newest = max(layout.epochs(self.folder, writer), default=-1)
         if not own_segment.exists() and (folder.exists() or held["epoch"] > newest):
             raise ControllerError(
-                f"the controller holds another history of writer {writer!r}: its name is used on two hosts, or this "
+                f"the controller has another history of writer {writer!r}: its name is used on two hosts, or this "
                 "ledger was made anew. Give this host's processes other writer names"
             )
 

@@ -1,6 +1,5 @@
 """Segments of other hosts: each is checked to be the next of its chain, written unchanged, and then acknowledged. A
-writer's chain continues in this folder byte for byte, so verification here proves it from end to end. A segment that is
-already here, also merged or archived, is acknowledged again without effect."""
+segment that is already here is acknowledged again without effect."""
 
 import hashlib
 import os
@@ -41,7 +40,7 @@ class Held:
 
 
 class Receiver:
-    """Takes in segments for a ledger, in any number of threads, and holds the names of their writers."""
+    """Takes in segments for a ledger, in any number of threads, and locks the names of their writers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.folder = ledger.folder
@@ -69,9 +68,9 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> Held:
-        """Take in a segment by its path in its first ledger; on disk when this returns. Rows that are no valid events
-        are kept, so that the chain can be proved; only the view `faulty_event` has them. Raises LedgerError, and keeps
-        nothing, if it does not match its path, is not the next of its writer, or its writer is open on this host."""
+        """Take in a segment by its path in its first ledger; on disk when this returns. Invalid events are kept, and
+        only the view `faulty_event` shows them. Raises LedgerError, without effect, if it does not match its path, is
+        not the next of its writer, or its writer is open on this host."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
@@ -84,7 +83,7 @@ class Receiver:
                 self._check_signed(path, segments.link(header, sha256), tail)
                 self._tails.pop(header.writer)
                 if header.index == 0:
-                    # A host without an acknowledgement continues with the next one all the same.
+                    # A host without an acknowledgement still continues with the next segment.
                     self._unshown.add(header.writer)
                 try:
                     layout.make_folder((self.folder / path).parents[1])
@@ -133,8 +132,8 @@ class Receiver:
         if not link.key:
             if tail is not None and tail.signed_by:
                 raise LedgerError(
-                    f"{path}: nobody signed it, and writer {link.writer!r} signed before, with the key "
-                    f"{tail.signed_by}. Give that host its key back; what it wrote without goes on under another writer"
+                    f"{path}: unsigned, and writer {link.writer!r} signed before, with the key "
+                    f"{tail.signed_by}. Restore that host's key, or give it another writer name"
                 )
             return
         if (link.writer, link.key) in self._registered:
@@ -144,7 +143,7 @@ class Receiver:
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
             raise LedgerError(
-                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not the one that it had. If "
+                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
                 f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
             )
 

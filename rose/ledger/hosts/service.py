@@ -48,8 +48,8 @@ class Caller:
 
 
 class LedgerService:
-    """Serves `ledger` to any threads. `find` returns a secret's token, or raises UnknownTokenError. Raises LedgerError
-    if the disk refuses the catalog."""
+    """Serves `ledger` to any threads. `find` returns a secret's token, or raises UnknownTokenError. Raises
+    LedgerError."""
 
     def __init__(self, ledger: Ledger, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._ledger = ledger

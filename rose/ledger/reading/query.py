@@ -1,5 +1,5 @@
-"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory, in
-its own process (`query_worker`). This module loads neither DuckDB nor Arrow before that process has started."""
+"""SQL of users on the ledger: one SELECT with limits on time and memory, in its own process (`query_worker`). This
+module loads neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Request:
 def query(
     ledger: Ledger, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger, within these limits. Raises QueryError if the text is anything else,
-    reads outside the ledger, fails, or takes too long."""
+    """Run one SELECT on the ledger. Raises QueryError for other text, a read outside the ledger, a failure or a
+    timeout."""
     table, truncated = query_arrow(
         ledger, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -81,9 +81,8 @@ def query_arrow(
     memory_limit_gb: float = 2.0,
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
-    """Run `query` and return an Arrow table, and whether there were more rows than `limit`. The DuckDB type of each
-    column is its field's metadata `type`. HUGEINT, the type of a sum of integers, comes as DECIMAL(38, 0) and UUID as
-    text; with `lossless` both come as extension types that DuckDB reads back."""
+    """Run `query` and return an Arrow table, and whether there were more rows than `limit`. A column's metadata `type`
+    is DuckDB's type. Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()

@@ -1,5 +1,4 @@
-"""The scheduler: runs the jobs of a ledger when they are due, each in its own process at low priority. Jobs thus take
-neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it."""
+"""The scheduler: runs the jobs of a ledger when they are due, each in its own process at low priority."""
 
 import multiprocessing
 import os
@@ -28,8 +27,7 @@ _LOOK_S = 10.0  # Seconds between checks that the wall clock was not put back.
 
 
 class Scheduler:
-    """Runs jobs from `start` to `stop`. With several schedulers on one ledger a job still runs once. `on_end` gets
-    every run, skipped ones too, in a thread of the scheduler."""
+    """Runs jobs from `start` to `stop`. `on_end` gets every run, also skipped runs, in a thread of the scheduler."""
 
     def __init__(self, ledger: Ledger, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
         self._ledger = ledger

@@ -23,7 +23,7 @@ def late(tmp_path, monkeypatch):
     tail = ledgers.write(root, "a")
     catalog.refresh(root)
     segments.begin_epoch(root, tail)
-    monkeypatch.setattr(views, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(views, "_RETRY_S", 0.1)
     return root
 
 

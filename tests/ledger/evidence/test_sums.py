@@ -42,8 +42,7 @@ def test_a_footer_that_hides_sums_from_readers_is_named(root):
     assert day in days(path), "the rows are as they were"
     assert days(path, f"day = DATE '{day}'") == [], "a reader trusts the footer"
     assert sum_faults(root).problems == [
-        "rollup/000000/daily_event.parquet: "
-        "the statistics of column 'day' are not those of its values: they were changed"
+        "rollup/000000/daily_event.parquet: the statistics of column 'day' do not match its values: they were changed"
     ]
 
 

@@ -118,7 +118,7 @@ def test_verify_finds_a_changed_or_missing_roll_up(root):
     }
     content = json.loads((folder / "coverage.json").read_bytes())
     (folder / "coverage.json").write_text(json.dumps({**content, "writers": {}}))
-    assert any("coverage.json: no event of a roll-up says so" in problem for problem in verify(Ledger(root)).problems)
+    assert any("coverage.json: no roll-up event names it" in problem for problem in verify(Ledger(root)).problems)
     (folder / "coverage.json").write_text("{")
     assert any("coverage.json is damaged" in problem for problem in verify(Ledger(root)).problems)
     with pytest.raises(LedgerError, match=r"coverage.json is damaged; remove the folder"):
