@@ -39,7 +39,7 @@ class Reading:
 def logged(
     ledger: Ledger,
     action: Literal["query", "export", "verify", "report", "receipt"],
-    asked: str,
+    text: str,
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
@@ -54,7 +54,7 @@ def logged(
     finally:
         if os.environ.get(VARIABLE) in (("queries",) if action == "query" else ("exports", "queries")):
             took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-            _write(ledger, {"action": action, "outcome": outcome, **took, **statement(asked)}, who)
+            _write(ledger, {"action": action, "outcome": outcome, **took, **statement(text)}, who)
 
 
 def statement(text: str | None) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class State(BaseModel):
 def state(ledger: Ledger) -> State | None:
     """Return the outcome of the last verification of the ledger; None if none can be read."""
     try:
-        content = json.loads((Path(ledger.folder) / FOLDER / "state.json").read_bytes())
+        content = json.loads((ledger.folder / FOLDER / "state.json").read_bytes())
         return State.model_validate(content) if content.pop("format") == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

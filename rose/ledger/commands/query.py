@@ -129,7 +129,7 @@ def schema_command(
 
         views = dictionary.read()
         if view is not None:
-            views = [dictionary.one(views, view)]
+            views = [dictionary.find(views, view)]
     if as_json:
         common.print_json([dataclasses.asdict(described) for described in views])
         return

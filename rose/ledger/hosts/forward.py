@@ -49,7 +49,7 @@ class Forwarder:
         spool.make(self.folder)
         self._every_s = every_s
         self._report = report
-        self._held: dict[str, Any] = {}
+        self._ends: dict[str, Any] = {}
         self._stopping = threading.Event()
         self._until_s = math.inf
         self._thread: threading.Thread | None = None
@@ -82,7 +82,7 @@ class Forwarder:
         """Send all segments that the controller lacks. A refused writer does not delay the others."""
         progress = Progress()
         try:
-            self._held = self._remote.held(self._writers())
+            self._ends = self._remote.ends(self._writers())
             for writer in self._writers():
                 try:
                     self._ship(writer, progress)
@@ -99,12 +99,12 @@ class Forwarder:
         return [name for name in layout.writers(self.folder) if not spool.is_local(name)]
 
     def _ship(self, writer: str, progress: Progress) -> None:
-        held = self._held.get(writer)
-        if held is not None:
-            self._check_common(writer, held)
-            if spool.first_unsent_epoch(self.folder, writer) != held["epoch"]:
-                spool.acknowledged(self.folder, writer, held["epoch"])
-        place = (-1, 0) if held is None else (held["epoch"], held["index"])
+        end = self._ends.get(writer)
+        if end is not None:
+            self._check_common(writer, end)
+            if spool.first_unsent_epoch(self.folder, writer) != end["epoch"]:
+                spool.acknowledged(self.folder, writer, end["epoch"])
+        place = (-1, 0) if end is None else (end["epoch"], end["index"])
         for path in self._after(writer, place):
             if time.monotonic() >= self._until_s:
                 progress.stopped = "it stopped before all was sent: the next forwarder sends the rest"
@@ -119,7 +119,7 @@ class Forwarder:
             place = (header.epoch, header.index)
             if header.index == 0:
                 layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller has.
-            self._held[writer] = self._remote.send_segment(str(path.relative_to(self.folder)), content)
+            self._ends[writer] = self._remote.send_segment(str(path.relative_to(self.folder)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
             progress.sent_bytes += len(content)
@@ -132,12 +132,12 @@ class Forwarder:
                 folder = self.folder / "live" / writer / f"{epoch:06d}"
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
-    def _check_common(self, writer: str, held: dict[str, Any]) -> None:
+    def _check_common(self, writer: str, end: dict[str, Any]) -> None:
         """Raise ControllerError if two hosts use one writer name: the controller's newest segment is foreign."""
-        folder = self.folder / "live" / writer / f"{held['epoch']:06d}"
-        own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
+        folder = self.folder / "live" / writer / f"{end['epoch']:06d}"
+        own_segment = folder / f"{end['index']:06d}-{end['sha256']}.parquet"
         newest = max(layout.epochs(self.folder, writer), default=-1)
-        if not own_segment.exists() and (folder.exists() or held["epoch"] > newest):
+        if not own_segment.exists() and (folder.exists() or end["epoch"] > newest):
             raise ControllerError(
                 f"the controller has another history of writer {writer!r}: its name is used on two hosts, or this "
                 "ledger was made anew. Give this host's processes other writer names"
@@ -147,9 +147,9 @@ class Forwarder:
         with suppress(OSError):
             for writer in self._writers():
                 with suppress(LedgerError, OSError):
-                    held = self._held.get(writer)
+                    end = self._ends.get(writer)
                     unsent = spool.first_unsent_epoch(self.folder, writer) or 0
-                    waiting = list(self._after(writer, (held["epoch"], held["index"]) if held else (unsent, -1)))
+                    waiting = list(self._after(writer, (end["epoch"], end["index"]) if end else (unsent, -1)))
                     progress.waiting += len(waiting)
                     if waiting:
                         progress.lag_s = max(progress.lag_s, time.time() - waiting[0].stat().st_mtime)

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Provenance
-from rose.ledger import writer as writers
 from rose.ledger.files import catalog, examine, keys, layout, registry, rows, segments, spool
 from rose.ledger.files.content import Link, rows_sha256
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.segments import Tail
 from rose.ledger.ledger import Ledger
+from rose.ledger.writer import take_name
 
 SEGMENT_BYTES_MAX = 64 * 1024**2
 _ROWS_MAX = 2_000_000  # A small file can claim to unpack to any size.
@@ -32,7 +32,7 @@ _PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ChainEnd:
     epoch: int
     index: int
     next_seq: int
@@ -52,11 +52,11 @@ class Receiver:
         self._registered: set[tuple[str, str]] = set()
         self._unshown: set[str] = set()
 
-    def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
-        """Return the state of each `wanted` writer that may be forwarded and has no damaged newest segment."""
+    def ends(self, writers: Collection[str] | None = None) -> dict[str, ChainEnd]:
+        """Return the state of each of `writers` (None: all) that may be forwarded and has no damaged newest segment."""
         tails = {}
         for writer in layout.writers(self.folder):
-            if wanted is not None and writer not in wanted:
+            if writers is not None and writer not in writers:
                 continue
             if spool.is_local(writer) or not (numbers := layout.epochs(self.folder, writer)):
                 continue
@@ -64,10 +64,10 @@ class Receiver:
                 folder = self.folder / "live" / writer / f"{numbers[-1]:06d}"
                 path = folder / segments.segment_names(folder)[-1]
                 header = segments.read_header(path.read_bytes())
-                tails[writer] = Held(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
+                tails[writer] = ChainEnd(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
         return tails
 
-    def receive(self, path: str, content: bytes) -> Held:
+    def receive(self, path: str, content: bytes) -> ChainEnd:
         """Take in a segment by its path in its first ledger; on disk when this returns. Invalid events are kept, and
         only the view `faulty_event` shows them. Raises LedgerError, without effect, if it does not match its path, is
         not the next of its writer, or its writer is open on this host."""
@@ -77,7 +77,7 @@ class Receiver:
         with busy:
             tail = self._tail(header.writer)
             if tail is not None and (header.epoch, header.index) < (tail.epoch, tail.next_index):
-                self._check_held(path, header)
+                self._check_present(path, header)
             else:
                 self._check_next(path, header, tail)
                 self._check_signed(path, segments.link(header, sha256), tail)
@@ -98,7 +98,7 @@ class Receiver:
                 self._unshown.add(header.writer)
                 catalog.refresh_sound(self.folder)
                 self._unshown.discard(header.writer)
-        return Held(header.epoch, header.index, header.last_seq + 1, sha256)
+        return ChainEnd(header.epoch, header.index, header.last_seq + 1, sha256)
 
     def close(self) -> None:
         with self._mutex:
@@ -108,7 +108,7 @@ class Receiver:
 
     def _tail(self, writer: str) -> Tail | None:
         if writer not in self._names:
-            self._names[writer] = writers.take_name(self.folder, writer)
+            self._names[writer] = take_name(self.folder, writer)
         if writer not in self._tails:
             self._tails[writer] = segments.recover(self.folder, writer)
         return self._tails[writer]
@@ -147,7 +147,7 @@ class Receiver:
                 f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
             )
 
-    def _check_held(self, path: str, header: segments.Header) -> None:
+    def _check_present(self, path: str, header: segments.Header) -> None:
         if not any(
             path in self._paths_of(part)
             for part in layout.chain(self.folder, header.writer)

@@ -14,7 +14,7 @@ from rose.events import Access
 from rose.ledger.access import AccessLog, Reading, statement
 from rose.ledger.files import catalog, layout, spool
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.hosts.receive import Held, Receiver
+from rose.ledger.hosts.receive import ChainEnd, Receiver
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.upkeep import metrics
@@ -76,20 +76,20 @@ class LedgerService:
             self._log.count(Access(who=error.who or UNKNOWN_TOKEN, peer=peer, action="token_denied", outcome="refused"))
             raise
 
-    def held(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
+    def ends(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
         """Return how far these writers are (None: all). A token's own writers need no scope `read`."""
         token = caller.token
         if token.writers and not token.may("read"):
-            asked = layout.writers(self._ledger.folder) if writers is None else writers
-            writers = [writer for writer in asked if token.owns(writer)]
+            writers = layout.writers(self._ledger.folder) if writers is None else writers
+            writers = [writer for writer in writers if token.owns(writer)]
         if writers is not None and all(map(token.owns, writers)):
-            held = self._receiver.held(writers)
+            ends = self._receiver.ends(writers)
         else:
             with self._reading(caller, "info"):
-                held = self._receiver.held(writers)
-        return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(held[writer]) for writer in held}}
+                ends = self._receiver.ends(writers)
+        return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(ends[writer]) for writer in ends}}
 
-    def receive(self, caller: Caller, path: str, content: bytes) -> Held:
+    def receive(self, caller: Caller, path: str, content: bytes) -> ChainEnd:
         """Take in a segment; it is on disk when this returns. Raises DeniedError, LedgerError."""
         writer = path.split("/")[1] if path.count("/") == 3 else ""
         if writer:
@@ -126,17 +126,17 @@ class LedgerService:
             return str(generate_latest(self._metrics).decode())
 
     @contextmanager
-    def _reading(self, caller: Caller, action: Literal["query", "info"], asked: str | None = None) -> Iterator[Reading]:
+    def _reading(self, caller: Caller, action: Literal["query", "info"], text: str | None = None) -> Iterator[Reading]:
         """Log the block's read. Raises LedgerError if the log fails, DeniedError without the scope `read`."""
         if not caller.token.may("read"):
-            raise self._denied(caller, "read", "read", asked)
+            raise self._denied(caller, "read", "read", text)
         self._log.check()
         reading, began_ns = Reading(), time.monotonic_ns()
 
         def entry(outcome: Literal["ok", "refused", "failed", "timeout"]) -> Access:
             took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
             named: dict[str, Any] = {"who": caller.token.name, "peer": caller.peer, "action": action}
-            return Access(outcome=outcome, **named, **took, **statement(asked))
+            return Access(outcome=outcome, **named, **took, **statement(text))
 
         try:
             yield reading
@@ -149,11 +149,11 @@ class LedgerService:
         (self._log.count if action == "info" else self._log.write)(entry("ok"))
 
     def _denied(
-        self, caller: Caller, scope: Literal["read", "append"], act: str, asked: str | None = None
+        self, caller: Caller, scope: Literal["read", "append"], act: str, text: str | None = None
     ) -> DeniedError:
         denial: Any = f"{scope}_denied"
         who, peer = caller.token.name, caller.peer
-        self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(asked)))
+        self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(text)))
         return DeniedError(
             f"token {caller.token.name!r} may not {act}: it has {caller.token.described or 'no scope'}. "
             f"`rose token create` makes one with the scope {scope!r}"

@@ -42,7 +42,7 @@ def read() -> list[View]:
     return [View(name, about[name], tuple(columns_by_view[name])) for name in catalog.VIEWS]
 
 
-def one(views: Sequence[View], name: str) -> View:
+def find(views: Sequence[View], name: str) -> View:
     for view in views:
         if view.name == name.lower():
             return view

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger.files.layout import LedgerError
@@ -88,9 +87,7 @@ def query_arrow(
     began = time.monotonic()
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
-        request = Request(
-            str(Path(ledger.folder).expanduser().absolute()), text, limit, timeout_s, memory_limit_gb, lossless
-        )
+        request = Request(str(ledger.folder), text, limit, timeout_s, memory_limit_gb, lossless)
         try:
             connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)

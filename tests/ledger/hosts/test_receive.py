@@ -72,7 +72,7 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
     report = verify(Ledger(receiver.folder))
     assert report.ok, report.problems
     assert [(w.writer, w.events) for w in report.writers] == [("far", 4)]
-    assert receiver.held() == {"far": held}
+    assert receiver.ends() == {"far": held}
     before = files(receiver.folder)
     assert [receiver.receive(*segment) for segment in shipped(spool)][-1] == held
     assert files(receiver.folder) == before
