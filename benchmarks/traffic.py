@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rose.events import KINDS, Device, Event, Run, Turn
-from rose.ledger import catalog, segments
+from rose.ledger.files import catalog, segments
 from rose.ledger.writer import LedgerWriter
 
 S = 1_000_000_000

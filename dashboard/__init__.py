@@ -3,8 +3,8 @@
 from importlib import resources
 from pathlib import Path
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 
 
 def ledger_to_show(ledger: Path | None) -> Path:

@@ -24,7 +24,8 @@ import sql
 from dashboard.link import ALL, FULLY_LOADED, NEWEST, Link
 from rose.clock import utc_us
 from rose.errors import UserError
-from rose.ledger import catalog, verified, verify
+from rose.ledger import verified, verify
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing import charges

@@ -175,7 +175,7 @@ def _load(file: Path) -> FleetConfig:
 def _has_prices(fleet: FleetConfig) -> bool:
     """Return whether the fleet has a price book, else warn. Raises PriceBookError if it lacks a price of today."""
     from rose.clock import utc_us
-    from rose.ledger import layout
+    from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger
     from rose.pricing.price_books import choice
 

@@ -1,10 +1,7 @@
-"""The project's SQL, by who asks: `views/` is the interface and `queries/` what people ask by name, by subject.
+"""The project's SQL by reader: `views/` is the interface, and `queries/` has the named queries, both by subject.
 
-`interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/` and `charges/` are
-programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/` are what reports
-read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `checks/`, `device/`, `export/`, `reconcile/` and `alerts/`
-are named after who asks. `closing/` belongs to the books.
-"""
+`rollups/` makes the daily views. The steps of `sums/` and `charges/` are numbered in the order in which they run.
+Reports read `run/`, `borrowing/` and `answers/`; the books read `closing/`."""
 
 import functools
 import re
@@ -16,11 +13,8 @@ from rose.events import KINDS
 
 
 def read(name: str) -> str:
-    """The text of a file of this folder, such as "views/lease.sql".
-
-    `reckonable('lease')` in it stands for the condition on rows of that kind, and `reckonable(kind)` for those of all
-    kinds. Raises FileNotFoundError, and KeyError for a kind that is not in KINDS.
-    """
+    """Return the text of a file of this folder, such as "views/lease.sql", with conditions in place of
+    `reckonable('lease')` and `reckonable(kind)` (every kind). Raises FileNotFoundError, KeyError."""
     text = files(__name__).joinpath(name).read_text(encoding="utf-8")
     if "reckonable(kind)" in text:
         every = "".join(f" WHEN '{kind}' THEN {reckonable(kind)}" for kind in KINDS)
@@ -30,16 +24,14 @@ def read(name: str) -> str:
 
 @functools.cache
 def reckonable(kind: str) -> str:
-    """A condition on rows of a kind whose `at_us` is in range: numbers are in range, rules hold, needed ids are there.
-
-    Rows that a program without `rose` wrote may break it; sums and views leave them out.
-    """
-    # Integers that are all from 0 to one less than a power of two are so together if their bits are.
+    """Return the condition that a row of `kind` is a valid event: its numbers, rules and needed ids.
+    `at_us` must be in range. Sums and views omit other rows, which a program without `rose` may have written."""
+    # Integers are all below a power of two if their bits together are.
     together: dict[int, list[Field]] = {}
     apart: list[str] = []
     for field in fields(kind):
         if field.sql_type == "DOUBLE":
-            # A finite number out of range can be reckoned with.
+            # Sums can use a finite number out of range.
             apart.append(_unless_null(f"isfinite({field.name})", field))
         elif field.range is None or field.name == "at_us":
             continue
@@ -66,7 +58,7 @@ def _unless_null(condition: str, field: Field) -> str:
 
 @functools.cache
 def paths(folder: str) -> dict[str, str]:
-    """Where each file in the folders of `views` or `queries` lies, by its name without the suffix."""
+    """Return the path of each file in `views` or `queries`, by its name without the suffix."""
     return {
         file.name.removesuffix(".sql"): f"{folder}/{subject.name}/{file.name}"
         for subject in files(__name__).joinpath(folder).iterdir()
@@ -77,5 +69,5 @@ def paths(folder: str) -> dict[str, str]:
 
 
 def view(name: str) -> str:
-    """The text that makes a view of the ledger. Raises KeyError."""
+    """Return the statement that makes a view of the ledger. Raises KeyError."""
     return read(paths("views")[name])

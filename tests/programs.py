@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TextIO, TypeVar
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.growth import archive, rollup
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.gateway import Gateway

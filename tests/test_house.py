@@ -70,7 +70,7 @@ def test_no_catalog_is_kept():
 
 def test_the_sample_ledger_names_no_such_path_either():
     """Its text is compressed in Parquet."""
-    from rose.ledger import catalog
+    from rose.ledger.files import catalog
 
     sample = ROOT / "sample_traces" / "ledger"
     if not sample.exists():

@@ -16,7 +16,7 @@ from benchmarks import parts
 from benchmarks.parts import Client
 from benchmarks.shared import arguments, measured
 from rose.accept.report import ROOT, Report, phase
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.runtime.engines.ports import free_port
 from rose.terminal import echo
 

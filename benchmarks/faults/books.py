@@ -23,8 +23,8 @@ from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE
 from rose.clock import utc_us
 from rose.events import BUCKETS
-from rose.ledger import catalog
-from rose.ledger.examine import Seen
+from rose.ledger.files import catalog
+from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.charges import price

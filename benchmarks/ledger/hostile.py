@@ -52,7 +52,7 @@ def measure(report: Report, folder: Path) -> None:
 
     limits = Limits(timeout_s=timeout_s, memory_gb=MEMORY_GB, queries=_AT_ONCE, wait_s=60.0)
     reader = of_secret("hostile", "a-token-of-a-hostile-reader", ("read",))
-    with closing(LedgerService(root, lambda _: reader, limits)) as service:
+    with closing(LedgerService(Ledger(root), lambda _: reader, limits)) as service:
         caller = service.caller("", "127.0.0.1:1")
         far = _try(
             lambda text: service.query(caller, text, 10_000, timeout_s),

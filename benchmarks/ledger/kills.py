@@ -16,8 +16,8 @@ import duckdb
 
 from rose.accept.report import Report
 from rose.events import Lease
-from rose.ledger import catalog, layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -32,9 +32,10 @@ _WRITER = """
 import sys, time
 from contextlib import suppress
 from rose.events import Lease, Power
-from rose.ledger import segments
+from rose.ledger.files import segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.compaction import compact
-from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 root, life, how = sys.argv[1:]
 if how != "plain":
@@ -54,7 +55,7 @@ while True:
         time.sleep(0.005)
     if n % 20 == 0 and how == "compact":
         with suppress(LedgerError):
-            compact(root, 0)
+            compact(Ledger(root), 0)
 """.replace("LEASE", repr(_LEASE))
 
 

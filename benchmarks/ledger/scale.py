@@ -11,8 +11,8 @@ from benchmarks import traffic
 from benchmarks.shared import output, timed
 from benchmarks.traffic import Fleet
 from rose.accept.report import Report
-from rose.ledger import catalog, layout
 from rose.ledger.evidence import receipt as receipts
+from rose.ledger.files import catalog, layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report as Verification

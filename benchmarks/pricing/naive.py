@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 
 BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
 ALL = (*BUCKETS, "unaccounted")  #: In the order in which ties are settled.

@@ -61,7 +61,7 @@ class WeightOrigin:
 
     def _open(self, folder: Path, run_id: str, fence: int, checkpoint: Path | None) -> None:
         try:
-            from rose.ledger.evidence import keys
+            from rose.ledger.files import keys
             from rose.runtime.transfer.sources.checkpoint import Checkpoint
             from rose.runtime.transfer.store.store import Publisher, VersionStore
         except ModuleNotFoundError as error:

@@ -1,6 +1,5 @@
-"""The access log: an event for each read of a ledger. `logged` serves commands and the dashboard's SQL page: it stops
-nobody when an event cannot be written, since a reader of the folder may also read its files without a log. `AccessLog`
-serves a gateway: an event is on disk before the answer goes out, so a failing disk refuses reads."""
+"""The access log: an event for each read of a ledger. `logged` serves local commands and ignores a failing log.
+`AccessLog` serves a gateway: an event is on disk before the answer, so a failing disk refuses reads."""
 
 from __future__ import annotations
 
@@ -14,8 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from rose.events import Access
@@ -40,7 +40,7 @@ class Reading:
 def logged(
     ledger: Ledger,
     action: Literal["query", "export", "verify", "report", "receipt"],
-    asked: str,
+    text: str,
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
@@ -55,7 +55,7 @@ def logged(
     finally:
         if os.environ.get(VARIABLE) in (("queries",) if action == "query" else ("exports", "queries")):
             took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
-            _write(ledger, {"action": action, "outcome": outcome, **took, **statement(asked)}, who)
+            _write(ledger, {"action": action, "outcome": outcome, **took, **statement(text)}, who)
 
 
 def statement(text: str | None) -> dict[str, Any]:

@@ -31,9 +31,8 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
-    """Return why a request is refused, by its Host and Origin headers (empty: not sent); None if it is allowed. A
-    browser sends any page's requests, with the page's site in Origin. A page whose name resolves to this machine sends
-    that name as Host. A token makes both checks unnecessary, since no page knows it."""
+    """Return why a request with these Host and Origin headers (empty: not sent) is refused; None if it is allowed. A
+    web page cannot know a token, so a token replaces both checks."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):

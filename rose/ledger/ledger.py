@@ -1,26 +1,44 @@
 """A ledger that is opened once, for everybody who reads it."""
 
+from __future__ import annotations
+
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rose.ledger import catalog, layout
-from rose.ledger.examine import Seen
+from rose.ledger.files import layout
+
+if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read a ledger.
+    from rose.ledger.files.catalog import Connection
+    from rose.ledger.files.examine import Seen
 
 
 class Ledger:
-    """A ledger's folder and what this process has verified of it. With `allow_unverified` a ledger that does not verify
-    is priced too, and its figures are marked. Raises LedgerError if `folder` is no ledger."""
+    """A ledger's folder, and the findings of this process on its files. With `allow_unverified`, figures of a ledger
+    that does not verify are shown and marked. Raises LedgerError if `folder` is no ledger."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)
         self.allow_unverified = allow_unverified
-        #: Files that were verified, so that the next verification reads new files only.
-        self.seen = Seen()
+
+    @classmethod
+    def create(cls, folder: Path | str) -> Ledger:
+        """Return the ledger at `folder`, created there if missing. Raises LedgerError for a folder of other files."""
+        return cls(layout.create(folder))
 
     @cached_property
     def id(self) -> str:
         return layout.ledger_id(self.folder)
 
-    def connect(self) -> catalog.Connection:
+    @cached_property
+    def seen(self) -> Seen:
+        """Return the verified files, which the next verification does not read again."""
+        from rose.ledger.files.examine import Seen
+
+        return Seen()
+
+    def connect(self) -> Connection:
         """Return a connection that reads the ledger as it is now; see `catalog.connect`."""
+        from rose.ledger.files import catalog
+
         return catalog.connect(self.folder)

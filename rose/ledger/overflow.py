@@ -1,5 +1,4 @@
-"""Merges or counts high-volume events while the queue is full. A device's slice or power reading is merged with the one
-before, so that no nanosecond is lost. A `ledger` event of action `dropped` reports count and sums of other events."""
+"""Merges slices and power readings, and counts other events, while the queue is full. No nanosecond is lost."""
 
 import json
 from collections import Counter
@@ -7,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rose.events import Event, LedgerAction
-from rose.ledger import rows
-from rose.ledger.rows import Row
+from rose.ledger.files import rows
+from rose.ledger.files.rows import Row
 
 MERGED_MAX = 4096  # Maximum of merged events: one for each device, engine and lease of some hours.
 _AMOUNTS = ("_tokens", "_bytes", "_ns")
@@ -75,9 +74,8 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Merge two power readings into `named`: energies summed, power and busy share averaged over time. Mean power is
-    rounded down to a milliwatt. Memory, clock and reasons stay the later ones. A value missing in one is unknown for
-    both. Both have power or lack it, since their `source` is equal."""
+    """Merge two power readings into `named`: energies summed, power and busy share averaged over time, other fields
+    later. A value missing in one reading is unknown for both."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

@@ -14,17 +14,15 @@ import json
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from rose.clock import iso, utc_us
-from rose.ledger import layout
-from rose.ledger.examine import Manifest, Seen, Segment
-from rose.ledger.layout import LedgerError
-
-if TYPE_CHECKING:
-    from rose.ledger.ledger import Ledger
+from rose.ledger.files import layout
+from rose.ledger.files.examine import Manifest, Seen, Segment
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 FOLDER = "verified"
 _FORMAT, _FILES_FORMAT = 1, 6
@@ -74,7 +72,7 @@ class State(BaseModel):
 def state(ledger: Ledger) -> State | None:
     """Return the outcome of the last verification of the ledger; None if none can be read."""
     try:
-        content = json.loads((Path(ledger.folder) / FOLDER / "state.json").read_bytes())
+        content = json.loads((ledger.folder / FOLDER / "state.json").read_bytes())
         return State.model_validate(content) if content.pop("format") == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

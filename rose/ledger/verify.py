@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from rose.clock import utc_us
-from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry, views
+from rose.ledger import verified
+from rose.ledger.checks import views
 from rose.ledger.checks.chain import Chain, WriterReport
 from rose.ledger.checks.expected import (
     ARCHIVE_WRITER,
@@ -21,9 +21,8 @@ from rose.ledger.checks.expected import (
     roll_up_faults,
 )
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.growth import rolled
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import examine, layout, registry, rolled, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
@@ -60,10 +59,9 @@ class Report:
 
 
 def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-    """Check the ledger, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
-    missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views of another version. Additions
-    meanwhile are not checked. Reads every byte the first time, then files that are new or changed by size and times.
-    The report has the links at the seqs `marks` of writers."""
+    """Check the ledger, and keep a record (see `rose.ledger.verified`). Finds changed bytes; missing, reordered or
+    foreign files; gaps in seq; foreign views. Reads every byte the first time, then new and changed files. The report
+    has the links at the seqs `marks` of writers."""
     layout.check(ledger.folder)  # It may be gone since it was opened.
     began_us = utc_us()
     with ledger.seen.lock:
@@ -89,7 +87,7 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
         edited, moved = views.faults(ledger.folder, ledger.seen)
         reports = [writer_report for writer_report, _ in writers]
         misused, first_used = _signers(ledger, registry.sound_lines(ledger.folder) or expected.lines, reports)
-        lost = (f"{path}: it is missing, and the archive did not bring its events back" for path in records.lost())
+        lost = (f"{path}: it is missing, and the archive did not restore its events" for path in records.lost())
         folder = [*_folder(ledger, expected), *lost, *edited, *misused]
         notes, links = [*moved, *first_used], list(_links(ledger, _READ))
         report = Report(
@@ -141,9 +139,8 @@ def _folder(ledger: Ledger, expected: Expected) -> list[str]:
 def _signers(
     ledger: Ledger, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes on keys that no known key endorsed for the writer that they sign for. Whoever has the
-    folder may do its upkeep. A foreign roll-up is compared with the events, since daily views read its sums. Nothing
-    else proves an event of the books, so a key of other writers alone may not sign one."""
+    """Return problems and notes on keys that no known key endorsed for their writer. A foreign roll-up is compared with
+    its events. Nothing else proves an event of the books, so a key of other writers alone may not sign it."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []

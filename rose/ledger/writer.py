@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self, get_args
 
 from rose.events import Event, LedgerAction, Provenance
-from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout, rows, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.overflow import Overflow
 
 #: A flush starts early at this many events: half as many cost an eighth more each, twice as many save nothing.
@@ -21,8 +21,8 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """Appends the events of one process to a ledger, from several threads; a context manager. Each process needs its
-    own writer name; after its death, the next process with this name continues at the exact next seq."""
+    """Appends the events of one process to a ledger, from several threads; a context manager. The next process with
+    this writer name continues at the exact next seq."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`, made if missing. `queue_max` bounds the waiting events. Raises LedgerError if
-        `root` is no ledger, a live writer has this name, or its newest segment is damaged."""
+        """Open the ledger at `root`, created if missing. `queue_max` bounds the waiting events. Raises LedgerError for
+        another folder, a live writer of this name, or a damaged newest segment."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -123,11 +123,10 @@ class LedgerWriter:
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event and return its seq, or None if it was merged or only counted because the queue was full. With
-        `durable` (default: by kind) it is on disk and in every view when this returns, else within the flush interval.
-        Events of durable kinds are never dropped: the caller waits for room. Raises LedgerError for a field that does
-        not fit its column and a closed writer; and for an event of a durable kind while the disk refuses writes. That
-        event stays in the queue and is written when the disk recovers, so retry only under the same event_id."""
+        """Append an event and return its seq, or None if the full queue merged or only counted it. With `durable`
+        (default: by kind) it is on disk and in every view when this returns. Events of durable kinds are never dropped.
+        Raises LedgerError for a wrong field, a closed writer, and a durable event while the disk refuses: that event
+        stays queued, so retry only under the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -151,9 +150,8 @@ class LedgerWriter:
         return seq
 
     def record_all(self, events: Sequence[Event]) -> None:
-        """Append events, all of them or none, and return when they are on disk. The caller waits for room. Raises
-        LedgerError for a field that does not fit its column, a closed writer, and while the disk refuses writes. Retry
-        under the same event_ids: the queue then has one copy at most."""
+        """Append events, all or none, and return when they are on disk. Raises LedgerError for a wrong field, a closed
+        writer, and while the disk refuses. Retry under the same event_ids."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
             if self._pending_events >= self._queue_max:
@@ -275,8 +273,8 @@ class LedgerWriter:
                 self._open_epoch()
 
     def _open_epoch(self) -> segments.Tail:
-        """Return where the next segment goes: an epoch with room that the catalog in place reads. Raises OSError if the
-        disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced."""
+        """Return where the next segment goes: an epoch with room that the catalog reads. Raises OSError,
+        LedgerError."""
         tail, self._tail = self._tail, None
         if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
             raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")
@@ -301,8 +299,8 @@ class LedgerWriter:
 
 
 def take_name(root: Path, writer: str) -> int:
-    """Take the name `writer` for this process. The kernel frees it when the process ends in any way. Raises LedgerError
-    if a live process has it, or if the disk refuses."""
+    """Take the name `writer` until this process ends. Raises LedgerError if a live process has it, or the disk
+    refuses."""
     try:
         return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:

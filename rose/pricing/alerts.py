@@ -21,9 +21,10 @@ from pydantic import Field, ValidationError, model_validator
 from rose.clock import iso, utc_us
 from rose.config import PathText, Section, explain
 from rose.errors import UserError, did_you_mean
-from rose.ledger import layout, verified
+from rose.ledger import verified
 from rose.ledger.address import is_loopback
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.money import format_money

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
@@ -85,7 +85,7 @@ def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
 
 
 def _write(folder: Path, made: Report) -> str:
-    from rose.ledger import layout
+    from rose.ledger.files import layout
     from rose.pricing.document import to_csv
 
     day = datetime.fromtimestamp(made.stamp.to_ns // 1_000_000_000, UTC).date()

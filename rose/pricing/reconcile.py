@@ -11,7 +11,7 @@ import duckdb
 import polars as pl
 
 import sql
-from rose.ledger import database
+from rose.ledger.files import database
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive

@@ -9,7 +9,7 @@ import psutil
 
 from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.runtime import memory_plan, serving
 from rose.runtime.engines import gpu, models

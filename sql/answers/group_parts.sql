@@ -1,5 +1,5 @@
--- What each group made and had accepted, by the policy version, the task or the step of its trajectories, and in each
--- part in the order of the groups' first turns.
+-- Generated and accepted trajectories of each group, by their policy version, task or step, and in each part in the
+-- order of the groups' first turns.
 -- A trajectory belongs whole to one part: to the oldest version that made one of its tokens, to its task (its group's
 -- while it has not ended), to its step. `part` is NULL where that is not known. Tokens that a preemption threw away
 -- belong to no trajectory: one row with neither group nor part.

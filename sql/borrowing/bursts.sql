@@ -1,4 +1,4 @@
--- What the provision rests on, by UTC day and fifth of serving load (`bin`, 0 to 4), as rows of three kinds:
+-- Figures behind the provision, by UTC day and fifth of serving load (`bin`, 0 to 4), as rows of three kinds:
 --   risk: windows below the top fifth that have one right after them, and how many of those after are in the top fifth.
 --   burst: bursts and the missed budgets of requests that arrived during them, by the window before and whether leases
 --          held at least half of it. A burst is every window in the top fifth from the first after a lower one to the

@@ -1,4 +1,4 @@
--- What serving devices did, summed between price changes and, within each, between the loads at which an assumed power
+-- Work of serving devices, summed between price changes and, within each, between the loads at which an assumed power
 -- curve bends (`load_points`). `base_ns` is time the device would have worked anyway: serving without its delay beside
 -- rollouts, and the start of its engine. `busy_ns` is all time it worked, also for rollouts, their syncs and
 -- activations; `base_piece` and `busy_piece` count the bends at or below the share of each. Activation in a slice is

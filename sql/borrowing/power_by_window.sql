@@ -45,7 +45,7 @@ edge AS (
     FROM span AS s
     JOIN (SELECT DISTINCT device_id, device_class FROM reading) AS c USING (device_id)
 ),
--- What was read up to an edge: all earlier readings, and the part of one that it cuts.
+-- Energy read up to an edge: all earlier readings, and the part of one that it cuts.
 read_window AS (
     SELECT
         e.device_class, e.device_id, withheld, number,

@@ -1,4 +1,4 @@
--- What terms of m have a rate for, by stretch between price changes, as rows of two kinds:
+-- Amounts for which terms of m have a rate, by stretch between price changes, as rows of two kinds:
 --   sync: weight syncs to serving devices, failed ones included, by route.
 --   recomputed: prompt tokens computed again because a preemption on a serving device had thrown their KV cache away:
 --               the uncached prompt of each attempt that follows a preempted one.

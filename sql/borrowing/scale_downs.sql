@@ -1,4 +1,4 @@
--- Decisions of whoever sizes the fleet that lending had a part in: serving devices kept to be lent, dedicated ones let
+-- Decisions on the fleet's size in which lending had a part: serving devices kept to be lent, dedicated ones let
 -- go. `known_class`: some run of the ledger had the device as one of this class.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT DISTINCT

@@ -4,7 +4,7 @@ CREATE OR REPLACE TEMP MACRO half_even(n, d) AS (
 );
 
 -- When each unit was there, `held`: [t0_ns, t1_ns), none that touch. A device that has not left counts up to its last
--- slice while its run goes on, and at least up to the run's end once that is over.
+-- slice while its run continues, and at least up to the run's end once that is over.
 CREATE OR REPLACE TEMP TABLE held AS
 WITH last AS (
     SELECT unit, max(t_ns) AS t1_ns FROM edge WHERE kind = 'device_slice' GROUP BY unit
@@ -67,7 +67,7 @@ SELECT
     CASE WHEN pool = 'serving' THEN coalesce(nullif(tags_json ->> '$.serving_team', ''), 'unallocated')
          ELSE coalesce(nullif(tags_json ->> '$.team', ''), 'unallocated') END AS device_team
 FROM whole;
--- Of those, what lies in the period.
+-- The part of each stay within the period.
 CREATE OR REPLACE TEMP TABLE in_period AS
 SELECT
     unit, greatest(t0_ns, getvariable('from_ns')) AS t0_ns, least(t1_ns, getvariable('to_ns')) AS t1_ns

@@ -1,4 +1,4 @@
--- What prices the hours in `todo` ask for: a class and pool, or a route, or neither, on a day (days since the epoch).
+-- Prices that the hours in `todo` need: a class and pool, or a route, or neither, on a day (days since the epoch).
 SELECT DISTINCT 'device' AS what, device_class, pool, NULL AS route, day FROM device_hour
 UNION ALL BY NAME
 SELECT DISTINCT 'transfer' AS what, route, hour // 24 AS day

@@ -33,7 +33,7 @@ part AS (
     LEFT JOIN reported AS r USING (unit, hour)
     WHERE h.held_ns > coalesce(r.ns, 0)
 ),
--- Where the run has only a part of the hour, its buckets are what that part is divided into.
+-- If the run has only a part of the hour, that part is divided into its buckets.
 shared AS (
     SELECT
         p.*, h.ns AS whole_ns, p.ns::HUGEINT * h.ns // h.held_ns AS floor_ns,

@@ -1,4 +1,4 @@
--- What is billed beside device time: bytes of weight syncs at the price of their route, charged to their lease, or
+-- Items billed beside device time: bytes of weight syncs at the price of their route, charged to their lease, or
 -- outside of one to the next lease of the device, since they were sent for it; and metered energy, where the price of
 -- the device does not hold it. Each hour's sum is rounded once, half to even.
 CREATE OR REPLACE TEMP TABLE invoiced AS
@@ -35,7 +35,7 @@ energy AS (
     JOIN owned USING (unit, hour)
     GROUP BY owner, hour, day
 ),
--- What several read of one device is divided among them.
+-- A device's reading is divided among the runs that share it.
 shared AS (
     SELECT
         e.* EXCLUDE (ns, read_mw_ns),

@@ -1,4 +1,4 @@
--- Who is charged in the period, `payer`: each unit's own run, and then the RL runs that share a unit.
+-- Payers of the period, `payer`: each unit's own run, and then the RL runs that share a unit.
 CREATE OR REPLACE TEMP TABLE payer AS
 WITH named AS (
     SELECT unit, row_number() OVER (ORDER BY rank) - 1 AS unit_row, rank FROM stay WHERE asked

@@ -1,4 +1,4 @@
--- What one device of a run was from when on: its hardware, pool and class. Read from the ledger's catalog.
+-- Units of one device of a run, each with its start: its hardware, pool and class. Read from the ledger's catalog.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE provenance = 'live'; SET VARIABLE device_id = 'serving-0';
 SELECT joined_ns, coalesce(hardware_id, run_id || '/' || device_id) AS hardware_id, pool, device_class
 FROM tenure

@@ -1,4 +1,4 @@
--- What was generated on one device in [from_ns, to_ns): attempts at turns, with the prompt tokens that a preemption
+-- Tokens generated on one device in [from_ns, to_ns): attempts at turns, with the prompt tokens that a preemption
 -- made the engine compute again, and tokens thrown away by preemptions. Read from the ledger's catalog.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE provenance = 'live'; SET VARIABLE device_id = 'serving-0';
 -- SET VARIABLE from_ns = 1793491200000000000; SET VARIABLE to_ns = 1793494800000000000;

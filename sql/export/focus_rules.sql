@@ -8,7 +8,7 @@ CREATE OR REPLACE TEMP MACRO whole(number) AS (number::DECIMAL(25, 12) * 1000000
 CREATE OR REPLACE TEMP MACRO times(a, b) AS TRY(pico(rounded(whole(a) * whole(b), 1000000000000)));
 CREATE OR REPLACE TEMP MACRO is_instant(said) AS
     regexp_full_match(said, '\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ') AND try_cast(said AS TIMESTAMP) IS NOT NULL;
--- What is no JSON has no type either: asking for it is an error.
+-- Text that is not JSON has no type: `json_type` raises an error for it.
 CREATE OR REPLACE TEMP MACRO is_flat(said) AS CASE
     WHEN NOT json_valid(said) THEN false
     WHEN json_type(said) <> 'OBJECT' THEN false
@@ -161,5 +161,5 @@ SELECT
         AS "EffectiveCost must be x_EffectiveUnitPrice * PricingQuantity but for rounding",
     breach(row, (ChargeCategory = 'Purchase' OR CommitmentDiscountId IS NULL) AND NOT about(BilledCost, effective_cost))
         AS "BilledCost must be x_EffectiveUnitPrice * PricingQuantity but for rounding"
--- What is charged at the price; a correction has none, and is what its list cost says.
+-- The cost at the unit price; a correction has no price, and counts at its list cost.
 FROM (SELECT *, coalesce(times(x_EffectiveUnitPrice, PricingQuantity), ContractedCost) AS effective_cost FROM focus);

@@ -1,4 +1,4 @@
--- What the rows of the view `focus` sum to, each sum a row: `effective` by bucket, `billed` and `purchased`.
+-- Sums of the view `focus`, one row each: `effective` by bucket, `billed` and `purchased`.
 -- Nano-dollars.
 SELECT x_CostBucket AS bucket, nano(sum(EffectiveCost)) AS effective, nano(sum(BilledCost)) AS billed, count(*) AS rows
 FROM focus

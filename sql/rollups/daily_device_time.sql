@@ -1,4 +1,4 @@
--- What each event adds to daily_device_time.
+-- Amounts that each event adds to daily_device_time.
 SELECT
     CAST(CASE WHEN t0_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t0_ns // 1000) END AS DATE) AS day,
     run_id, provenance,

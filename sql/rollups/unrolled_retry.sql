@@ -1,6 +1,6 @@
--- Of the events that the roll-ups do not count yet, those that a client sent again: of one id all but the first, as in
--- `retry`, and all if the roll-ups count a record of it. Of all ids that are counted few row groups can
--- have one of these: those of their runs, and between the first and the last of them. Only a join that keeps rows of
+-- Repeated events that the roll-ups do not count yet: all events of an id but the first, as in `retry`, and all events
+-- if the roll-ups count a record of the id. Few row groups of the counted ids can contain such an id: the groups of
+-- their runs, between the first and the last of them. Only a join that keeps rows of
 -- the side that is read lets DuckDB leave out the others. Ids of turns begin with the time; those of other kinds lie
 -- anywhere, and would stretch their range.
 WITH named AS MATERIALIZED (

@@ -1,6 +1,6 @@
--- Engines of a run that ended although nobody stopped them, in the order in which it was noticed: `ended_ns` is when it
+-- Engines of a run that ended without being stopped, in the order in which it was noticed: `ended_ns` is when it
 -- was seen to have died, NULL if what keeps it had died too; `restarted_ns` when it answered again, NULL if it did not.
--- Of an RL run that shares a fleet, engines on devices that it was the last to have had, until it ended itself: a lease
+-- For an RL run that shares a fleet: engines on devices that it had last, until its own end: a lease
 -- ends just before its engine's death is recorded. Reads the tables `own_time` and `other_run_slice`, which
 -- `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...';

@@ -10,7 +10,7 @@ WITH tenant AS (
 made AS (
     SELECT DISTINCT run_id, trajectory_id FROM event WHERE kind = 'turn' AND fleet_run_id = getvariable('run_id')
 ),
--- What it decided is of the fleet that it was on last.
+-- Its decisions belong to the fleet that it was on last.
 last AS (
     SELECT run_id FROM event SEMI JOIN tenant USING (run_id) WHERE kind = 'run'
     GROUP BY run_id HAVING arg_max(fleet_run_id, (at_us, writer, seq)) = getvariable('run_id')

@@ -31,7 +31,7 @@ WHERE run_id = getvariable('run_id') AND NOT (kind = 'scale_down' AND coalesce(d
 UNION ALL BY NAME
 SELECT * REPLACE (
     getvariable('run_id') AS run_id, run_id AS fleet_run_id,
-    -- A lease that was granted for nobody is the fleet's, though the run had a part of it.
+    -- A lease that was granted without a run is the fleet's, though the run had a part of it.
     CASE WHEN kind = 'lease' THEN coalesce(rl_run_id, run_id) ELSE rl_run_id END AS rl_run_id
 )
 FROM shared
@@ -39,7 +39,7 @@ WHERE CASE
     WHEN kind IN ('preemption', 'hold', 'sync') THEN rl_run_id = getvariable('run_id')
     WHEN kind = 'lease' THEN (run_id, lease_id) IN (FROM leased)
     WHEN kind = 'engine' THEN (run_id, device_id) IN (SELECT run_id, device_id FROM own_time)
-    -- What was let go was let go because of all that borrow, whoever it was recorded for.
+    -- A released device counts for all borrowers, whichever run its event names.
     WHEN kind = 'scale_down' THEN decision = 'kept'
     ELSE false
     END

@@ -1,4 +1,4 @@
--- What a run is: its state, when it began, UTC nanoseconds since the Unix epoch, serving traffic it saw, and whether
+-- Facts of a run: its state, when it began, UTC nanoseconds since the Unix epoch, serving traffic it saw, and whether
 -- any engine of it or of its fleet did without SGLang's compiled kernels. `provenances` has each provenance among its
 -- events, with how many carry it: more than one means that no figure may be given. One row, or none for an unknown run.
 -- By hand: SET VARIABLE run_id = '...';

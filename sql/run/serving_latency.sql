@@ -1,4 +1,4 @@
--- What serving's clients saw, with the device lent at their arrival and without; `everything` marks the row of all
+-- Latency of serving's clients, with the device lent at their arrival and without; `everything` marks the row of all
 -- requests. Percentiles are the nearest measured value, in nanoseconds.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT

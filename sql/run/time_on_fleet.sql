@@ -29,7 +29,7 @@ SELECT
         rollout_run_id = getvariable('run_id')
             AND (lease_id IS NOT NULL OR (rollout_ns | sync_ns | activation_ns | headroom_ns) > 0), false
     ) OR coalesce(train_run_id = getvariable('run_id') AND train_ns > 0, false) AS own,
-    -- Time that is assigned to nobody is another's only under a lease.
+    -- Unassigned time belongs to another run only under a lease.
     assigned_run_id <> getvariable('run_id') AND (lease_id IS NOT NULL OR assigned_run_id <> run_id) AS other
 FROM event
 SEMI JOIN fleet USING (run_id)

@@ -1,4 +1,4 @@
--- What happened while devices were lent, as rows of six kinds; a sum of what some events did not record is NULL.
+-- Events while devices were lent, as rows of six kinds. A sum is NULL if some events did not record its value.
 --   lease: leases on serving devices by how they closed. Of RL runs that share a fleet each lease counts for the one
 --          that it was first granted for, so that those of all are the fleet's.
 --   preemption: by action; `ns` is the time that was waited.

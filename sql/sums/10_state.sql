@@ -1,8 +1,8 @@
--- What pricing keeps of a ledger: sums by UTC hour that more events are added to, in whatever order and portions, and
--- the charges that were worked out from them. `hour` is hours since the Unix epoch; `rl_run_id` is the RL run that
--- something is of, NULL where that is the unit's own run.
+-- Pricing's state for a ledger: sums by UTC hour, to which events are added in any order and portion, and the charges
+-- computed from them. `hour` is hours since the Unix epoch. `rl_run_id` is the RL run of a row, NULL for the unit's own
+-- run.
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
--- Of each id that a client chose, the event that counts.
+-- The event that counts for each id that a client chose.
 CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, writer VARCHAR, seq BIGINT);
 -- Files of the roll-ups whose ids were compared with these.
 CREATE TABLE id_file (path VARCHAR, sha256 VARCHAR);
@@ -53,7 +53,7 @@ CREATE TABLE grown (portion BIGINT, unit BIGINT, hour BIGINT);
 -- its part of that: with another they stand no more.
 CREATE TABLE priced (unit BIGINT, hour BIGINT, held_ns BIGINT, ns BIGINT);
 CREATE TABLE priced_by (book_sha256 VARCHAR);
--- What each position in an hour of a device is. `of_device`: the team that has the device pays, else the run's.
+-- Meaning of each position in an hour of a device. `of_device`: the team that has the device pays, else the run's.
 CREATE TABLE bucket AS
 SELECT
     unnest(range(10)) AS position,

@@ -3,7 +3,7 @@
 -- `overtaken` has the ids of which another record was folded in: that must be undone.
 CREATE OR REPLACE TEMP TABLE named AS
 SELECT writer, seq, run_id, kind, event_id FROM added WHERE event_id IS NOT NULL;
--- What is known of these ids. As in rollups/unrolled_retry.sql, few row groups of the table and the files are read.
+-- Known records of these ids. As in rollups/unrolled_retry.sql, few row groups of the table and the files are read.
 CREATE OR REPLACE TEMP TABLE known AS
 WITH running AS MATERIALIZED (SELECT DISTINCT run_id FROM named)
 SELECT 'folded' AS source, *

@@ -1,6 +1,5 @@
--- Of the devices that the new events are about: from when to when they are in one pool and class, on one hardware. The
--- first spell begins with time, the last one ends with it. `resplit` has those by which events that were added up
--- before would have to be told apart anew.
+-- Spells of the new events' devices: each is in one pool and class, on one hardware. The first spell begins with time,
+-- and the last spell ends with it. `resplit` has the spells by which events added before must be split again.
 CREATE OR REPLACE TEMP TABLE spell AS
 WITH change AS (
     SELECT

@@ -61,7 +61,7 @@ SELECT
 FROM named AS n
 LEFT JOIN trajectory AS t USING (run_id, provenance, trajectory_id);
 INSERT INTO trajectory SELECT number, run_id, provenance, trajectory_id FROM moved WHERE first_heard_of;
--- What was known of those before; what is new joins it.
+-- Earlier tokens and attempts of the moved trajectories; new events join them.
 CREATE OR REPLACE TEMP TABLE own_token AS FROM token SEMI JOIN moved USING (number);
 CREATE OR REPLACE TEMP TABLE own_attempt AS FROM attempt SEMI JOIN moved USING (number);
 CREATE OR REPLACE TEMP TABLE own_ended AS FROM ended SEMI JOIN moved USING (number);

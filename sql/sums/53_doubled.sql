@@ -1,5 +1,5 @@
--- Of slices that overlap, those of the writer that came to the ledger first count, and of one writer those that begin
--- first, as in the view faulty_event. All slices are looked at together: a later one may count in the place of another.
+-- If slices overlap, the slice of the writer that came to the ledger first counts, and within one writer the slice that
+-- begins first, as in the view faulty_event. This reads all slices together: a later slice may replace another.
 INSERT INTO doubled
 WITH placed AS (
     SELECT unit, t0_ns, t1_ns, writer, seq, place

@@ -1,5 +1,5 @@
 -- Add the new slices to what is kept, but those that cross the end of an hour.
--- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
+-- Hours in which earlier slices of the devices with new slices ended: their provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT unit, (max(t_ns) - 1) // 3600000000000 AS hour
 FROM (FROM edge WHERE kind = 'device_slice')
@@ -12,7 +12,7 @@ SELECT
 FROM new_slice
 WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000 AND rollout_run_id IS NULL AND train_run_id IS NULL
 GROUP BY unit, hour, lease_id, writer;
--- What a slice has of RL runs that share the device is theirs, and the rest the unit's own.
+-- Time of RL runs that share the device belongs to them; the rest of the slice belongs to the unit's own run.
 INSERT INTO slice
 WITH shared AS (
     FROM new_slice

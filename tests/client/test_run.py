@@ -14,7 +14,7 @@ from rose import client
 from rose.client import control
 from rose.client.publishing import Publication
 from rose.events import Turn
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import paths
 from tests.client.fleet import MODEL, Engine, Recorded, fleet

@@ -15,8 +15,8 @@ from dashboard import charts, data
 from dashboard.data import Window
 from rose import events
 from rose.events import BUCKETS
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges

@@ -11,7 +11,8 @@ import pytest
 from dashboard import bar, data, frame
 from dashboard.link import Link
 from rose import events
-from rose.ledger import layout, segments, verify
+from rose.ledger import verify
+from rose.ledger.files import layout, segments
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.ledger import Ledger
@@ -219,7 +220,7 @@ def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path
 def test_a_missing_view_and_a_missing_ledger_are_messages(
     ended: Path, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rose.ledger import catalog
+    from rose.ledger.files import catalog
 
     app = open_page(tmp_path / "nothing", "overview")
     assert "is not a ledger" in app.error[0].value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from tests.client.fleet import Engine, Holding, fleet, same_bits
 

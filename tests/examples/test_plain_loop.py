@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from tests.client.fleet import Engine, Fetching, fleet
 

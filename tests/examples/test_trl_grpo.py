@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.engines.cpu import define_torchvision
 from tests.client.fleet import Engine, Fetching, fleet

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, KINDS, NOT_MEASURED, Lease, Request
-from rose.ledger import catalog, layout, rows, segments, verified
-from rose.ledger.evidence import keys
+from rose.ledger import verified
+from rose.ledger.files import catalog, keys, layout, rows, segments
 from rose.ledger.writer import LedgerWriter
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

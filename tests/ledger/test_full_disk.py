@@ -10,8 +10,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rose.ledger import catalog, layout, segments, verify
-from rose.ledger.layout import LedgerError
+from rose.ledger import verify
+from rose.ledger.files import catalog, layout, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from tests import programs
@@ -24,8 +25,10 @@ _EPOCH_END = """
 import json, os, pathlib, sys, time
 import duckdb
 from rose.events import Lease
-from rose.ledger import catalog, verify
-from rose.ledger.layout import LedgerError
+from rose.ledger import verify
+from rose.ledger.files import catalog
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 disk, free_bytes = pathlib.Path(sys.argv[1]), int(sys.argv[2]) * 1024
 root, ballast = disk / "ledger", disk / "ballast"
@@ -59,7 +62,7 @@ print(json.dumps({
     "hidden": hidden,
     "read": events,
     "seen_later": later == [f"l{n}" for n in range(120)],
-    "problems": verify.verify(root).problems,
+    "problems": verify.verify(Ledger(root)).problems,
     "left": sorted(path.name for path in root.iterdir() if path.name.startswith(".")),
 }))
 """
@@ -69,8 +72,8 @@ _FILE_SIZE = """
 import resource, signal, sys, time
 import duckdb
 from rose.events import Lease
-from rose.ledger import segments
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 segments.SEGMENTS_PER_EPOCH = 3
 root, limit = sys.argv[1], int(sys.argv[2])

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, DeviceSlice, Power
-from rose.ledger import overflow, rows
+from rose.ledger import overflow
+from rose.ledger.files import rows
 from rose.ledger.overflow import Overflow
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import layout, verified
-from rose.ledger.examine import Seen
+from rose.ledger import verified
+from rose.ledger.files import layout
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify, verify_changed
@@ -61,9 +61,9 @@ def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(ro
 
 
 def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_files_only(root, lease, monkeypatch):
-    seen = Seen()
-    first = verify(Ledger(root))
-    assert verified.load(Ledger(root)).entries == seen.entries
+    ledger = Ledger(root)
+    first = verify(ledger)
+    assert verified.load(ledger).entries == ledger.seen.entries
     record(root, lease())
     read, read_bytes = list[str](), Path.read_bytes
 

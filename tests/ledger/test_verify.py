@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rose.ledger import layout, segments
 from rose.ledger.checks.chain import Chain
+from rose.ledger.files import layout, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
@@ -182,14 +182,15 @@ def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root, 
 def test_too_few_open_files_are_no_damage(root):
     program = """
 import os, resource, sys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
-print(verify(sys.argv[1]).problems)
+print(verify(Ledger(sys.argv[1])).problems)
 used = max(os.open("/dev/null", os.O_RDONLY) for _ in range(100)) + 1
 for spare in range(4):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     try:
-        print(verify(sys.argv[1]).problems)
+        print(verify(Ledger(sys.argv[1])).problems)
     except LedgerError:
         print("refused")
 """

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, layout, rows
-from rose.ledger.checks import registry
+from rose.ledger.files import catalog, layout, registry, rows
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
@@ -83,7 +82,7 @@ def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root, write
     with LedgerWriter.open(root, writer, layout.UPKEEP_RUN_ID) as log:
         for detail in ("{}", "[]", "5", '{"manifest_sha256": 5, "coverage_sha256": []}'):
             log.record(LedgerAction(action=action, detail_json=detail), durable=False)
-    named = [problem for problem in verify(Ledger(root)).problems if f"the event {action!r} does not say" in problem]
+    named = [problem for problem in verify(Ledger(root)).problems if f"the event {action!r} lacks" in problem]
     assert len(named) == 4
     assert all(problem.startswith(f"live/{writer}: seq ") for problem in named)
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from rose.events import DeviceSlice, Power
-from rose.ledger import segments, verify
-from rose.ledger.layout import LedgerError
+from rose.ledger import verify
+from rose.ledger.files import segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from tests import programs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger import examine
+from rose.ledger.files import examine
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Settings, history, run_job
 from rose.ledger.verify import verify

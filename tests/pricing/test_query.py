@@ -9,7 +9,7 @@ import pytest
 
 import sql
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from rose.ledger import examine, layout, segments
-from rose.ledger.checks import registry
 from rose.ledger.checks.expected import Expected, Records
-from rose.ledger.evidence.content import Link
-from rose.ledger.examine import Seen
-from rose.ledger.layout import LedgerError, Part
-from rose.ledger.segments import Head
+from rose.ledger.files import examine, layout, registry, segments
+from rose.ledger.files.content import Link
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError, Part
+from rose.ledger.files.segments import Head
 
 #: How often, and how many seconds apart, to look again at a state that a working writer is about to correct.
 _LOOKS, _LOOK_S = 3, 0.05
@@ -100,7 +99,7 @@ class Chain:
             self._problem(f"live/{writer}", f"it ends at seq {last_seq}, and seq {end} was merged or summed up")
         known = expected.verified.get(writer)
         if known is not None and not self._stands(known):
-            self._problem(known, "it is missing, and was there when the ledger was last verified")
+            self._problem(known, "missing since the last verification")
         foreign = expected.registered is not None and writer not in expected.registered
         now = {line.writer for line in registry.sound_lines(self.root)} if foreign else set()
         if foreign and report.events and writer not in now:
@@ -303,10 +302,10 @@ class Chain:
         if last is None or last.key != signer.key:
             self.report.signers.append(signer)
             if last is None and not signer.key and registry.begins_signed(self.expected.lines, self.report.writer):
-                what = f"nobody signed it, and {registry.FILE} says that its writer signed from the start"
+                what = f"unsigned, and {registry.FILE} says that its writer signed from the start"
                 self._problem(signer.segment, f"{what}: it was forged")
             if last is not None and not signer.key:
-                what = "nobody signed it, and what was written before it is signed: it was forged, or written where the"
+                what = "unsigned segment after a signed one: it was forged, or written while the"
                 self._problem(signer.segment, f"{what} writer's key was missing")
         if signer.key:
             self.report.signed_events += events

@@ -5,12 +5,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry
-from rose.ledger.examine import Seen
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import Coverage
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger import verified
+from rose.ledger.files import examine, layout, registry, rolled
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError, Part
+from rose.ledger.files.rolled import Coverage
 
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
@@ -50,8 +49,7 @@ class Records:
             return fault
 
     def lost(self) -> list[str]:
-        """Return the manifests of archived files that are neither in place nor brought back. Without its manifest what
-        was merged into such a file is read again, as long as it awaits removal."""
+        """Return the manifests of archived files that are neither in place nor restored."""
         with self._mutex:
             if found := self._lost():
                 self._read()
@@ -70,14 +68,14 @@ class Records:
 
     def _lack(self, part: Part, manifest_sha256: str) -> str | None:
         if manifest_sha256 not in self._compacted:
-            return "no event of the compaction says so; it was changed, or written by another"
+            return "no compaction event names it: it was changed, or is foreign"
         archived = self._archived.get(manifest_sha256)
         if part.state == "archived" and archived is None:
-            return "no event of the archive says that its file was to leave the ledger"
+            return "no archive event says that its file left the ledger"
         # A killed archiving may have recorded its last part without moving it.
         if archived is None or manifest_sha256 == self._last or archived == (part.state == "archived"):
             return None
-        return f"the last event of the archive says that it was {'archived' if archived else 'brought back'}"
+        return f"the last archive event says that it was {'archived' if archived else 'restored'}"
 
 
 class Expected:
@@ -127,14 +125,14 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
             continue
         problems += rolled.faults(root, coverage, seen)
         if coverage.sha256 not in recorded:
-            problems.append(f"{coverage.folder}/coverage.json: no event of a roll-up says so; it was changed")
+            problems.append(f"{coverage.folder}/coverage.json: no roll-up event names it: it was changed")
     if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
         problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
     for writer in layout.writers(root):
         covered = -1 if newest is None else newest.writers.get(writer, (-1, 0))[0]
         for part in layout.chain(root, writer):
             if part.state == "archived" and part.last > covered:
-                problems.append(f"{part.manifest}: its events were archived, and no roll-up counts them")
+                problems.append(f"{part.manifest}: its events were archived and are in no roll-up")
     return problems
 
 

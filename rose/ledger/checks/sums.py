@@ -1,4 +1,4 @@
-"""The daily sums compared with the events that they count, which shows a forged roll-up whoever signed its event."""
+"""Compares daily sums with their events, which shows a forged roll-up of any signer."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,11 +6,9 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 
-from rose.ledger import catalog, layout, sources
-from rose.ledger.evidence import footer
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, footer, layout, rolled, sources
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
 
 
 class Sums(NamedTuple):
@@ -30,8 +28,7 @@ def sum_faults(root: Path) -> Sums:
     for writer, (last_epoch, _) in coverage.writers.items():
         for part in layout.chain(root, writer):
             if part.state == "archived" and part.first <= last_epoch:
-                archived = f"of the events that they count, those of {part.manifest} were archived"
-                return Sums([], f"{archived}; restore them first")
+                return Sums([], f"events in {part.manifest} are archived; restore them first")
     problems: list[str] = []
     unchecked: list[str] = []
     try:

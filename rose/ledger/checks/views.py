@@ -1,16 +1,15 @@
-"""The views of a ledger: whether its catalog matches this version and its files, and rows that are no valid events. The
-view `faulty_event` has these rows, and a view that cannot handle one omits it: see `sql.reckonable`."""
+"""Checks of a ledger's views: definitions in its catalog, and rows that are no valid events, in `faulty_event`."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.ledger import catalog, examine, layout, sources
-from rose.ledger.examine import Seen
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, examine, layout, sources
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError
 
 #: Seconds to wait for a catalog that another process may be about to replace; and while parts are moved.
-_PATIENCE_S, _WHILE_PARTS_MOVE_S = 2.0, 600.0
+_RETRY_S, _WHILE_PARTS_MOVE_S = 2.0, 600.0
 _LOOK_S = 0.05
 _NAMED_MAX = 20
 
@@ -40,7 +39,7 @@ def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[
 def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
     begun_s = time.monotonic()
     while True:
-        patience_s = _WHILE_PARTS_MOVE_S if layout.parts_are_moving(root) else _PATIENCE_S
+        retry_s = _WHILE_PARTS_MOVE_S if layout.parts_are_moving(root) else _RETRY_S
         try:
             path = root / layout.CATALOG
             kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"
@@ -52,7 +51,7 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
             return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
         # Parts may have been restored, and the catalog is about to follow.
         late = all(any(f"view {name} " in problem for name in sources.of_nothing()) for problem in problems)
-        if not problems or not late or time.monotonic() - begun_s > patience_s:
+        if not problems or not late or time.monotonic() - begun_s > retry_s:
             way_out = "the next `rose` command that reads the ledger replaces it"
             edited = "it was edited, or made by another version"
             return (

@@ -1,5 +1,4 @@
-"""Shared code of the ledger's commands: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
-problem was found, 2 the command cannot be carried out as given."""
+"""Shared code of the ledger's commands. Exit codes: 0 success, 1 problem found, 2 invalid command."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def unreadable(error: Exception) -> str:
     """Return the message for DuckDB's error on a file, or for too few open files. Raises any other error."""
     import duckdb
 
-    from rose.ledger import layout
+    from rose.ledger.files import layout
 
     if not isinstance(error, duckdb.Error) and getattr(error, "errno", None) != errno.EMFILE:
         raise error

@@ -40,7 +40,7 @@ BookOption = Annotated[
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
-_SAID_CHARACTERS_MAX = 100
+_OUTCOME_CHARACTERS_MAX = 100
 
 
 def jobs_app(planned: Planned) -> typer.Typer:
@@ -113,7 +113,7 @@ def _list(planned: Planned, ledger: Ledger, as_json: bool) -> None:
     if as_json:
         common.print_json(rows)
         return
-    common.print_table(["job", "every", "last run", "result", "missed", "said", "next due"], list(map(_cells, rows)))
+    common.print_table(["job", "every", "last run", "result", "missed", "outcome", "next due"], list(map(_cells, rows)))
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
@@ -122,7 +122,7 @@ def _cells(row: dict[str, Any]) -> list[Any]:
     if last is None:
         return [row["job"], every, "never", None, None, None, due]
     result = "ok" if last["ok"] else "failed"
-    outcome = textwrap.shorten(last["error"] or last["result_json"] or "", _SAID_CHARACTERS_MAX, placeholder=" ...")
+    outcome = textwrap.shorten(last["error"] or last["result_json"] or "", _OUTCOME_CHARACTERS_MAX, placeholder=" ...")
     return [row["job"], every, common.time_text(last["ended_us"]), result, last["missed"], outcome, due]
 
 
@@ -148,7 +148,7 @@ def serve(
         for name in only or []:
             planned.get(name) or common.fail(_not_planned(name, planned))
         todo = [job for name, job in planned.items() if not only or name in only]
-        scheduler = Scheduler(opened.folder, todo, lambda run: echo(run.line(), err=run.status == "failed"))
+        scheduler = Scheduler(opened, todo, lambda run: echo(run.line(), err=run.status == "failed"))
         ended = common.until_signal()
         echo(f"running {', '.join(job.name for job in todo)} on {opened.folder} (Ctrl-C ends it)")
         scheduler.start()

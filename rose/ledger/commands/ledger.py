@@ -1,4 +1,4 @@
-"""`rose ledger verify | endorse | receipt | restore`: whether a ledger is sound, who signs it, and what left it."""
+"""`rose ledger verify | endorse | receipt | restore`: proof of a ledger, its signers and its archive."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def verify(
         from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
-        from rose.ledger.checks import registry, views
+        from rose.ledger.checks import views
         from rose.ledger.evidence import continuation
-        from rose.ledger.evidence.keys import load
+        from rose.ledger.files import registry
+        from rose.ledger.files.keys import load
 
         opened = common.open_ledger(ledger)
         receipts = continuation.read(against or [], key=key)
@@ -93,7 +94,7 @@ def verify(
         echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
         echo(*([*problems, *(f"{structure}: not checked" for structure in unchecked)] or [_SOUND]))
         if faulty:
-            echo(f"{faulty:,} faults of events; the view faulty_event lists them, and other views leave out those:")
+            echo(f"{faulty:,} faults of events; the view faulty_event lists them, and other views omit these events:")
             echo(*(f"  {fault}" for fault in named))
     if problems or unchecked:
         raise typer.Exit(1 if problems else _NOT_CHECKED)
@@ -109,8 +110,8 @@ def _signed_text(writers: Sequence[WriterReport]) -> str:
 
 
 def _key_cells(entry: dict[str, Any]) -> list[str | None]:
-    endorser = "nobody: the first key of the ledger" if entry["root"] else entry["endorsed_by"]
-    endorsed = endorser or "nobody: taken on first use"
+    endorser = "none: first key of the ledger" if entry["root"] else entry["endorsed_by"]
+    endorsed = endorser or "none: accepted on first use"
     yes = ["yes" if entry[name] else None for name in ("may_endorse", "own")]
     return [entry["key"], ", ".join(entry["writers"]), endorsed, *yes]
 
@@ -129,8 +130,8 @@ def endorse(
 ) -> None:
     """Say, signed with this user's key, that a key may sign for its writers."""
     with common.clear_errors():
-        from rose.ledger.checks import registry
-        from rose.ledger.evidence.keys import load
+        from rose.ledger.files import registry
+        from rose.ledger.files.keys import load
 
         opened = common.open_ledger(ledger)
         if (own := load()) is None:

@@ -1,4 +1,4 @@
-"""How values leave for a terminal, a spreadsheet or a JSON parser. Events hold text that anybody may have written."""
+"""Formats values for a terminal, a spreadsheet or JSON. Text in events is untrusted."""
 
 import json
 import math
@@ -77,8 +77,8 @@ def _finite(value: Any) -> tuple[Any, int]:
 
 
 def readable(column: str, value: Any) -> str | None:
-    """Return `value` of `column` for people: `1.24 s`, `3.1 GB`, `2026-11-22 19:30:01.123456 UTC`; None if it needs no
-    unit. Lengths and sizes are rounded to three digits; times and money are exact."""
+    """Return `value` of `column` with its unit, such as `1.24 s`; None if it needs no unit. Times and money are
+    exact."""
     if isinstance(value, datetime):
         return instant(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):

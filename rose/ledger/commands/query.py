@@ -49,7 +49,7 @@ def sql_command(
     """Run one read-only SELECT on the ledger, also while it is being written."""
     _one_format(as_json, as_csv)
     if query is None:
-        from rose.ledger.layout import CATALOG
+        from rose.ledger.files.layout import CATALOG
 
         common.fail(
             "no query was given; give a SELECT, or - to read it from standard input. "
@@ -129,7 +129,7 @@ def schema_command(
 
         views = dictionary.read()
         if view is not None:
-            views = [dictionary.one(views, view)]
+            views = [dictionary.find(views, view)]
     if as_json:
         common.print_json([dataclasses.asdict(described) for described in views])
         return

@@ -1,4 +1,4 @@
-"""`rose token`: who may ask a controller what."""
+"""`rose token`: the named tokens of a controller."""
 
 import os
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def create(
         Path | None, typer.Option("--out", help="Write it to this new file, which only you can read; else print it.")
     ] = None,
 ) -> None:
-    """Make a token and give it away once: the tokens' file holds its hash alone. A running controller takes it up."""
+    """Make a token and print it once: the tokens' file has only its hash. A running controller accepts it at once."""
     from rose import tokens as store
 
     granted = {"read": read, "generate": generate or publish, "publish": publish, "admin": admin}
@@ -53,7 +53,7 @@ def create(
 
 @token_app.command("list")
 def list_tokens(tokens: TokensOption, as_json: common.JsonOption = False) -> None:
-    """The tokens and what each may do; `id` ends the SHA-256 of a token, and the token itself is nowhere."""
+    """List the tokens and their scopes; `id` is the end of a token's SHA-256."""
     from rose import tokens as store
 
     with common.clear_errors():

@@ -1,5 +1,5 @@
-"""Whether a ledger continues its receipts: nothing in them was changed since. A chain commits to all events before a
-link. So if a writer's chain passes through a receipt's link, its events up to there are the signed ones."""
+"""Checks that a ledger continues its receipts. A chain commits to all events before a link, so a chain that passes
+through a receipt's link has the signed events up to there."""
 
 import hashlib
 import os
@@ -11,16 +11,13 @@ from typing import Any
 import duckdb
 
 from rose.clock import iso
-from rose.ledger import examine, layout, segments
-from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.evidence import keys
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
-from rose.ledger.growth import rolled
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import examine, keys, layout, registry, rolled, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report
 
@@ -59,14 +56,14 @@ class Continuation:
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
-    """Return the receipts in these files and in *.json of these folders, by name, oldest first. Raises LedgerError for
-    an untrustworthy receipt, one not signed by `key` (if given), and if there is no receipt."""
+    """Return receipts by name, oldest first, from these files and from *.json of these folders. Raises LedgerError for
+    an invalid receipt, another signer than `key`, or no receipt."""
     receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
             raise LedgerError(
-                f"{path} holds no receipt; name a file that `rose ledger receipt` wrote, or a folder of them"
+                f"{path} has no receipt; name a file that `rose ledger receipt` wrote, or a folder of them"
             )
         for file in files:
             receipt = receipts.read(file)
@@ -86,8 +83,8 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
 
 
 class _Trusted:
-    """The keys that each writer may have signed with since the oldest receipt: keys in the receipt, and keys endorsed
-    for the writer by one of these, by the receipt's own key, or by a key that may endorse."""
+    """The keys that each writer may have signed with since the oldest receipt: its receipt's keys, and endorsed
+    keys."""
 
     def __init__(self, receipt: Receipt, content: bytes) -> None:
         lines = registry.parse(content)
@@ -102,8 +99,8 @@ class _Trusted:
         return self._seqs.get(writer, 0)
 
     def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Return the first untrusted signer of the writer's events from `seq` on, if any. A writer that did not sign at
-        the time of the receipt may continue unsigned."""
+        """Return the first untrusted signer from `seq` on, if any. A writer without a key in the receipt may stay
+        unsigned."""
         known = self._known.get(writer_report.writer, set())
         if writer_report.writer in self._seqs and not known:
             known = {""}
@@ -117,13 +114,13 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare the report of `verify`, made with the `marks` of these receipts, with them, oldest first. Raises
+    """Compare the report of `verify`, made with the `marks` of these receipts, with the receipts, oldest first. Raises
     LedgerError for a receipt of another ledger."""
     ledger = report.ledger
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
             raise LedgerError(
-                f"{name} is of the ledger {receipt.ledger}, and {ledger.folder} is {ledger.id or 'one without an id'}"
+                f"{name} is of the ledger {receipt.ledger}, and {ledger.folder} is {ledger.id or 'a ledger without id'}"
             )
     done = Continuation(dict(named))
     try:
@@ -154,22 +151,22 @@ def _passes(
     """Return whether the chain passes through each receipt's link; otherwise add a problem."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
-    sound_until, holds = 0, "no receipt holds"
+    sound_until, match = 0, "no receipt matches"
     for name, mark in sorted(marked, key=lambda one: one[1].next_seq):
         if mark.chain_sha256 in writer_report.links.get(mark.next_seq, ()):
-            sound_until, holds = mark.next_seq, f"up to seq {mark.next_seq - 1} it is as {name} has it"
+            sound_until, match = mark.next_seq, f"up to seq {mark.next_seq - 1} it matches {name}"
             continue
         if not writer_report.segments:
             what = f"every event is gone; {name} has {mark.next_seq:,} of them"
         elif writer_report.next_seq < mark.next_seq:
             what = f"it ends at seq {writer_report.next_seq - 1}, and {name} has events up to seq {mark.next_seq - 1}"
         else:
-            what = f"its events up to seq {mark.next_seq - 1} are not those of {name}"
+            what = f"its events up to seq {mark.next_seq - 1} differ from {name}"
         foreign = trusted.first_foreign(writer_report, sound_until)
         if foreign is not None:
             what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
         where = _file_of(ledger, writer, sound_until)
-        done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {holds}")
+        done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {match}")
         return False
     return True
 
@@ -211,10 +208,10 @@ def _unsigned(signer: Signer) -> str:
 
 def _way_on(signer: Signer) -> str:
     if signer.key:
-        return f"If it is one of yours, run `rose ledger endorse {signer.key}` where a key is that may endorse"
+        return f"If it is your key, run `rose ledger endorse {signer.key}` on a host with a key that may endorse"
     return (
-        f"No endorsement can sign it later. If it is one of yours, see that its host has a key ({keys.VARIABLE} names "
-        "its file), take a new receipt, and from then on verify against that one"
+        f"No endorsement can sign it later. If it is your writer, give its host a key ({keys.VARIABLE} names "
+        "its file), take a new receipt, and verify against that receipt from then on"
     )
 
 

@@ -9,12 +9,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rose.clock import iso, utc_us
-from rose.ledger import layout, segments, verified
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link
-from rose.ledger.growth import rolled
-from rose.ledger.layout import LedgerError
+from rose.ledger import verified
+from rose.ledger.files import keys, layout, registry, rolled, segments
+from rose.ledger.files.content import Link
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 FORMAT = 3
@@ -85,8 +83,8 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. Reads each writer's newest
-    header; writers may continue. Gives the ledger an id. Raises LedgerError without a ledger or key, or for damage."""
+    """Return a receipt of the ledger as it is now, signed with this user's key. Gives the ledger an id. Raises
+    LedgerError without a key, or for damage."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(

@@ -1,6 +1,5 @@
-"""The archive: copies of old compacted files outside of the ledger. It has the ledger's own layout, so any engine reads
-`<url>/compacted/*/*.parquet`. A file leaves the ledger when its manifest moves from `compacted/` to `archived/`:
-readers skip it, the chain still runs through the manifest, and the file is removed a grace period later."""
+"""The archive: copies of old compacted files outside the ledger, in the ledger's own layout. A file leaves the ledger
+when its manifest moves to `archived/`: the chain still runs through the manifest."""
 
 import hashlib
 import json
@@ -10,13 +9,12 @@ from typing import Any
 
 from rose.clock import utc_us
 from rose.events import LedgerAction
-from rose.ledger import catalog, examine, layout
 from rose.ledger.checks import expected
-from rose.ledger.growth import compaction, rolled
+from rose.ledger.files import catalog, examine, layout, rolled, spool
+from rose.ledger.files.layout import LedgerError, Part
+from rose.ledger.growth import compaction
 from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.growth.store import Store
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError, Part
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 
@@ -42,11 +40,10 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`, and compare each
-    copy. With `delete` a rolled-up part then leaves the ledger: readers no longer see it, and the next compaction or
-    archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while writers write and
-    readers read, and repeatable after any interruption. Raises LedgerError for a damaged part, a store that refuses a
-    file or returns another, another running archiving, and a failing disk. Earlier steps stay done."""
+    """Copy compacted parts whose newest event is older than `older_than_days` to the URL `to`, and compare each copy.
+    With `delete` a rolled-up part then leaves the ledger; a later command removes its file after `grace_s` seconds.
+    Repeatable after any interruption. Raises LedgerError for a damaged part, a refusing store, or another running
+    archiving."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger)
@@ -78,8 +75,8 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
 
 
 def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back from `from_url`, so that readers see their events again; by default all, else parts
-    with events in [`since_us`, `until_us`) by `at_us`. Raises LedgerError for a wrong hash, and as `archive`."""
+    """Restore archived parts from `from_url`: all, or parts with events in [`since_us`, `until_us`) by `at_us`. Raises
+    LedgerError for a wrong hash, and as `archive`."""
     store = Store(from_url)
     parts = events = size = 0
     missing = []
@@ -95,7 +92,7 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
                     continue
                 manifest, manifest_content = compaction.read_manifest(ledger, part)
                 if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-                    raise LedgerError(f"{store.url(name)} is not what was archived: its SHA-256 differs")
+                    raise LedgerError(f"{store.url(name)} is not the archived file: its SHA-256 differs")
                 detail = _detail(part, manifest, manifest_content, store.url(name))
                 if detail["manifest_sha256"] not in own:
                     raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
@@ -185,7 +182,7 @@ class _Archiving:
         content, manifest, manifest_content = compaction.read_compacted(self._ledger, part)
         detail = _detail(part, manifest, manifest_content, self._store.url(f"{part.stem}.parquet"))
         if detail["manifest_sha256"] not in self._own:
-            raise LedgerError(f"{part.manifest}: no event of the compaction says so. Run `rose ledger verify`")
+            raise LedgerError(f"{part.manifest}: no compaction event names it. Run `rose ledger verify`")
         self._copy(part, content, manifest_content)
         reason = self._reason_to_keep(part, detail["last_seq"]) if self._delete else None
         if reason is not None:
@@ -211,7 +208,7 @@ class _Archiving:
         return None
 
     def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:
-        """Ensure that the archive holds the file, then its manifest, and no other file of the same epochs."""
+        """Ensure that the archive has the file, then its manifest, and no other file of these epochs."""
         store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:
@@ -222,10 +219,10 @@ class _Archiving:
             if store.read(name) != wanted:
                 store.write(name, wanted)
                 if store.read(name) != wanted:
-                    raise LedgerError(f"{store.url(name)} is not what was written there; nothing was removed")
+                    raise LedgerError(f"{store.url(name)} does not match the written file; nothing was removed")
         folder = store.local_folder()
         if folder is not None and (folder / f"{part.stem}.json").samefile(self._ledger.folder / part.manifest):
-            raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another one")
+            raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another folder")
         # A reader would count narrower parts twice, which were copied before compaction merged them.
         home, span = f"compacted/{part.writer}", (part.first, part.last)
         for name in store.names(home):

@@ -1,6 +1,5 @@
-"""Compaction: many small segments of closed epochs become one file, which counts once its manifest stands. The catalog
-then reads it instead of its parts, which are removed a grace period later. The manifest lists the SHA-256 of each
-segment, and an event has the manifest's own: the chain can be proved without the segments."""
+"""Compaction: many small segments of closed epochs become one file, which counts once its manifest stands. The manifest
+lists the SHA-256 of each segment, so the chain can be proved without the segments."""
 
 import hashlib
 import json
@@ -18,10 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, database, examine, layout, segments, sources
 from rose.ledger.checks.expected import COMPACTED_ACTION, COMPACTION_WRITER
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.files import catalog, database, examine, layout, segments, sources, spool
+from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 
@@ -37,10 +35,9 @@ class Compaction:
 
 
 def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
-    """Merge the closed epochs of every writer, and remove merged parts after `grace_s` seconds. A spool keeps segments
-    that a gateway still lacks, and merges them for readers. Safe while writers write and readers read. A query that
-    began more than `grace_s` before may fail, but is never wrong. Raises LedgerError if another compaction runs, if the
-    disk refuses, or for a damaged segment, after merging the other writers."""
+    """Merge the closed epochs of every writer, and remove merged parts after `grace_s` seconds. A query that began
+    earlier may fail, but is never wrong. Raises LedgerError if another compaction runs or the disk refuses; for a
+    damaged segment after merging the other writers."""
     merged = written = removed = 0
     failure: LedgerError | None = None
     try:
@@ -72,10 +69,9 @@ def compact(ledger: Ledger, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Return which neighbouring parts to merge, oldest first, given one writer's closed parts in order with their
-    events. Live epochs are merged at once, FANOUT into a file, since a merge opens the hundred segments of each.
-    Compacted files wait for FANOUT neighbours, or for as many as fit EVENTS_MAX, which are then merged for good. No
-    merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans archived parts."""
+    """Return which neighbouring parts to merge, oldest first, given one writer's closed parts with their events. Live
+    epochs are merged at once, FANOUT into a file. Compacted files wait for FANOUT neighbours, or for EVENTS_MAX events.
+    No merged file spans archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
@@ -106,8 +102,8 @@ def _merged(batch: list[Part]) -> Part:
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
-    """Return the closed parts of a writer that `plan` may merge, in order. Parts before FANOUT large ones in a row are
-    not looked at: a compaction leaves nothing to merge, and newer parts merge with no large file."""
+    """Return the closed parts of a writer that `plan` may merge, in order. FANOUT large parts in a row end the
+    search."""
     parts: list[tuple[Part, int]] = []
     large = 0
     for part, events in newest_first:

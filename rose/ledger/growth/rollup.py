@@ -1,5 +1,4 @@
-"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second. A daily view is the stored
-sums plus the events not yet summed; a roll-up stores its result for the closed epochs as the next generation."""
+"""Rolling up: daily sums of closed epochs. A daily view is the stored sums plus the events not yet summed."""
 
 import hashlib
 import itertools
@@ -16,11 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, database, layout, segments, sources
 from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, database, layout, rolled, segments, sources
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
@@ -46,9 +44,8 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch closed since the last roll-up; remove older generations `grace_s` seconds later. Safe while
-    writers write, readers read and compaction runs. Raises LedgerError, without effect, if another roll-up runs, for a
-    damaged segment, and if the disk refuses."""
+    """Sum up every epoch closed since the last roll-up; remove older generations after `grace_s` seconds. Raises
+    LedgerError, without effect, if another roll-up runs, for a damaged segment, or if the disk refuses."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
@@ -79,7 +76,7 @@ def _check_rebuild(ledger: Ledger) -> None:
         if gone := [part.stem for part in layout.chain(ledger.folder, writer) if part.state == "archived"]:
             raise LedgerError(
                 f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
-                f"all events, but {gone[0]}.parquet was archived: bring it back with `rose ledger restore`, roll up, "
+                f"all events, but {gone[0]}.parquet was archived: restore it with `rose ledger restore`, roll up, "
                 "and archive again"
             )
 
@@ -129,8 +126,8 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids into one file, merged with the newest files of `known`. Returns the SHA-256 of each valid file,
-    by path relative to the ledger, and the written ids. No generation names the file yet."""
+    """Write the new ids into one file, merged with the newest files of `known`. Returns the SHA-256 of each valid file
+    by path, and the written ids."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -143,8 +140,8 @@ def _write_ids(
             # A merge would hide that it was changed.
             if hashlib.sha256((ledger.folder / name).read_bytes()).hexdigest() != known[name]:
                 raise LedgerError(
-                    f"cannot roll up {ledger.folder}: {name} was changed after it was written. Put it back from a "
-                    "copy, or bring all events that were archived back with `rose ledger restore`, and remove the "
+                    f"cannot roll up {ledger.folder}: {name} was changed after it was written. Restore it from a "
+                    "copy, or restore all archived events with `rose ledger restore`, and remove the "
                     f"folder {FOLDER}: the next roll-up makes it again from the events"
                 )
         select = sources.parquet(ledger.folder, [*merged, path.relative_to(ledger.folder).as_posix()])
@@ -161,9 +158,8 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files with these numbers of ids, newest first, to merge with `new` ids. A file is merged with
-    later ones once it is at most twice as large. So the number of files, and of rewrites of an id, is logarithmic in
-    all ids, until a file is too large to merge. Reads at most one more of `sizes`."""
+    """Return how many files with these numbers of ids, newest first, to merge with `new` ids: each at most twice as
+    large as the later ones together. So the number of files is logarithmic."""
     count, merged = 0, new
     if not new:
         return count

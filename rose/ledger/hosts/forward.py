@@ -1,5 +1,4 @@
-"""The forwarder: sends the segments of a ledger's writers to a controller, byte for byte and in the order of each
-chain. It asks the controller what its ledger has. While the controller is away the ledger grows, and is sent later."""
+"""The forwarder: sends a ledger's segments to a controller, byte for byte and in the order of each chain."""
 
 import math
 import threading
@@ -10,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rose.ledger import layout, segments
-from rose.ledger.hosts import spool
+from rose.ledger.files import layout, segments, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
-from rose.ledger.layout import LedgerError
+from rose.ledger.ledger import Ledger
 
 _PAUSES_MAX = 8
 _STOP_S = 10.0
@@ -33,24 +32,24 @@ class Progress:
 
 
 class Forwarder:
-    """Sends the ledger at `root` to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
+    """Sends a ledger to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
 
     def __init__(
         self,
-        root: Path | str,
+        ledger: Ledger,
         to: str,
         *,
         token: str | None = None,
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Make the ledger a spool; `report` gets every pass. Raises LedgerError for a wrong `root`, or URL `to`."""
-        self.root = layout.check(root)
+        """Make the ledger a spool; `report` gets every pass. Raises LedgerError for a wrong URL `to`."""
+        self.folder = ledger.folder
         self._remote = RemoteLedger(to, token=token)
-        spool.make(self.root)
+        spool.make(self.folder)
         self._every_s = every_s
         self._report = report
-        self._held: dict[str, Any] = {}
+        self._ends: dict[str, Any] = {}
         self._stopping = threading.Event()
         self._until_s = math.inf
         self._thread: threading.Thread | None = None
@@ -80,10 +79,10 @@ class Forwarder:
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
     def once(self) -> Progress:
-        """Send all segments that the controller lacks. A writer that it refuses does not hold up the others."""
+        """Send all segments that the controller lacks. A refused writer does not delay the others."""
         progress = Progress()
         try:
-            self._held = self._remote.held(self._writers())
+            self._ends = self._remote.ends(self._writers())
             for writer in self._writers():
                 try:
                     self._ship(writer, progress)
@@ -97,18 +96,18 @@ class Forwarder:
         return progress
 
     def _writers(self) -> list[str]:
-        return [name for name in layout.writers(self.root) if not spool.is_local(name)]
+        return [name for name in layout.writers(self.folder) if not spool.is_local(name)]
 
     def _ship(self, writer: str, progress: Progress) -> None:
-        held = self._held.get(writer)
-        if held is not None:
-            self._check_common(writer, held)
-            if spool.first_unsent_epoch(self.root, writer) != held["epoch"]:
-                spool.acknowledged(self.root, writer, held["epoch"])
-        place = (-1, 0) if held is None else (held["epoch"], held["index"])
+        end = self._ends.get(writer)
+        if end is not None:
+            self._check_common(writer, end)
+            if spool.first_unsent_epoch(self.folder, writer) != end["epoch"]:
+                spool.acknowledged(self.folder, writer, end["epoch"])
+        place = (-1, 0) if end is None else (end["epoch"], end["index"])
         for path in self._after(writer, place):
             if time.monotonic() >= self._until_s:
-                progress.stopped = "it was told to stop before all was sent: the next forwarder sends the rest"
+                progress.stopped = "it stopped before all was sent: the next forwarder sends the rest"
                 return
             content = path.read_bytes()
             header = segments.read_header(content)
@@ -119,28 +118,28 @@ class Forwarder:
                 )
             place = (header.epoch, header.index)
             if header.index == 0:
-                layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller holds.
-            self._held[writer] = self._remote.send_segment(str(path.relative_to(self.root)), content)
+                layout.sync_folder(path.parent)  # A power cut must not take back a segment that the controller has.
+            self._ends[writer] = self._remote.send_segment(str(path.relative_to(self.folder)), content)
             progress.segments += 1
             progress.events += header.last_seq - header.first_seq + 1
             progress.sent_bytes += len(content)
             if header.index == 0:
-                spool.acknowledged(self.root, writer, header.epoch)
+                spool.acknowledged(self.folder, writer, header.epoch)
 
     def _after(self, writer: str, place: tuple[int, int]) -> Iterator[Path]:
-        for epoch in layout.epochs(self.root, writer):
+        for epoch in layout.epochs(self.folder, writer):
             if epoch >= place[0]:
-                folder = self.root / "live" / writer / f"{epoch:06d}"
+                folder = self.folder / "live" / writer / f"{epoch:06d}"
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
-    def _check_common(self, writer: str, held: dict[str, Any]) -> None:
+    def _check_common(self, writer: str, end: dict[str, Any]) -> None:
         """Raise ControllerError if two hosts use one writer name: the controller's newest segment is foreign."""
-        folder = self.root / "live" / writer / f"{held['epoch']:06d}"
-        own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
-        newest = max(layout.epochs(self.root, writer), default=-1)
-        if not own_segment.exists() and (folder.exists() or held["epoch"] > newest):
+        folder = self.folder / "live" / writer / f"{end['epoch']:06d}"
+        own_segment = folder / f"{end['index']:06d}-{end['sha256']}.parquet"
+        newest = max(layout.epochs(self.folder, writer), default=-1)
+        if not own_segment.exists() and (folder.exists() or end["epoch"] > newest):
             raise ControllerError(
-                f"the controller holds another history of writer {writer!r}: its name is used on two hosts, or this "
+                f"the controller has another history of writer {writer!r}: its name is used on two hosts, or this "
                 "ledger was made anew. Give this host's processes other writer names"
             )
 
@@ -148,9 +147,9 @@ class Forwarder:
         with suppress(OSError):
             for writer in self._writers():
                 with suppress(LedgerError, OSError):
-                    held = self._held.get(writer)
-                    unsent = spool.first_unsent_epoch(self.root, writer) or 0
-                    waiting = list(self._after(writer, (held["epoch"], held["index"]) if held else (unsent, -1)))
+                    end = self._ends.get(writer)
+                    unsent = spool.first_unsent_epoch(self.folder, writer) or 0
+                    waiting = list(self._after(writer, (end["epoch"], end["index"]) if end else (unsent, -1)))
                     progress.waiting += len(waiting)
                     if waiting:
                         progress.lag_s = max(progress.lag_s, time.time() - waiting[0].stat().st_mtime)

@@ -1,6 +1,5 @@
 """Segments of other hosts: each is checked to be the next of its chain, written unchanged, and then acknowledged. A
-writer's chain continues in this folder byte for byte, so verification here proves it from end to end. A segment that is
-already here, also merged or archived, is acknowledged again without effect."""
+segment that is already here is acknowledged again without effect."""
 
 import hashlib
 import os
@@ -10,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -19,14 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rose.events import KINDS, Access, Provenance
-from rose.ledger import catalog, examine, layout, rows, segments
-from rose.ledger import writer as writers
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link, rows_sha256
-from rose.ledger.hosts import spool
-from rose.ledger.layout import LedgerError
-from rose.ledger.segments import Tail
+from rose.ledger.files import catalog, examine, keys, layout, registry, rows, segments, spool
+from rose.ledger.files.content import Link, rows_sha256
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import Tail
+from rose.ledger.ledger import Ledger
+from rose.ledger.writer import take_name
 
 SEGMENT_BYTES_MAX = 64 * 1024**2
 _ROWS_MAX = 2_000_000  # A small file can claim to unpack to any size.
@@ -36,7 +32,7 @@ _PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ChainEnd:
     epoch: int
     index: int
     next_seq: int
@@ -44,10 +40,10 @@ class Held:
 
 
 class Receiver:
-    """Takes in segments for the ledger at `root`, in any number of threads, and holds the names of their writers."""
+    """Takes in segments for a ledger, in any number of threads, and locks the names of their writers."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = layout.check(root)
+    def __init__(self, ledger: Ledger) -> None:
+        self.folder = ledger.folder
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
@@ -56,53 +52,53 @@ class Receiver:
         self._registered: set[tuple[str, str]] = set()
         self._unshown: set[str] = set()
 
-    def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
-        """Return the state of each `wanted` writer that may be forwarded and has no damaged newest segment."""
+    def ends(self, writers: Collection[str] | None = None) -> dict[str, ChainEnd]:
+        """Return the state of each of `writers` (None: all) that may be forwarded and has no damaged newest segment."""
         tails = {}
-        for writer in layout.writers(self.root):
-            if wanted is not None and writer not in wanted:
+        for writer in layout.writers(self.folder):
+            if writers is not None and writer not in writers:
                 continue
-            if spool.is_local(writer) or not (numbers := layout.epochs(self.root, writer)):
+            if spool.is_local(writer) or not (numbers := layout.epochs(self.folder, writer)):
                 continue
             with suppress(LedgerError, OSError, IndexError):
-                folder = self.root / "live" / writer / f"{numbers[-1]:06d}"
+                folder = self.folder / "live" / writer / f"{numbers[-1]:06d}"
                 path = folder / segments.segment_names(folder)[-1]
                 header = segments.read_header(path.read_bytes())
-                tails[writer] = Held(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
+                tails[writer] = ChainEnd(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
         return tails
 
-    def receive(self, path: str, content: bytes) -> Held:
-        """Take in a segment by its path in its first ledger; on disk when this returns. Rows that are no valid events
-        are kept, so that the chain can be proved; only the view `faulty_event` has them. Raises LedgerError, and keeps
-        nothing, if it does not match its path, is not the next of its writer, or its writer is open on this host."""
+    def receive(self, path: str, content: bytes) -> ChainEnd:
+        """Take in a segment by its path in its first ledger; on disk when this returns. Invalid events are kept, and
+        only the view `faulty_event` shows them. Raises LedgerError, without effect, if it does not match its path, is
+        not the next of its writer, or its writer is open on this host."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
         with busy:
             tail = self._tail(header.writer)
             if tail is not None and (header.epoch, header.index) < (tail.epoch, tail.next_index):
-                self._check_held(path, header)
+                self._check_present(path, header)
             else:
                 self._check_next(path, header, tail)
                 self._check_signed(path, segments.link(header, sha256), tail)
                 self._tails.pop(header.writer)
                 if header.index == 0:
-                    # A host without an acknowledgement continues with the next one all the same.
+                    # A host without an acknowledgement still continues with the next segment.
                     self._unshown.add(header.writer)
                 try:
-                    layout.make_folder((self.root / path).parents[1])
-                    segments.put(self.root, path, content)
+                    layout.make_folder((self.folder / path).parents[1])
+                    segments.put(self.folder, path, content)
                 except OSError as error:
-                    raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
+                    raise LedgerError(f"cannot write {self.folder / path}: {error.strerror}") from error
                 if (header.writer, header.key) not in self._registered:
-                    registry.note(self.root, header.writer, header.key, keys.load_or_make())
+                    registry.note(self.folder, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
-                self._tails[header.writer] = segments.recover(self.root, header.writer)
+                self._tails[header.writer] = segments.recover(self.folder, header.writer)
             if header.index == 0 or header.writer in self._unshown:
                 self._unshown.add(header.writer)
-                catalog.refresh_sound(self.root)
+                catalog.refresh_sound(self.folder)
                 self._unshown.discard(header.writer)
-        return Held(header.epoch, header.index, header.last_seq + 1, sha256)
+        return ChainEnd(header.epoch, header.index, header.last_seq + 1, sha256)
 
     def close(self) -> None:
         with self._mutex:
@@ -112,9 +108,9 @@ class Receiver:
 
     def _tail(self, writer: str) -> Tail | None:
         if writer not in self._names:
-            self._names[writer] = writers.take_name(self.root, writer)
+            self._names[writer] = take_name(self.folder, writer)
         if writer not in self._tails:
-            self._tails[writer] = segments.recover(self.root, writer)
+            self._tails[writer] = segments.recover(self.folder, writer)
         return self._tails[writer]
 
     def _check_next(self, path: str, header: segments.Header, tail: Tail | None) -> None:
@@ -136,25 +132,25 @@ class Receiver:
         if not link.key:
             if tail is not None and tail.signed_by:
                 raise LedgerError(
-                    f"{path}: nobody signed it, and writer {link.writer!r} signed before, with the key "
-                    f"{tail.signed_by}. Give that host its key back; what it wrote without goes on under another writer"
+                    f"{path}: unsigned, and writer {link.writer!r} signed before, with the key "
+                    f"{tail.signed_by}. Restore that host's key, or give it another writer name"
                 )
             return
         if (link.writer, link.key) in self._registered:
             return
-        known = registry.lines(self.root)
+        known = registry.lines(self.folder)
         endorsed = {key for writer, key in registry.endorsements(known).pairs if writer == link.writer}
         allowed = endorsed or registry.keys_of(known, link.writer)
         if allowed and link.key not in allowed:
             raise LedgerError(
-                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not the one that it had. If "
+                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not its earlier key. If "
                 f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
             )
 
-    def _check_held(self, path: str, header: segments.Header) -> None:
+    def _check_present(self, path: str, header: segments.Header) -> None:
         if not any(
             path in self._paths_of(part)
-            for part in layout.chain(self.root, header.writer)
+            for part in layout.chain(self.folder, header.writer)
             if part.first <= header.epoch <= part.last
         ):
             raise LedgerError(_fork(path, header.writer))
@@ -162,10 +158,10 @@ class Receiver:
     def _paths_of(self, part: layout.Part) -> set[str]:
         if part.state == "live":
             with suppress(FileNotFoundError):
-                return {f"{part.folder}/{name}" for name in segments.segment_names(self.root / part.folder)}
-            merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
+                return {f"{part.folder}/{name}" for name in segments.segment_names(self.folder / part.folder)}
+            merged = (wider for wider in layout.chain(self.folder, part.writer) if wider.state != "live")
             return {path for wider in merged for path in self._paths_of(wider)}
-        return set(examine.merged_files((self.root / part.manifest).read_bytes()))
+        return set(examine.merged_files((self.folder / part.manifest).read_bytes()))
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, result
 
 _CALL_S = 30.0
@@ -39,12 +39,12 @@ class RemoteLedger:
             raise ControllerError(f"{url!r} is not a controller's URL; give http://HOST:PORT or https://HOST:PORT")
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def held(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
+    def ends(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the ledger's state of these writers, or of all. Raises ControllerError."""
-        asked = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
-        answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{asked}")
-        held: dict[str, Any] = answer["writers"]
-        return held
+        parameters = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
+        answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{parameters}")
+        ends: dict[str, Any] = answer["writers"]
+        return ends
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
         """Send a segment; return its acknowledgement, once it is on disk. Raises ControllerError."""

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX
 from rose.ledger.hosts.service import BusyError, Caller, DeniedError, LedgerService
-from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import arrow_stream
 from rose.tokens import UnknownTokenError
 
@@ -36,10 +36,10 @@ class Select(BaseModel):
 
 
 def routes(service: LedgerService) -> list[Route]:
-    async def held(request: Request) -> Response:
+    async def ends(request: Request) -> Response:
         caller = _caller(service, request)
         return JSONResponse(
-            await run_in_threadpool(service.held, caller, request.query_params.getlist("writer") or None)
+            await run_in_threadpool(service.ends, caller, request.query_params.getlist("writer") or None)
         )
 
     async def receive(request: Request) -> Response:
@@ -62,7 +62,7 @@ def routes(service: LedgerService) -> list[Route]:
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return [
-        Route(f"{PREFIX}segments", _answered(held)),
+        Route(f"{PREFIX}segments", _answered(ends)),
         Route(f"{PREFIX}segments/{{path:path}}", _answered(receive), methods=["PUT"]),
         Route(f"{PREFIX}query", _answered(query), methods=["POST"]),
         Route(f"{PREFIX}metrics", _answered(metrics)),

@@ -5,18 +5,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from prometheus_client import generate_latest
 
 from rose.events import Access
-from rose.ledger import catalog, layout
 from rose.ledger.access import AccessLog, Reading, statement
-from rose.ledger.hosts import spool
-from rose.ledger.hosts.receive import Held, Receiver
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout, spool
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.hosts.receive import ChainEnd, Receiver
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.upkeep import metrics
@@ -50,18 +48,18 @@ class Caller:
 
 
 class LedgerService:
-    """Serves the ledger at `root`, created where the folder is missing or empty, to any threads. `find` returns a
-    secret's token, or raises UnknownTokenError. Raises LedgerError if `root` cannot be a ledger."""
+    """Serves `ledger` to any threads. `find` returns a secret's token, or raises UnknownTokenError. Raises
+    LedgerError."""
 
-    def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:
-        self._root = layout.create(root)
-        catalog.refresh_sound(self._root)
+    def __init__(self, ledger: Ledger, find: Callable[[str], Token], limits: Limits | None = None) -> None:
+        self._ledger = ledger
+        catalog.refresh_sound(ledger.folder)
         self._find, self._limits = find, limits or Limits()
-        self._receiver = Receiver(self._root)
+        self._receiver = Receiver(ledger)
         self._turns = threading.BoundedSemaphore(self._limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
-        self._metrics = metrics.registry(Ledger(self._root))
+        self._metrics = metrics.registry(ledger)
         self._log = AccessLog(self._own_writer)
 
     def close(self) -> None:
@@ -78,20 +76,20 @@ class LedgerService:
             self._log.count(Access(who=error.who or UNKNOWN_TOKEN, peer=peer, action="token_denied", outcome="refused"))
             raise
 
-    def held(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
+    def ends(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
         """Return how far these writers are (None: all). A token's own writers need no scope `read`."""
         token = caller.token
         if token.writers and not token.may("read"):
-            asked = layout.writers(self._root) if writers is None else writers
-            writers = [writer for writer in asked if token.owns(writer)]
+            writers = layout.writers(self._ledger.folder) if writers is None else writers
+            writers = [writer for writer in writers if token.owns(writer)]
         if writers is not None and all(map(token.owns, writers)):
-            held = self._receiver.held(writers)
+            ends = self._receiver.ends(writers)
         else:
             with self._reading(caller, "info"):
-                held = self._receiver.held(writers)
-        return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(held[writer]) for writer in held}}
+                ends = self._receiver.ends(writers)
+        return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(ends[writer]) for writer in ends}}
 
-    def receive(self, caller: Caller, path: str, content: bytes) -> Held:
+    def receive(self, caller: Caller, path: str, content: bytes) -> ChainEnd:
         """Take in a segment; it is on disk when this returns. Raises DeniedError, LedgerError."""
         writer = path.split("/")[1] if path.count("/") == 3 else ""
         if writer:
@@ -110,7 +108,7 @@ class LedgerService:
                 raise BusyError(f"{caps.queries} queries are running; try again later")
             try:
                 table, truncated = query_arrow(
-                    Ledger(self._root),
+                    self._ledger,
                     sql,
                     limit=min(limit, caps.rows),
                     timeout_s=min(timeout_s, caps.timeout_s),
@@ -128,17 +126,17 @@ class LedgerService:
             return str(generate_latest(self._metrics).decode())
 
     @contextmanager
-    def _reading(self, caller: Caller, action: Literal["query", "info"], asked: str | None = None) -> Iterator[Reading]:
+    def _reading(self, caller: Caller, action: Literal["query", "info"], text: str | None = None) -> Iterator[Reading]:
         """Log the block's read. Raises LedgerError if the log fails, DeniedError without the scope `read`."""
         if not caller.token.may("read"):
-            raise self._denied(caller, "read", "read", asked)
+            raise self._denied(caller, "read", "read", text)
         self._log.check()
         reading, began_ns = Reading(), time.monotonic_ns()
 
         def entry(outcome: Literal["ok", "refused", "failed", "timeout"]) -> Access:
             took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
             named: dict[str, Any] = {"who": caller.token.name, "peer": caller.peer, "action": action}
-            return Access(outcome=outcome, **named, **took, **statement(asked))
+            return Access(outcome=outcome, **named, **took, **statement(text))
 
         try:
             yield reading
@@ -151,11 +149,11 @@ class LedgerService:
         (self._log.count if action == "info" else self._log.write)(entry("ok"))
 
     def _denied(
-        self, caller: Caller, scope: Literal["read", "append"], act: str, asked: str | None = None
+        self, caller: Caller, scope: Literal["read", "append"], act: str, text: str | None = None
     ) -> DeniedError:
         denial: Any = f"{scope}_denied"
         who, peer = caller.token.name, caller.peer
-        self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(asked)))
+        self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(text)))
         return DeniedError(
             f"token {caller.token.name!r} may not {act}: it has {caller.token.described or 'no scope'}. "
             f"`rose token create` makes one with the scope {scope!r}"
@@ -164,5 +162,5 @@ class LedgerService:
     def _own_writer(self) -> LedgerWriter:
         with self._mutex:
             if self._writer is None:
-                self._writer = LedgerWriter.open(self._root, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
+                self._writer = LedgerWriter.open(self._ledger.folder, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
             return self._writer

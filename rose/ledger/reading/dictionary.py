@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.errors import did_you_mean
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class View:
 
 def read() -> list[View]:
     """Return the views in the order of `catalog.VIEWS`, with the comments in the catalog of an empty ledger."""
-    from rose.ledger import catalog, layout
+    from rose.ledger.files import catalog, layout
 
     views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"
     columns = (
@@ -42,7 +42,7 @@ def read() -> list[View]:
     return [View(name, about[name], tuple(columns_by_view[name])) for name in catalog.VIEWS]
 
 
-def one(views: Sequence[View], name: str) -> View:
+def find(views: Sequence[View], name: str) -> View:
     for view in views:
         if view.name == name.lower():
             return view

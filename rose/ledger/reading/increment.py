@@ -1,12 +1,11 @@
-"""Additions to a ledger since a mark, for readers that continue and must miss nothing. A mark lies between two segments
-of a writer, so whole files lie before and after it. After a compaction across the mark, the seq separates them."""
+"""Additions to a ledger since a mark, for readers that continue. A mark lies between two segments of a writer; after a
+compaction across the mark, the seq separates them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rose.ledger import catalog, layout, segments, sources
-from rose.ledger.growth import rolled
-from rose.ledger.layout import Part
+from rose.ledger.files import catalog, layout, rolled, segments, sources
+from rose.ledger.files.layout import Part
 from rose.ledger.ledger import Ledger
 
 
@@ -21,8 +20,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The events after some marks: `select` reads them from the present files, and `marks` are their end. `events` and
-    `files` are counts. Events that were archived before are not included."""
+    """The events after some marks: `select` reads them, and `marks` are their end. `events` and `files` are counts."""
 
     select: str
     files: int
@@ -33,8 +31,7 @@ class Increment:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return each writer's additions since its mark (all, without one), with all columns of `stored_event`. `root`
-    comes from `layout.check`. Raises LedgerError for a damaged segment."""
+    """Return each writer's additions since its mark (all, without one). Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

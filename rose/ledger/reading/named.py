@@ -1,6 +1,5 @@
-"""The named queries of `sql/queries`: their questions and variables, and running one on a ledger. The head of a query's
-file has a sentence with the question; a line `name (TYPE): what it restricts` for each variable; and how to read the
-result. The files run by themselves in any DuckDB client, where an unset variable means "all"."""
+"""The named queries of `sql/queries`. A file's head has the question; a line `name (TYPE): what it restricts` for each
+variable; and how to read the result. An unset variable means all."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import sql
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def names() -> list[str]:
 
 @functools.cache
 def load(name: str) -> NamedQuery:
-    """Return the query of this name. Raises NamedQueryError, with the nearest name, if there is none."""
+    """Return the query of this name. Raises NamedQueryError, with the nearest name, for an unknown name."""
     if (path := sql.paths("queries").get(name)) is None:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -99,8 +98,8 @@ def assignments(items: Iterable[str]) -> dict[str, str]:
 
 
 def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
-    """Parse `texts` (variable to text) for `query`. Times are UTC without a zone; durations count back from `now`.
-    Raises NamedQueryError for an unknown variable, a wrong value, or a `since` that is not before `until`."""
+    """Parse `texts` by variable for `query`. Times are UTC; durations count back from `now`. Raises NamedQueryError for
+    an unknown variable, a wrong value, or a `since` that is not before `until`."""
     variables = {variable.name: variable for variable in query.variables}
     if unknown := sorted(set(texts) - set(variables)):
         raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(variables)}")
@@ -121,9 +120,8 @@ def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
 def run(
     ledger: Ledger, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
 ) -> Result:
-    """Return at most `limit` rows of `query` on the ledger, with variables from `values`. Raises
-    NamedQueryError if it takes longer than `timeout_s`, or for a run or device without events; LedgerError if `root` is
-    no ledger or is damaged."""
+    """Return at most `limit` rows of `query` with variables from `values`. Raises NamedQueryError after `timeout_s`, or
+    for a run or device without events; LedgerError for a damaged ledger."""
     import duckdb
 
     from rose.ledger.reading.query import Result
@@ -183,7 +181,7 @@ def _value(variable: Variable, text: str, now: datetime) -> Value:
         meant = {
             "TIMESTAMP": "a date (2026-11-01), a UTC time (2026-11-01T13:00), or how long ago (30m, 24h, 7d, 2w)",
             "BIGINT": "a whole number",
-        }.get(variable.type, f"a number that {variable.type} holds, such as 2.35")
+        }.get(variable.type, f"a number of type {variable.type}, such as 2.35")
         raise NamedQueryError(f"{variable.name} {text!r} is not {meant}") from error
     assert variable.type == "VARCHAR", f"{variable.name} has type {variable.type}, which no query had before"
     return text

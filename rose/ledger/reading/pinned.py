@@ -2,7 +2,7 @@
 
 import duckdb
 
-from rose.ledger import database, layout, segments, sources
+from rose.ledger.files import database, layout, segments, sources
 from rose.ledger.ledger import Ledger
 
 #: A smaller segment is read once, because opening it for each view takes longer than reading it.
@@ -11,8 +11,8 @@ _SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each 
 
 
 def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
-    """Fix `event`, and the views over it, at the present events, until `unpin`; daily views are unchanged. Uncompacted
-    segments stay in memory. Raises LedgerError, duckdb.Error for a damaged file, OSError for one removed meanwhile."""
+    """Fix `event`, and the views over it, at the present events, until `unpin`; daily views are unchanged. Raises
+    LedgerError, duckdb.Error for a damaged file, OSError for a removed file."""
     small: list[str] = []
     large: list[str] = []
     for writer in layout.writers(ledger.folder):

@@ -1,5 +1,5 @@
-"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory, in
-its own process (`query_worker`). This module loads neither DuckDB nor Arrow before that process has started."""
+"""SQL of users on the ledger: one SELECT with limits on time and memory, in its own process (`query_worker`). This
+module loads neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ class Request:
 def query(
     ledger: Ledger, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger, within these limits. Raises QueryError if the text is anything else,
-    reads outside the ledger, fails, or takes too long."""
+    """Run one SELECT on the ledger. Raises QueryError for other text, a read outside the ledger, a failure or a
+    timeout."""
     table, truncated = query_arrow(
         ledger, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -81,17 +80,14 @@ def query_arrow(
     memory_limit_gb: float = 2.0,
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
-    """Run `query` and return an Arrow table, and whether there were more rows than `limit`. The DuckDB type of each
-    column is its field's metadata `type`. HUGEINT, the type of a sum of integers, comes as DECIMAL(38, 0) and UUID as
-    text; with `lossless` both come as extension types that DuckDB reads back."""
+    """Run `query` and return an Arrow table, and whether there were more rows than `limit`. A column's metadata `type`
+    is DuckDB's type. Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
-        request = Request(
-            str(Path(ledger.folder).expanduser().absolute()), text, limit, timeout_s, memory_limit_gb, lossless
-        )
+        request = Request(str(ledger.folder), text, limit, timeout_s, memory_limit_gb, lossless)
         try:
             connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)
@@ -128,7 +124,7 @@ def arrow_stream(table: pa.Table) -> bytes:
 def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     import pyarrow as pa
 
-    from rose.ledger import database
+    from rose.ledger.files import database
 
     for index, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from rose.errors import did_you_mean
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.reading.query import QueryError
 
 TEXT_MAX = 100_000

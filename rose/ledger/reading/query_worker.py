@@ -1,6 +1,5 @@
-"""The processes in which users' SQL runs, one for each query. DuckDB cannot stop a function call on one huge value:
-`regexp_extract_all`, `levenshtein` or `string_split` ignore its interrupt and its memory limit. So the kernel ends a
-process after its time, limits its memory, and denies writes to files. A fork of a loaded process takes 5 ms."""
+"""The processes in which users' SQL runs, one for each query. DuckDB cannot interrupt a function call on one huge
+value, so the kernel limits a process's time and memory, and denies writes to files."""
 
 import json
 import os
@@ -17,13 +16,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rose.ledger import catalog, layout
-from rose.ledger.growth import rolled
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout, rolled
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, arrow_stream, too_large, too_slow
 
-RESULT_BYTES_MAX = 256 * 1024**2  # A larger result is refused, since the caller must hold it in memory.
+RESULT_BYTES_MAX = 256 * 1024**2  # A larger result is refused, since it must fit the caller's memory.
 _MEMORY_SLACK_BYTES = 512 * 1024**2  # Memory beyond the query's limit: stacks, and DuckDB's uncounted memory.
 _THREADS_MAX = 4
 _CONNECT_S = 60.0
@@ -32,9 +30,8 @@ _BATCH_ROWS = 10_000
 
 def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed. A process reads one
-    encoded Request to the end of its socket. It answers a line of JSON (`types`, `truncated`, and the `bytes` of the
-    stream; or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. If a signal ended it, this process
-    answers `died`, the signal's number."""
+    encoded Request, and answers a line of JSON (`types`, `truncated` and `bytes`, or `error` and `outcome`) and an
+    Arrow IPC stream. If a signal ended it, this process answers `died`, the signal's number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:

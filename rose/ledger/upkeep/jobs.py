@@ -1,5 +1,5 @@
-"""Background jobs that keep a ledger small, fast and checked. Each run is an event. A job holds a lock while it runs,
-so any number of schedulers may serve one ledger. One run makes up for all missed runs."""
+"""Background jobs that keep a ledger small, fast and checked. A lock and an event for each run let any number of
+schedulers serve one ledger."""
 
 import dataclasses
 import functools
@@ -15,8 +15,8 @@ import sql
 from rose.clock import iso, utc_us
 from rose.errors import UserError
 from rose.events import LedgerAction
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 JOB_ACTION = "job"  # The action of a job's `ledger` event, and the prefix of its writer.
@@ -32,8 +32,8 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work on a ledger every `every_s` seconds. `run` takes its folder, returns plain values, and raises if it fails.
-    It runs in another process, so it is a function of a module, or a `functools.partial` of one."""
+    """Work on a ledger every `every_s` seconds. `run` runs in another process, so it is a module's function or a
+    partial."""
 
     name: str
     run: Callable[[Ledger], Mapping[str, object]]
@@ -98,9 +98,9 @@ def ledger_jobs(settings: Settings) -> list[Job]:
     ]
     if settings.archive_after_days is None:
         if settings.archive_to is not None or settings.archive_delete:
-            raise LedgerError("nothing says from what age on events are archived or deleted; give --archive-after")
+            raise LedgerError("the age of events to archive or delete is missing; give --archive-after")
     elif settings.archive_to is None:
-        raise LedgerError("nothing says where old events are archived to; give --archive-to")
+        raise LedgerError("the place of the archive is missing; give --archive-to")
     else:
         run = functools.partial(
             archive, older_than_days=settings.archive_after_days, to=settings.archive_to, delete=settings.archive_delete
@@ -122,8 +122,8 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 
 
 def audit(ledger: Ledger) -> Mapping[str, object]:
-    """Check every byte, or only new and changed files if a check of every byte was clean within a week, by the ledger's
-    events: verification records can be forged. Raises LedgerError with the first problems."""
+    """Check every byte, or only new and changed files if a check of every byte was clean within a week. Raises
+    LedgerError with the first problems."""
     from rose.ledger import verify
 
     last = history(ledger).get("audit")
@@ -145,9 +145,8 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool) ->
 
 
 def run_job(ledger: Ledger, job: Job, *, only_if_due: bool = False) -> JobRun:
-    """Run a job now, in this process, and record how it ended. It is skipped if another process runs it; with
-    `only_if_due` also if another scheduler's run succeeded within the interval. The outcome has the job's errors.
-    Raises LedgerError if the ledger cannot be locked."""
+    """Run a job in this process and record how it ended. It is skipped if another process runs it; with `only_if_due`
+    also after a recent success. Raises LedgerError if the ledger cannot be locked."""
     started_us, began_ns = utc_us(), time.monotonic_ns()
     path = ledger.folder / "locks" / f"running-{job.name}.lock"
     try:
@@ -201,7 +200,7 @@ def history(ledger: Ledger) -> dict[str, Last]:
     """Return the last run of each job, by name, at equal cost for a ledger of any size. Raises LedgerError."""
     import duckdb
 
-    from rose.ledger import sources
+    from rose.ledger.files import sources
 
     writers = [writer for writer in layout.writers(ledger.folder) if writer.startswith(_WRITER_PREFIX)]
     stored = sources.events(
@@ -219,8 +218,7 @@ def history(ledger: Ledger) -> dict[str, Last]:
 
 
 def due_us(job: Job, last: Last | None, made_us: int) -> int:
-    """Return when a job is to run next, UTC microseconds since the Unix epoch; it may be in the past. The ledger was
-    made at `made_us`: a new ledger has no work for a job that never ran."""
+    """Return when a job is to run next, UTC microseconds since the Unix epoch; it may be in the past."""
     now_us = utc_us()
     since_us = made_us if last is None else last.succeeded_us
     # A clock that was put back makes the success later than now.

@@ -1,5 +1,4 @@
-"""The ledger's figures in Prometheus' text format, as sums over the whole ledger. They come from the daily sums, the
-records of jobs and the files, so that a scrape costs about the same on a ledger of any size."""
+"""The ledger's figures for Prometheus, from daily sums, job records and files: a scrape costs the same at any size."""
 
 import json
 import shutil
@@ -20,8 +19,8 @@ from prometheus_client.registry import Collector
 
 import sql
 from rose.clock import utc_us
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 
@@ -59,7 +58,7 @@ _FIGURES = (
     ),
     _Figure("rose_requests", "Serving requests.", "requests", "requests", f"{_DEVICE} lent"),
     _Figure("rose_ttft_misses", "Requests whose first token was late.", "requests", "ttft_misses", f"{_DEVICE} lent"),
-    _Figure("rose_tpot_misses", "Requests of late further tokens.", "requests", "tpot_misses", f"{_DEVICE} lent"),
+    _Figure("rose_tpot_misses", "Requests whose later tokens were late.", "requests", "tpot_misses", f"{_DEVICE} lent"),
     _Figure("rose_slo_misses", "Requests that missed either promise.", "requests", "slo_misses", f"{_DEVICE} lent"),
     _Figure("rose_preemptions", "Times serving took back.", "preemptions", "preemptions", f"{_DEVICE} action"),
     _Figure("rose_leases_granted", "Leases granted.", "leases", "granted", _DEVICE),
@@ -161,10 +160,8 @@ def _size_bytes(path: Path) -> int:
 
 
 def _of_jobs(ledger: Ledger) -> Iterator[Metric]:
-    ok = GaugeMetricFamily("rose_job_ok", "Whether a job's last run did what it is for.", labels=["job"])
-    age = GaugeMetricFamily(
-        "rose_job_last_success_age_seconds", "Time since a job last did what it is for.", labels=["job"]
-    )
+    ok = GaugeMetricFamily("rose_job_ok", "Whether a job's last run succeeded.", labels=["job"])
+    age = GaugeMetricFamily("rose_job_last_success_age_seconds", "Time since a job's last success.", labels=["job"])
     took = GaugeMetricFamily("rose_job_last_duration_seconds", "How long a job's last run took.", labels=["job"])
     sound = GaugeMetricFamily("rose_ledger_audit_ok", "Whether the last audit found the ledger sound.")
     for last in jobs.history(ledger).values():

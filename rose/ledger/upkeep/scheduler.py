@@ -1,5 +1,4 @@
-"""The scheduler: runs the jobs of a ledger when they are due, each in its own process at low priority. Jobs thus take
-neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it."""
+"""The scheduler: runs the jobs of a ledger when they are due, each in its own process at low priority."""
 
 import multiprocessing
 import os
@@ -17,8 +16,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from rose.clock import utc_us
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun
@@ -29,11 +27,10 @@ _LOOK_S = 10.0  # Seconds between checks that the wall clock was not put back.
 
 
 class Scheduler:
-    """Runs jobs from `start` to `stop`. With several schedulers on one ledger a job still runs once. `on_end` gets
-    every run, skipped ones too, in a thread of the scheduler."""
+    """Runs jobs from `start` to `stop`. `on_end` gets every run, also skipped runs, in a thread of the scheduler."""
 
-    def __init__(self, root: Path | str, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
-        self._root = layout.check(root)
+    def __init__(self, ledger: Ledger, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
+        self._ledger = ledger
         self._jobs = todo
         self._on_end = on_end
         pool = ThreadPoolExecutor(max(1, len(todo)))
@@ -47,8 +44,8 @@ class Scheduler:
         """Begin. A job first runs one interval after its last success, or after the ledger was made if it never ran."""
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
-            history = jobs.history(Ledger(self._root))
-        made_us = jobs.made_us(Ledger(self._root))
+            history = jobs.history(self._ledger)
+        made_us = jobs.made_us(self._ledger)
         for job in self._jobs:
             due_us = jobs.due_us(job, history.get(job.name), made_us)
             self._scheduler.add_job(
@@ -87,7 +84,9 @@ class Scheduler:
     def _run(self, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=_in_child, args=(self._root, job, sending), name=job.name, daemon=True)
+        process = context.Process(
+            target=_in_child, args=(self._ledger.folder, job, sending), name=job.name, daemon=True
+        )
         started_us = utc_us()
         with self._mutex:
             if self._stopping.is_set():
@@ -120,10 +119,10 @@ class Scheduler:
         how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
         error = jobs.STOPPED if self._stopping.is_set() else f"the job's process ended by {how}"
         duration_ns = (utc_us() - started_us) * 1000
-        return jobs.record(Ledger(self._root), JobRun(job.name, "failed", started_us, duration_ns, error=error))
+        return jobs.record(self._ledger, JobRun(job.name, "failed", started_us, duration_ns, error=error))
 
 
-def _in_child(root: Path, job: Job, answer: Connection) -> None:
+def _in_child(folder: Path, job: Job, answer: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but the scheduler decides.
     stopped = threading.Event()
 
@@ -134,7 +133,7 @@ def _in_child(root: Path, job: Job, answer: Connection) -> None:
     signal.signal(signal.SIGTERM, stop)
     with suppress(KeyboardInterrupt, BrokenPipeError):
         try:
-            run = jobs.run_job(Ledger(root), job, only_if_due=True)
+            run = jobs.run_job(Ledger(folder), job, only_if_due=True)
         except LedgerError as error:
             run = JobRun(job.name, "failed", utc_us(), error=str(error))
         except Exception:

@@ -23,8 +23,9 @@ from rose.clock import utc
 from rose.errors import UserError, did_you_mean
 from rose.http_limits import ACCEPTS
 from rose.http_limits.protocol import Connections, LimitedProtocol
-from rose.ledger import access, address, layout
-from rose.ledger.layout import LedgerError
+from rose.ledger import access, address
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.pricing.api import metrics, questions
 from rose.pricing.api.questions import LedgerQuery, ServedLedger
 from rose.terminal import echo

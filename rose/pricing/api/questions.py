@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rose.errors import UserError, did_you_mean
 from rose.ledger import access, verified, verify
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing import period as periods
 from rose.pricing.closing.period import Period, month_at

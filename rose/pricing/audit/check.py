@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rose.errors import UserError
-from rose.ledger import layout, segments
 from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
+from rose.ledger.files import layout, segments
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.closing import store

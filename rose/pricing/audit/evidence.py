@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from rose.events import BUCKETS
-from rose.ledger import examine, layout, segments
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import examine, layout, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report
 from rose.pricing.charges.pricing import charged_to

@@ -6,8 +6,8 @@ import duckdb
 
 from rose.clock import utc
 from rose.ledger import verify
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing.money import PricingError
 from rose.pricing.query import rows, set_variables

@@ -15,7 +15,7 @@ import polars as pl
 
 import sql
 from rose.clock import utc
-from rose.ledger import database
+from rose.ledger.files import database
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state

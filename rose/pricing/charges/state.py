@@ -19,9 +19,7 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger import catalog, database, layout, rows, sources
-from rose.ledger.checks import registry
-from rose.ledger.growth import rolled
+from rose.ledger.files import catalog, database, layout, registry, rolled, rows, sources
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark

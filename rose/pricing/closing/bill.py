@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from rose.ledger.examine import Seen
+from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import preconditions

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.clock import utc
-from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.receipt import canonical
+from rose.ledger.files import examine, layout, segments
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.pricing.closing.period import Period

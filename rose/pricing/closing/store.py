@@ -23,8 +23,8 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.events import LedgerAction
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter

@@ -9,8 +9,9 @@ import polars as pl
 import pyarrow.parquet as pq
 
 import sql
-from rose.ledger import database, verified
+from rose.ledger import verified
 from rose.ledger.commands.output import FORMULA
+from rose.ledger.files import database
 from rose.pricing import query
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import naive

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 import sql
-from rose.ledger import database
+from rose.ledger.files import database
 from rose.pricing.query import records
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rose.ledger import layout
+from rose.ledger.files import layout
 from rose.pricing.money import PricingError
 
 

@@ -19,7 +19,7 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 
 if TYPE_CHECKING:
-    from rose.ledger.catalog import Connection
+    from rose.ledger.files.catalog import Connection
 
 VARIABLE = "ROSE_PRICE_BOOK"
 

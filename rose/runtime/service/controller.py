@@ -12,7 +12,7 @@ import uvloop
 
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.engines import models
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name

@@ -15,6 +15,7 @@ from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts.forward import Forwarder, Progress
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
@@ -219,7 +220,7 @@ class HostRunner:
         ]
         self._agent = HostAgent(writer, self._specs(attached), self._relays(), self._make_engine)
         self._agent.start()
-        self._upkeep = Scheduler(plan.ledger, self._jobs(), self._say_failed)
+        self._upkeep = Scheduler(Ledger(plan.ledger), self._jobs(), self._say_failed)
         self._upkeep.start()
         self._unattached = dict.fromkeys(self._serving, _UNATTACHED)
         # Last, because only `stop` ends these threads.
@@ -235,7 +236,7 @@ class HostRunner:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
         if plan.ledger_token and self._forwarder is None:
             self._forwarder = Forwarder(
-                plan.ledger, plan.controller_url, token=plan.ledger_token, report=self._look_forwarded
+                Ledger(plan.ledger), plan.controller_url, token=plan.ledger_token, report=self._look_forwarded
             )
             self._forwarder.start()
         return self._writer

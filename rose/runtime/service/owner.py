@@ -19,7 +19,7 @@ from rose import private_files
 from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.ledger.layout import is_locked
+from rose.ledger.files.layout import is_locked
 from rose.runtime import preflight
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import leftovers, ports

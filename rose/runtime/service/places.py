@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from rose import private_files
 from rose.config import DeviceConfig, FleetConfig, HostConfig
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.errors import FolderError
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 

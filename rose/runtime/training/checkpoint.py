@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rose.config import TaskConfig, TrainingConfig
 from rose.errors import UserError
 from rose.events import Step, Verdict
-from rose.ledger.layout import replace_file
+from rose.ledger.files.layout import replace_file
 
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats, Trainer

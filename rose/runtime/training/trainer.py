@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rose.config import TrainingConfig
-from rose.ledger.layout import replace_file
+from rose.ledger.files.layout import replace_file
 from rose.runtime.rollout.frozenlake import seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss

@@ -23,7 +23,7 @@ WITH done AS (
     LEFT JOIN run USING (run_id, provenance)
     WHERE getvariable('run_id') IS NULL OR coalesce(run.fleet_run_id, step.run_id) = getvariable('run_id')
 ),
--- Rollout phases overlap: one that begins before all of the earlier ones are over goes on with them.
+-- Rollout phases overlap: a phase that begins before all earlier phases end continues them.
 followed AS (
     SELECT
         *,

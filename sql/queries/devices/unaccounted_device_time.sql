@@ -32,7 +32,7 @@ slice AS (
     )
 ),
 covered AS (SELECT run_id, provenance, device_id, max(t1_ns) AS t1_ns FROM slice GROUP BY ALL),
--- Where accounting stood before each slice and where the slice begins, and so for the end of the device's time.
+-- The end of accounted time before each slice, and the slice's begin; also for the end of the device's time.
 seam AS (
     SELECT
         slice.run_id, slice.provenance, slice.device_id,

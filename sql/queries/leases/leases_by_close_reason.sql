@@ -7,7 +7,7 @@
 --
 -- `open` is a lease that nothing has closed: `open_leases` lists them, and they count in no duration. The rows of a run
 -- sum to the leases it granted. Of an RL run that shares a fleet they are those that were first granted for it, each
--- with all of its time, whoever had it then: `rose report` has the run's part.
+-- with all of its time, whichever run had it then: `rose report` has the run's part.
 SELECT
     provenance, run_id,
     coalesce(closed_by, 'open') AS closed_by,

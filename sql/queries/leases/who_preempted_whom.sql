@@ -9,7 +9,7 @@
 --
 -- Newest first; yields are told by the second, `times` of them. `requests_in_flight` are serving requests of the device
 -- that had arrived and were not over, reckoned back from their ends; `serving_share` is serving's share of the slice it
--- fell into, 0 to 1, NULL where there is none.
+-- fell into, 0 to 1, NULL without a slice.
 WITH taken AS (
     SELECT *
     FROM preemption
@@ -25,7 +25,7 @@ served AS (
     WHERE role = 'serving' AND action IN ('started', 'attached')
     GROUP BY ALL
 ),
--- What is in flight at a time is what arrived until then less what ended before: one pass over both.
+-- Requests in flight are the arrivals so far less the ends before: one pass over both.
 change AS (
     SELECT
         run_id, provenance, device_id, epoch_ns(request.event_time) - e2e_ns AS t_ns, 1 AS more,

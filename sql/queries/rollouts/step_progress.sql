@@ -4,8 +4,8 @@
 -- until (TIMESTAMP): only steps that ended before this time, UTC.
 -- run_id (VARCHAR): only this run.
 --
--- One row for each step. `accepted_share` is the verifier's accept rate: acceptance, not correctness. `other_ns` is what of the
--- step's time went into neither rollouts, update nor sync: what its rollouts waited for the update of the step before.
+-- One row for each step. `accepted_share` is the verifier's accept rate: acceptance, not correctness. `other_ns` is the
+-- step's time outside rollouts, update and sync: its rollouts waited for the update of the step before.
 SELECT
     provenance, run_id, step.step, event_time AS ended_at, policy_version,
     groups, trajectories, trajectories_accepted, accepted_share, reward_mean,

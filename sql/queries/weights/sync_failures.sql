@@ -16,7 +16,7 @@ SELECT
 FROM sync AS failed
 LEFT JOIN sync AS later
     ON later.run_id = failed.run_id AND later.provenance = failed.provenance AND later.engine_id = failed.engine_id
-   -- Another RL run's version of that number, on the same engine, is none of this one's.
+   -- Another RL run's version of that number, on the same engine, does not count.
    AND later.rl_run_id = failed.rl_run_id AND later.ok
    AND later.policy_version >= failed.policy_version AND later.event_time >= failed.event_time
 WHERE NOT failed.ok

@@ -7,7 +7,7 @@
 --
 -- Syncs that reached their version only. Medians of each phase, measured values, in nanoseconds; NULL where no sync
 -- says. `encode` is the publisher's, spent once for all engines and before `total` begins. `fetch` has the checking of
--- what came in it where `verify` is NULL. `stage` goes on beside the running engine, which stands still for `pause`
+-- what came in it where `verify` is NULL. `stage` runs beside the running engine, which stands still for `pause`
 -- alone.
 SELECT
     sync.provenance, sync.run_id, sync.encoding, sync.source, sync.route,

@@ -1,4 +1,4 @@
--- Where the time of each device went, by UTC day, and whether it was lent: the sums of `device_slice`. A slice counts
+-- Use of each device's time by UTC day, and whether it was lent: the sums of `device_slice`. A slice counts
 -- on the day it begins on.
 --
 -- day: The UTC day the slices begin on.

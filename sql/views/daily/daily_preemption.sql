@@ -1,4 +1,4 @@
--- What serving took back from rollouts, by UTC day, device, action and reason.
+-- Preemptions of rollouts by serving, by UTC day, device, action and reason.
 --
 -- day: The UTC day it happened on.
 -- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.

@@ -1,5 +1,5 @@
--- How far the clocks of a device's host are from the controller's: one row when a controller first hears of the device,
--- and one whenever that has changed by more than 5 ms; it holds until the device's next row. The measured offset is too
+-- Offset of a device's host clock from the controller's: one row when a controller first hears of the device, and a row
+-- for each change of more than 5 ms. A row is valid until the device's next row. The measured offset is too
 -- low by the delay of the quickest recent message.
 --
 -- event_time: When it was measured, by the controller's clock, UTC, to the microsecond.
@@ -8,8 +8,8 @@
 -- offset_ns: Wall clock of the device's host less the controller's, nanoseconds.
 -- device_time_offset_ns: The clock that the device's agent records by (all times of its slices and leases, of its
 --     engines and their syncs, and of when it joined and left), less the controller's wall clock, nanoseconds. It is
---     taken at the host's boot, never before what was recorded of the device by then, and goes on from there, whatever
---     the host's wall clock is set to.
+--     taken at the host's boot, never before what was recorded of the device by then, and continues from there,
+--     whatever the host's wall clock is set to.
 CREATE OR REPLACE VIEW clock AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

@@ -1,4 +1,4 @@
--- Where every nanosecond of a device went, one row for each interval [t0_ns, t1_ns). The base of all accounting:
+-- Use of every nanosecond of a device, one row for each interval [t0_ns, t1_ns). The base of all accounting:
 -- serving + rollout + train + sync + activation + headroom + idle = ns, exactly.
 --
 -- event_time: When it was recorded, UTC, to the microsecond; the interval is [t0_ns, t1_ns).

@@ -6,7 +6,7 @@
 --     dedicated device was given up for it, because there was borrowing.
 -- t0_ns: Start of the interval that the decision is about, UTC nanoseconds since the Unix epoch.
 -- t1_ns: End of it (not in it), UTC nanoseconds since the Unix epoch.
--- reason: Why, in the words of whoever decided.
+-- reason: The decider's reason, in words.
 CREATE OR REPLACE VIEW scale_down AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

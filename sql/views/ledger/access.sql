@@ -1,4 +1,4 @@
--- Who read this ledger, or was refused: one row for each query of a gateway's client and each refusal, and for each
+-- Reads of this ledger and refusals: one row for each query of a gateway's client and each refusal, and for each
 -- verification, export and report of a `rose` command where `ROSE_LOG_ACCESS` asks for them. The Parquet files can be
 -- read without leaving a row here by anyone who may open them.
 --

@@ -22,6 +22,7 @@
 -- tags_json: Tags of the fleet file, a flat JSON object: `team`, `serving_team` and any other.
 -- fleet_run_id: The run that the fleet's own events are of, where an RL run shares a fleet with others.
 -- reason: Why, in words.
+-- explanation: The reason of a refusal without a lease, in the owner's words.
 -- trace: Name of the serving traffic that was replayed.
 -- trace_keep_share: Share of the trace's requests that were kept, 0 to 1.
 -- trace_length_scale: Factor by which prompt lengths were multiplied to fit the host.
@@ -32,7 +33,7 @@
 -- device_class: The class the price book knows the device by.
 -- memory_bytes: Memory of the device, bytes.
 -- hardware_id: What tells the device from all others, in whatever run: UUID of the GPU or MIG instance, or its host and
---     what it is there; NULL where it is not known.
+--     what it is there; NULL if unknown.
 -- role: `serving` or `rollout`.
 -- model: The model the engine serves.
 -- pid: Process id of the engine.
@@ -45,7 +46,7 @@
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
 -- regret_share: How much longer lending may make a serving request take than serving alone would, 0 to 1.
--- rl_run_id: The RL run that the engine was assigned to; NULL where it is the run itself, or nobody.
+-- rl_run_id: The RL run that the engine was assigned to; NULL for the run itself, or without an RL run.
 -- step: Number of the RL step.
 -- requests: Rollout requests that were aborted and rerouted; serving requests that a row of a sample stands for.
 -- tokens_kept: Rollout tokens that survived the preemption.
@@ -93,12 +94,12 @@
 -- prompt_tokens: Tokens of the prompt.
 -- cached_tokens: Prompt tokens found in the prefix cache; NULL where the server did not say.
 -- output_tokens: Tokens generated.
--- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning; NULL where nobody knows.
+-- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning; NULL if unknown.
 -- queue_ns: Time in the queue, nanoseconds.
 -- task: Name of the environment.
 -- turns: Turns of the trajectory.
 -- staleness: Trainer's version minus the oldest version that made one of its tokens.
--- tool_calls: Calls of tools in the trajectory; NULL where nobody counted.
+-- tool_calls: Calls of tools in the trajectory; NULL if not counted.
 -- tool_ns: Time the trajectory waited for its tools, nanoseconds.
 -- verifier: Name of the verifier.
 -- verifier_version: Its version.
@@ -125,7 +126,7 @@
 -- sync_ns: Time for bringing weights, nanoseconds.
 -- activation_ns: Time for activating a rollout model, nanoseconds.
 -- headroom_ns: Time a rollout wanted and was refused for serving's sake, nanoseconds.
--- idle_ns: Time nobody wanted, nanoseconds.
+-- idle_ns: Time without demand, nanoseconds.
 -- overlap_ns: Time both engines worked at once; inside serving_ns and rollout_ns, half each. Nanoseconds.
 -- beside_ns: Time rollouts ran on credit, beside serving's steps, nanoseconds.
 -- beside_work_ns: Their work in it, inside rollout_ns: its time alone on the device, nanoseconds.
@@ -155,7 +156,7 @@
 -- device_time_offset_ns: The clock that the device's time is recorded by less the controller's wall clock, nanoseconds.
 -- host: Name of the device's host in the fleet file.
 -- detail_json: Details, as JSON.
--- who: Name of the token, or `user@host`, of who read the ledger.
+-- who: Name of the token, or `user@host`, that read the ledger.
 -- peer: Address that a reader's call came from.
 -- statement: What a reader asked for, its first 1,000 characters.
 -- statement_sha256: SHA-256 of all that a reader asked for, in hexadecimal.

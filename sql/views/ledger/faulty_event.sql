@@ -1,5 +1,5 @@
 -- Rows that the other views leave out, and events that contradict others. The views leave out a row with a number out
--- of range, a broken rule, or without a value that its kind needs: no sum could reckon with it. Contradictions are an
+-- of range, a broken rule, or without a value that its kind needs, because no sum can use it. Contradictions are an
 -- `event_id` that comes again with other content, of which all views show only the first, and a slice of time that is
 -- accounted for already, which no cost counts. A program that writes with `rose` writes none; those of other programs
 -- may hold some. The row itself is in `stored_event`.
@@ -32,8 +32,8 @@ first AS (
     SELECT writer AS first_writer, seq AS first_seq, hash(*COLUMNS(* EXCLUDE (writer, seq, at_us))) AS first_content
     FROM (FROM stored_event AS stored SEMI JOIN retry ON stored.writer = first_writer AND stored.seq = first_seq)
 ),
--- Of slices that overlap, those of the writer that came to the ledger first count, and of one writer those that begin
--- first.
+-- If slices overlap, the slice of the writer that came to the ledger first counts, and within one writer the slice that
+-- begins first.
 slice AS (
     SELECT
         *, epoch_us(event_time) AS at_us, 'device_slice' AS kind,

@@ -1,4 +1,4 @@
--- What serving took back from rollout engines. A cut or a revocation is one row; yields are one row for each lease and
+-- Preemptions of rollout engines by serving. A cut or a revocation is one row; yields are one row for each lease and
 -- second, which says how many there were.
 --
 -- event_time: When it happened, UTC, to the microsecond; for yields, when the first began.

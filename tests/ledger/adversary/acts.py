@@ -10,7 +10,7 @@ import duckdb
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from tests.long_form import usual
 
 Act = Callable[[Path], Any]

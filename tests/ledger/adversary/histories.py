@@ -10,9 +10,9 @@ import duckdb
 
 from rose.errors import UserError
 from rose.events import Verdict
-from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.growth import archive, compaction, rolled, rollup
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout, rolled, rows, segments
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.run import report

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.ledger import catalog, layout, segments
-from rose.ledger.growth.rolled import FOLDER
+from rose.ledger.files import catalog, layout, segments
+from rose.ledger.files.rolled import FOLDER
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many, sql_statement
@@ -139,7 +139,7 @@ ACTS = {
         ),
         "writers.jsonl: line 1 does not follow",
     ),
-    "the head set back": (_set_back, "was there when the ledger was last verified"),
+    "the head set back": (_set_back, "missing since the last verification"),
     "the roll-ups removed": (lambda root: shutil.rmtree(root / FOLDER), "rollup: the newest generation"),
     "the newest roll-up removed": (
         lambda root: shutil.rmtree(root / FOLDER / "000001"),
@@ -171,7 +171,7 @@ ACTS = {
     ),
     "archived events read again from what awaits removal": (
         lambda root: ((root / "archived/old/000000-000000.json").unlink(), catalog.refresh(root)),
-        "archived/old/000000-000000.json: it is missing, and the archive did not bring its events back",
+        "archived/old/000000-000000.json: it is missing, and the archive did not restore its events",
     ),
     "a foreign head": (lambda root: (root / "heads/x").touch(), "heads/x: a foreign name"),
 }

@@ -15,13 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import LedgerAction
-from rose.ledger import catalog, examine, layout, rows, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import continuation, keys, receipt
-from rose.ledger.examine import Seen
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import FOLDER
-from rose.ledger.layout import LedgerError
+from rose.ledger.evidence import continuation, receipt
+from rose.ledger.files import catalog, examine, keys, layout, registry, rolled, rows, segments
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import FOLDER
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many

@@ -12,15 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import layout, segments, verified
-from rose.ledger.checks import registry
+from rose.ledger import verified
 from rose.ledger.checks.expected import COMPACTED_ACTION
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files import keys, layout, registry, segments
+from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.segments import Tail
 from rose.ledger.growth import compaction
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import copied, record
@@ -102,8 +101,11 @@ def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, oth
     assert verify(Ledger(root)).problems == []
     registered = f"signed by the key {other_key.public}, which writers.jsonl does not"
     forgeries = [
-        (lambda manifest, table: None, "its rows of seq 0 to 1 are not those that were written: replaced"),
-        (lambda manifest, table: _rebuild(manifest, table, None, chain=False), "its content does not follow what was"),
+        (lambda manifest, table: None, "its rows of seq 0 to 1 were replaced after they were written"),
+        (
+            lambda manifest, table: _rebuild(manifest, table, None, chain=False),
+            "its content does not follow the segment",
+        ),
         (lambda manifest, table: _rebuild(manifest, table, None), "its signature is not by the key"),
         (lambda manifest, table: _rebuild(manifest, table, other_key), registered),
         (_unsigned, "writers.jsonl says that its writer signed from the start"),
@@ -149,7 +151,7 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
 
 def test_an_end_that_was_written_anew_without_the_key_is_found(root, other_key):
     _written_anew(root, None)
-    assert any("nobody signed it, and what was written before it is signed" in p for p in verify(Ledger(root)).problems)
+    assert any("unsigned segment after a signed one" in p for p in verify(Ledger(root)).problems)
     _written_anew(root, other_key)
     assert f"signed by the key {other_key.public}, which writers.jsonl does not" in str(verify(Ledger(root)).problems)
 
@@ -195,7 +197,7 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root)
         f"live/a/000001/{name}: its rows do not match the digest of its writer: they were replaced"
     ]
     segments.begin_epoch(root, segments.recover(root, "a"))
-    with pytest.raises(LedgerError, match="its rows of seq 8 to 9 are not those that were written: replaced; nothing"):
+    with pytest.raises(LedgerError, match="its rows of seq 8 to 9 were replaced after they were written; nothing"):
         compaction.compact(Ledger(root), grace_s=0)
     assert not list(root.glob("compacted/a/*"))
 
@@ -211,5 +213,5 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(tmp_path
     of_writer = _of_a(tmp_path / "ledger")
     assert (of_writer.problems, of_writer.events, of_writer.signed_events) == ([], 2, 1)
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
-    with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and that key is not here: put its file"):
+    with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, which is missing here: restore its file"):
         LedgerWriter.open(tmp_path / "ledger", "a", "r")

@@ -10,8 +10,8 @@ import sql
 from rose import events
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.events import KINDS
-from rose.ledger import catalog, rows, segments
 from rose.ledger.checks import views
+from rose.ledger.files import catalog, rows, segments
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

@@ -7,9 +7,9 @@ import time
 import duckdb
 import pytest
 
-from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.checks import views
-from rose.ledger.examine import Seen
+from rose.ledger.files import catalog, layout, segments, sources
+from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
@@ -23,7 +23,7 @@ def late(tmp_path, monkeypatch):
     tail = ledgers.write(root, "a")
     catalog.refresh(root)
     segments.begin_epoch(root, tail)
-    monkeypatch.setattr(views, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(views, "_RETRY_S", 0.1)
     return root
 
 
@@ -36,14 +36,15 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late, step):
     catalog.refresh(late)
     ledgers.write(late, "b", epochs=2)
     program = (
-        "import os, signal, sys; from pathlib import Path; from rose.ledger import catalog\n"
-        "from rose.ledger.growth import compaction, rollup; refresh, calls = catalog.refresh, []\n"
+        "import os, signal, sys; from rose.ledger.files import catalog\n"
+        "from rose.ledger.growth import compaction, rollup; from rose.ledger.ledger import Ledger\n"
+        "refresh, calls = catalog.refresh, []\n"
         "def killed(root):\n"
         "    calls.append(root)\n"
         "    if len(calls) == 1: return refresh(root)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "catalog.refresh = killed\n"
-        f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Path(sys.argv[1]), 0)"
+        f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Ledger(sys.argv[1]), 0)"
     )
     assert programs.run(program, late) == (-signal.SIGKILL, "")
     assert verify(Ledger(late)).problems == []

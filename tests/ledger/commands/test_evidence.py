@@ -10,8 +10,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rose import cli
-from rose.ledger import layout
 from rose.ledger.evidence import receipt
+from rose.ledger.files import layout
 from rose.ledger.ledger import Ledger
 from tests.ledger.evidence import ledgers
 

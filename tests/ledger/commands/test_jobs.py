@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from rose.ledger.commands.jobs import jobs_app
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
 from tests.ledger.commands.conftest import check_refused, invoke

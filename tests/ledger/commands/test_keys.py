@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.events import LedgerAction
-from rose.ledger.evidence import keys
+from rose.ledger.files import keys
 from tests.ledger.conftest import record
 
 
@@ -28,8 +28,8 @@ def test_keys_are_listed_and_endorsed(root, tmp_path, monkeypatch):
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert "may not endorse keys of b" in refused.stderr
     verified = run(root, "verify")
-    assert "nobody: the first key of the ledger" in verified.stdout
-    assert "nobody: taken on first use" in verified.stdout
+    assert "none: first key of the ledger" in verified.stdout
+    assert "none: accepted on first use" in verified.stdout
     assert verified.exit_code == 0
     assert "2 of 2 events are signed, by 2 keys." in verified.stdout
     assert verified.stdout.count(f"key {second}, of b, was taken on first use") == 1

@@ -6,7 +6,7 @@ import shutil
 import pyarrow.parquet as pq
 
 from rose.events import Power
-from rose.ledger import layout, rows, segments
+from rose.ledger.files import layout, rows, segments
 
 DAY_US = 86_400_000_000
 

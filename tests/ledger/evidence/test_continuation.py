@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import layout
-from rose.ledger.evidence import continuation, keys, receipt
+from rose.ledger.evidence import continuation, receipt
+from rose.ledger.files import keys, layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import record
@@ -55,10 +55,10 @@ def test_a_ledger_that_was_set_back_is_found(root, kept, tmp_path):
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "copy", root)
     (problem,) = _held(root, kept).problems
-    assert f"it ends at seq 3, and {late} has events up to seq 7; up to seq 3 it is as {early} has it" in problem
+    assert f"it ends at seq 3, and {late} has events up to seq 7; up to seq 3 it matches {early}" in problem
     ledgers.write(root, "b", power_mw=lambda seq: 8)
     (problem,) = _held(root, kept).problems
-    assert f"its events up to seq 7 are not those of {late}" in problem
+    assert f"its events up to seq 7 differ from {late}" in problem
 
 
 def test_a_writer_that_was_taken_out_is_found(root, kept):
@@ -79,7 +79,7 @@ def test_segments_of_another_key_are_found_until_it_is_endorsed(root, kept, tmp_
     problems = _held(root, kept, forged="a").problems
     assert len(problems) == 2
     assert "from seq 16 on, writer a: it is signed by" in problems[0]
-    assert f"If it is one of yours, run `rose ledger endorse {other.public}`" in problems[0]
+    assert f"If it is your key, run `rose ledger endorse {other.public}`" in problems[0]
     assert "from seq 0 on, writer mine: it is signed by" in problems[1]
 
 
@@ -161,7 +161,7 @@ def test_receipts_that_will_not_do_are_refused(root, kept, tmp_path):
         continuation.read([path], key="abc")
     assert list(continuation.read([kept, path], key=taken.key.upper())) == [str(path)]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(LedgerError, match="holds no receipt"):
+    with pytest.raises(LedgerError, match="has no receipt"):
         continuation.read([tmp_path / "empty"])
     with pytest.raises(LedgerError, match="cannot read"):
         continuation.read([tmp_path / "gone.json"])

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.events import Power
-from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.evidence import continuation, receipt
+from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
@@ -47,7 +47,7 @@ def _write(root, writer, epochs):
 @given(histories=st.lists(EPOCHS, min_size=1, max_size=3), steps=STEPS)
 def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "_PATIENCE_S", 0.0)
+        patch.setattr(views, "_RETRY_S", 0.0)
         root = layout.create(Path(home) / "ledger")
         receipts = {}
         for number, step in enumerate(["write", *steps]):

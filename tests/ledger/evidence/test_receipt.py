@@ -4,11 +4,10 @@ from contextlib import suppress
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import layout, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys, receipt
+from rose.ledger.evidence import receipt
+from rose.ledger.files import keys, layout, registry, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.ledger.conftest import copied

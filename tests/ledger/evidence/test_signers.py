@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.events import LedgerAction
-from rose.ledger import layout, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import continuation, keys, receipt
-from rose.ledger.growth import rolled, rollup
+from rose.ledger.evidence import continuation, receipt
+from rose.ledger.files import keys, layout, registry, rolled, segments
+from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER, verify
 from tests.ledger.conftest import record

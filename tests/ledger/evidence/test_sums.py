@@ -6,9 +6,9 @@ import struct
 import duckdb
 import pytest
 
-from rose.ledger import layout
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.growth import rolled, rollup
+from rose.ledger.files import layout, rolled
+from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import ask
 from tests.ledger.evidence import ledgers
@@ -42,8 +42,7 @@ def test_a_footer_that_hides_sums_from_readers_is_named(root):
     assert day in days(path), "the rows are as they were"
     assert days(path, f"day = DATE '{day}'") == [], "a reader trusts the footer"
     assert sum_faults(root).problems == [
-        "rollup/000000/daily_event.parquet: "
-        "the statistics of column 'day' are not those of its values: they were changed"
+        "rollup/000000/daily_event.parquet: the statistics of column 'day' do not match its values: they were changed"
     ]
 
 

@@ -6,7 +6,7 @@ import pyarrow.dataset
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import layout, segments
+from rose.ledger.files import layout, segments
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from tests.ledger.conftest import ask, copied, record

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger import catalog, layout, segments
+from rose.ledger.files import catalog, layout, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction
 from rose.ledger.growth.archive import archive, restore
 from rose.ledger.growth.store import Store
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -85,7 +85,7 @@ def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(
     path = next(iter(sorted(root.glob("compacted/w/*.json"))))
     hidden = root / "archived/w" / path.name
     layout.move_file(path, hidden)
-    assert [problem for problem in verify(Ledger(root)).problems if "no event of the archive" in problem]
+    assert [problem for problem in verify(Ledger(root)).problems if "no archive event" in problem]
     layout.move_file(hidden, path)
     archive(Ledger(root), older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     path = next(iter(sorted(root.glob("archived/w/*.json"))))
@@ -111,7 +111,7 @@ def test_a_copy_that_decayed_is_written_again_and_never_restored(root, tmp_path)
     archive(Ledger(root), older_than_days=1, to=str(away), delete=True, grace_s=0)
     assert copy.read_bytes() != b""
     copy.write_bytes(copy.read_bytes()[:-1])
-    with pytest.raises(LedgerError, match="is not what was archived"):
+    with pytest.raises(LedgerError, match="is not the archived file"):
         restore(Ledger(root), str(away))
     assert not list(root.glob(f"compacted/w/{copy.stem}*"))
 

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from rose.ledger import layout
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.archive import archive, restore
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests import programs
@@ -40,7 +40,7 @@ def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root):
     for to, says in (
         ("{root}", "lies in the ledger"),
         ("{root}/archive", "lies in the ledger"),
-        ("/proc/no/such", "cannot archive to /proc/no/such: .*; if it was moved or removed, put it back"),
+        ("/proc/no/such", "cannot archive to /proc/no/such: .*; restore it, or open it at its new place"),
         ("nosuchprotocol://x", "cannot open"),
         (f"memory://{uuid.uuid4().hex}", "does not outlive this process"),
     ):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.ledger import layout, rows, segments
+from rose.ledger.files import layout, rows, segments
+from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
-from rose.ledger.layout import LedgerError, Part
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

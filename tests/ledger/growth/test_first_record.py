@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.checks.sums import sum_faults
+from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
@@ -16,9 +16,9 @@ from tests.long_form import usual
 #: Kills itself before a step that changes a file. Without such a step it ends with the number of steps as output.
 PROGRAM = """
 import os, signal, sys
-from pathlib import Path
 from rose.ledger.growth import archive, compaction, rollup
-root, at, steps = Path(sys.argv[1]), int(sys.argv[2]), []
+from rose.ledger.ledger import Ledger
+ledger, at, steps = Ledger(sys.argv[1]), int(sys.argv[2]), []
 def before(name, arguments):
     changes = name in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link")
     if changes or name == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
@@ -28,9 +28,9 @@ def before(name, arguments):
 sys.addaudithook(before)
 """
 ACTS = {
-    "compaction": "compaction.compact(root, grace_s=0)",
-    "roll-up": "rollup.roll_up(root, grace_s=0)",
-    "archive": "archive.archive(root, older_than_days=1, to=f'{root}-away', delete=True, grace_s=0)",
+    "compaction": "compaction.compact(ledger, grace_s=0)",
+    "roll-up": "rollup.roll_up(ledger, grace_s=0)",
+    "archive": "archive.archive(ledger, older_than_days=1, to=f'{ledger.folder}-away', delete=True, grace_s=0)",
 }
 
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import layout, segments
 from rose.ledger.checks.sums import sum_faults
-from rose.ledger.growth import compaction, rolled, rollup
+from rose.ledger.files import layout, rolled, segments
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -157,5 +157,5 @@ def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     coverage.write_text(json.dumps(content))
     assert archive(Ledger(root), older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).parts
     coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
-    with pytest.raises(LedgerError, match=r"bring it back with `rose ledger restore`, roll up, and archive again"):
+    with pytest.raises(LedgerError, match=r"restore it with `rose ledger restore`, roll up, and archive again"):
         rollup.roll_up(Ledger(root))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import layout, segments
-from rose.ledger.growth import compaction, rolled, rollup
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout, rolled, segments
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -118,7 +118,7 @@ def test_verify_finds_a_changed_or_missing_roll_up(root):
     }
     content = json.loads((folder / "coverage.json").read_bytes())
     (folder / "coverage.json").write_text(json.dumps({**content, "writers": {}}))
-    assert any("coverage.json: no event of a roll-up says so" in problem for problem in verify(Ledger(root)).problems)
+    assert any("coverage.json: no roll-up event names it" in problem for problem in verify(Ledger(root)).problems)
     (folder / "coverage.json").write_text("{")
     assert any("coverage.json is damaged" in problem for problem in verify(Ledger(root)).problems)
     with pytest.raises(LedgerError, match=r"coverage.json is damaged; remove the folder"):
@@ -134,13 +134,13 @@ def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
     _closed(root, 0, 5)
     rollup.roll_up(Ledger(root))
     _closed(root, 5, 10)
-    writes = ("rose.ledger.layout.sync_file", "rose.ledger.layout.write_file")
+    writes = ("rose.ledger.files.layout.sync_file", "rose.ledger.files.layout.write_file")
     for moment in ("shutil.rmtree", *writes, "pathlib.Path.rename"):
         code = (
             "import os, signal\n"
             "from rose.ledger.growth import rollup\n"
             f"home, _, name = '{moment}'.rpartition('.')\n"
-            "import pathlib, shutil, rose.ledger.layout, rose\n"
+            "import pathlib, shutil, rose.ledger.files.layout, rose\n"
             "target = eval(home)\n"
             "real = getattr(target, name)\n"
             "def die(*a, **k):\n"

@@ -2,8 +2,8 @@ import uuid
 
 import pytest
 
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.store import Store
-from rose.ledger.layout import LedgerError
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -5,7 +5,6 @@ import socket
 import sys
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -13,6 +12,7 @@ from starlette.applications import Starlette
 from rose import tokens
 from rose.ledger.hosts.routes import routes
 from rose.ledger.hosts.service import LedgerService, Limits
+from rose.ledger.ledger import Ledger
 
 __all__ = ["Limits", "serve"]
 
@@ -29,7 +29,7 @@ def serve(root, port=0, *, token=None, tokens_file=None, limits=None):
     else:
         anyone = tokens.of_secret("anyone", "", ("admin",), ("*",))
         find = lambda _: anyone  # noqa: E731
-    service = LedgerService(Path(root), find, limits)
+    service = LedgerService(Ledger.create(root), find, limits)
     listening = socket.create_server(("127.0.0.1", port))
     application = Starlette(routes=routes(service))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", timeout_graceful_shutdown=1))

@@ -7,7 +7,7 @@ import pytest
 from rose.events import Access
 from rose.ledger import access
 from rose.ledger.access import OTHER_PEERS, AccessLog, statement
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

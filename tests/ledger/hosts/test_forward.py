@@ -3,13 +3,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from rose.ledger import layout, segments
+from rose.ledger.files import layout, segments, spool
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
-from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -49,7 +48,7 @@ def write(far, lease):
 
 @contextmanager
 def forwarder(root, url, **options):
-    sender = Forwarder(root, url, **options)
+    sender = Forwarder(Ledger(root), url, **options)
     try:
         yield sender
     finally:
@@ -147,7 +146,7 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
     filled = threading.Thread(target=write, args=(90,))
     filled.start()
     with serving(centre) as (process, url):
-        sender = Forwarder(far, url, every_s=0.05, report=reports.append)
+        sender = Forwarder(Ledger(far), url, every_s=0.05, report=reports.append)
         sender.start()
         until(lambda: segments_at(centre) > 15)
         process.kill()

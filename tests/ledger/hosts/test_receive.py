@@ -7,12 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import catalog, layout, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files import catalog, keys, layout, registry, segments
+from rose.ledger.files.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.hosts.receive import Receiver
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -26,7 +24,7 @@ def spool(tmp_path, lease):
 
 @pytest.fixture
 def receiver(tmp_path):
-    receiver = Receiver(layout.create(tmp_path / "centre"))
+    receiver = Receiver(Ledger.create(tmp_path / "centre"))
     yield receiver
     receiver.close()
 
@@ -69,41 +67,41 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
     for count, (path, content) in enumerate(shipped(spool)):
         held = receiver.receive(path, content)
         assert (held.epoch, held.index, held.next_seq) == (0, count, max(0, count))
-    assert files(receiver.root / "live") == files(spool / "live")
-    assert (receiver.root / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
-    report = verify(Ledger(receiver.root))
+    assert files(receiver.folder / "live") == files(spool / "live")
+    assert (receiver.folder / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
+    report = verify(Ledger(receiver.folder))
     assert report.ok, report.problems
     assert [(w.writer, w.events) for w in report.writers] == [("far", 4)]
-    assert receiver.held() == {"far": held}
-    before = files(receiver.root)
+    assert receiver.ends() == {"far": held}
+    before = files(receiver.folder)
     assert [receiver.receive(*segment) for segment in shipped(spool)][-1] == held
-    assert files(receiver.root) == before
+    assert files(receiver.folder) == before
     with pytest.raises(LedgerError, match="is open in the process"):
-        LedgerWriter.open(receiver.root, "far", "r")
+        LedgerWriter.open(receiver.folder, "far", "r")
 
 
 def test_a_segment_is_announced_before_it_is_written(spool, receiver):
     first, second = shipped(spool)[:2]
     receiver.receive(*first)
-    epoch = (receiver.root / first[0]).parent
-    away = epoch.rename(receiver.root / "away")
+    epoch = (receiver.folder / first[0]).parent
+    away = epoch.rename(receiver.folder / "away")
     with pytest.raises(LedgerError, match="cannot write"):
         receiver.receive(*second)
-    assert segments.read_head(receiver.root, "far") == segments.Head(first[0], second[0])
+    assert segments.read_head(receiver.folder, "far") == segments.Head(first[0], second[0])
     away.rename(epoch)
     receiver.receive(*second)
-    assert segments.read_head(receiver.root, "far") == segments.Head(second[0])
+    assert segments.read_head(receiver.folder, "far") == segments.Head(second[0])
 
 
 def test_a_fork_is_refused_and_nothing_is_lost(spool, receiver, tmp_path, lease):
     for segment in shipped(spool):
         receiver.receive(*segment)
     record(tmp_path / "other", *(lease(lease_id=f"other{n}") for n in range(6)), writer="far")
-    before = files(receiver.root)
+    before = files(receiver.folder)
     for segment in shipped(tmp_path / "other")[1:]:
         with pytest.raises(LedgerError, match=r"another history here.*\n?.*other writer names|not the next segment"):
             receiver.receive(*segment)
-    assert files(receiver.root) == before
+    assert files(receiver.folder) == before
 
 
 def test_a_gap_is_refused(spool, receiver):
@@ -148,9 +146,9 @@ def wrong(spool):
         "column 'kind' is missing": forged(second, rows.drop_columns(["kind"])),
         "another history": forged(second, previous_sha256="0" * 64),
         "do not match the digest of its writer": forged(second, rows_sha256="0" * 64),
-        "its content does not follow what was written before it": forged(second, chain_sha256="0" * 64),
+        "its content does not follow the segment before it": forged(second, chain_sha256="0" * 64),
         "its signature is not by the key": forged(second, key="0" * 64),
-        "nobody signed it, and writer 'far' signed before": signed(spool, 1, None),
+        "unsigned, and writer 'far' signed before": signed(spool, 1, None),
         "at most 100 segments": forged(second, index=101),
         "bytes; a segment may have": ("live/far/000000/" + name, b"0" * (64 * 1024**2 + 1)),
         "rows of": forged(first, pa.table({"seq": pa.nulls(2_000_001, pa.int64())})),
@@ -159,14 +157,14 @@ def wrong(spool):
 
 def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver):
     receiver.receive(*shipped(spool)[0])
-    before = files(receiver.root)
+    before = files(receiver.folder)
     for said, segment in wrong(spool).items():
         with pytest.raises(LedgerError) as caught:
             receiver.receive(*segment)
         assert said in str(caught.value)
-    assert files(receiver.root) == before
+    assert files(receiver.folder) == before
     receiver.receive(*shipped(spool)[1])
-    assert verify(Ledger(receiver.root)).ok
+    assert verify(Ledger(receiver.folder)).ok
 
 
 def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receiver, monkeypatch):
@@ -183,9 +181,9 @@ def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receive
     for path, content in (first, first):
         with pytest.raises(LedgerError, match=r"cannot replace the catalog of .*No space left on device; make room"):
             receiver.receive(path, content)
-    assert not (receiver.root / layout.CATALOG).exists()
+    assert not (receiver.folder / layout.CATALOG).exists()
     assert receiver.receive(*first).index == 0
-    assert (receiver.root / layout.CATALOG).exists()
+    assert (receiver.folder / layout.CATALOG).exists()
     assert receiver.receive(*second).index == 1
 
 
@@ -198,10 +196,10 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     path, content = signed(spool, 1, keys.load_or_make(), damaged)
     receiver.receive(path, content)
     receiver.receive(path, content)
-    assert files(receiver.root)[path] == content
-    assert verify(Ledger(receiver.root)).ok
-    assert ask(receiver.root, "SELECT count(*) FROM lease") == [(0,)]
-    assert ask(receiver.root, "SELECT kind FROM faulty_event") == [("lease",)]
+    assert files(receiver.folder)[path] == content
+    assert verify(Ledger(receiver.folder)).ok
+    assert ask(receiver.folder, "SELECT count(*) FROM lease") == [(0,)]
+    assert ask(receiver.folder, "SELECT kind FROM faulty_event") == [("lease",)]
 
 
 def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spool, receiver):
@@ -214,7 +212,7 @@ def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spo
     path, content = forged(spool / second, table.set_column(index, "lease_id", broken))
     with pytest.raises(LedgerError, match=r"not a segment: .*Invalid UTF8"):
         receiver.receive(path, content)
-    assert path not in files(receiver.root)
+    assert path not in files(receiver.folder)
 
 
 def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_refused_until_it_is(
@@ -225,14 +223,14 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
         gateway = keys.load_or_make()
         for segment in shipped(spool)[:2]:
             receiver.receive(*segment)
-        (line,) = registry.lines(receiver.root)
+        (line,) = registry.lines(receiver.folder)
         assert (line.writer, line.key, line.by) == ("far", own_key_of(spool), gateway.public)
         changed = signed(spool, 2, other_key)
         with pytest.raises(LedgerError, match=f"run `rose ledger endorse {other_key.public} --writer far`"):
             receiver.receive(*changed)
-        registry.endorse(receiver.root, other_key.public, gateway, "far")
+        registry.endorse(receiver.folder, other_key.public, gateway, "far")
         receiver.receive(*changed)
-    report = verify(Ledger(receiver.root))
+    report = verify(Ledger(receiver.folder))
     assert (report.problems, report.notes) == ([], [])
     assert [signer.key for signer in report.writers[0].signers] == [own_key_of(spool), other_key.public]
 
@@ -251,6 +249,6 @@ def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed
     link = chain_sha256(header.chain_sha256, "far", 0, 0, digest)
     digests = {"previous_sha256": segments.sha256_in(first[0]), "rows_sha256": digest, "chain_sha256": link}
     receiver.receive(*forged(second, **digests, key=key.public, signature=key.sign(link_message(link))))
-    report = verify(Ledger(receiver.root))
+    report = verify(Ledger(receiver.folder))
     assert report.problems == []
     assert (report.writers[0].signed_events, report.writers[0].events) == (1, 1)

@@ -85,7 +85,7 @@ def spool(template, tmp_path):
 
 
 def forward(spool, url, token):
-    forwarder = Forwarder(spool, url, token=token)
+    forwarder = Forwarder(Ledger(spool), url, token=token)
     done = forwarder.once()
     forwarder.stop()
     return done
@@ -160,7 +160,7 @@ def test_other_queries_wait_briefly_then_hear_that_it_is_busy(root):
 def test_a_wrong_token_gets_no_answer(open_url):
     for token in (None, "", "wrong", "rose_" + "0" * 64, "\u00e9" * 20):
         ledger = RemoteLedger(open_url, token=token and token.encode().decode("latin-1"))
-        for call in (ledger.held, lambda: ledger.send_segment("x", b""), lambda: ledger.query("SELECT 1")):  # noqa: B023
+        for call in (ledger.ends, lambda: ledger.send_segment("x", b""), lambda: ledger.query("SELECT 1")):  # noqa: B023
             with pytest.raises(ControllerError, match="the token is"):
                 call()
 
@@ -168,7 +168,7 @@ def test_a_wrong_token_gets_no_answer(open_url):
 def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
     calls = {
         "read": lambda ledger: ledger.query("FROM lease"),
-        "held": lambda ledger: ledger.held(),
+        "held": lambda ledger: ledger.ends(),
         "segment": lambda ledger: ledger.send_segment("live/rack-7.agent/000000/x", b""),
         "other": lambda ledger: ledger.send_segment("live/rack-8.agent/000000/x", b""),
     }
@@ -189,11 +189,11 @@ def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
 
 def test_a_host_sees_of_its_own_writers_alone_how_far_they_are(url, root, secrets, spool):
     forward(spool, url, secrets["boss"])
-    assert set(RemoteLedger(url, token=secrets["boss"]).held()) == {"local", "rack-7.agent", "rack-8.agent"}
+    assert set(RemoteLedger(url, token=secrets["boss"]).ends()) == {"local", "rack-7.agent", "rack-8.agent"}
     host = RemoteLedger(url, token=secrets["rack-7"])
-    assert set(host.held()) == {"rack-7.agent"}
-    assert set(host.held(["rack-8.agent", "rack-7.agent"])) == {"rack-7.agent"}
-    assert set(RemoteLedger(url, token=secrets["finance"]).held(["local", "gone"])) == {"local"}
+    assert set(host.ends()) == {"rack-7.agent"}
+    assert set(host.ends(["rack-8.agent", "rack-7.agent"])) == {"rack-7.agent"}
+    assert set(RemoteLedger(url, token=secrets["finance"]).ends(["local", "gone"])) == {"local"}
     seen = {row[:2] for row in until_logged(root, "who = 'finance'") + logged(root)}
     assert seen == {("boss", "info"), ("finance", "info")}
 
@@ -233,7 +233,7 @@ def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):
     guess = "rose_" + "5" * 64
     for _ in range(50):
         with pytest.raises(ControllerError, match="is not known here"):
-            RemoteLedger(url, token=guess).held()
+            RemoteLedger(url, token=guess).ends()
     entries = until_logged(root, "action = 'token_denied'")
     assert {row[:3] for row in entries} == {("(unknown token)", "token_denied", "refused")}
     assert len(entries) < 50
@@ -274,8 +274,8 @@ def test_a_controller_that_is_away_or_says_nothing_is_named_and_not_waited_for(m
         with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
             RemoteLedger(url).query("SELECT 1")
         with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
-            RemoteLedger("http://nowhere.invalid:1").held()
+            RemoteLedger("http://nowhere.invalid:1").ends()
         silent.listen()
         monkeypatch.setattr(remote, "_CALL_S", 0.2)
         with pytest.raises(ControllerAwayError, match="did not answer in time"):
-            RemoteLedger(url).held()
+            RemoteLedger(url).ends()

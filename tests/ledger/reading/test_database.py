@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import duckdb
 import pytest
 
-from rose.ledger import database
+from rose.ledger.files import database
 from tests.ledger.conftest import ask
 
 

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from rose.ledger import catalog
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.reading import dictionary
 
 UNITS = {
@@ -36,6 +36,6 @@ def test_every_view_and_every_column_is_explained(views):
 
 
 def test_a_view_is_found_by_its_name(views):
-    assert dictionary.one(views, "LEASE").name == "lease"
+    assert dictionary.find(views, "LEASE").name == "lease"
     with pytest.raises(LedgerError, match=r"the ledger has no view 'leases'; did you mean 'lease'"):
-        dictionary.one(views, "leases")
+        dictionary.find(views, "leases")

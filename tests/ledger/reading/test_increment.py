@@ -1,7 +1,7 @@
 import duckdb
 
 from rose.events import BUCKETS, DeviceSlice
-from rose.ledger import layout
+from rose.ledger.files import layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.increment import since

@@ -1,7 +1,7 @@
 from contextlib import closing
 
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.ledger.hostile import MADE, statements
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import QueryError, query, query_arrow

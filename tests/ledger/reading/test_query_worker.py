@@ -12,7 +12,7 @@ import duckdb
 import psutil
 import pytest
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import query_worker
 from rose.ledger.reading.query import QueryError, Request, query
@@ -56,7 +56,7 @@ def test_what_ended_a_query_is_said(root, number, says):
     query(Ledger(root), "SELECT 1")
     before = workers()
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(query, root, DEAF, timeout_s=60)
+        asked = pool.submit(query, Ledger(root), DEAF, timeout_s=60)
         while not (new := [process for process in workers() if process not in before]):
             assert not asked.done()
             time.sleep(0.01)
@@ -109,10 +109,11 @@ def test_it_ends_with_the_process_that_started_it_even_if_that_is_killed_and_hol
     monkeypatch.setenv("ROSE_TOKEN", "secret")
     code = (
         "import os, sys, threading; from rose.ledger.reading.query import query\n"
-        "query(sys.argv[1], 'SELECT 1')\n"
+        "from rose.ledger.ledger import Ledger; ledger = Ledger(sys.argv[1])\n"
+        "query(ledger, 'SELECT 1')\n"
         "import psutil; worker = psutil.Process().children()[0]\n"
         "print(worker.pid, 'ROSE_TOKEN' in worker.environ(), flush=True)\n"
-        "query(sys.argv[1], sys.argv[2], timeout_s=60)"
+        "query(ledger, sys.argv[2], timeout_s=60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(root), DEAF], stdout=subprocess.PIPE, text=True) as program:
         group, holds = program.stdout.readline().split()

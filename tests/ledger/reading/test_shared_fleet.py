@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from rose.events import BUCKETS, DeviceSlice, Hold, Lease, Preemption, Run, Sync, Turn
-from rose.ledger import catalog, rows
+from rose.ledger.files import catalog, rows
 from rose.ledger.overflow import Overflow
 from tests.ledger.conftest import record
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rose.events import Device, DeviceSlice, Run, Step
-from rose.ledger import catalog
-from rose.ledger.growth.rolled import ROLLUPS
+from rose.ledger.files import catalog
+from rose.ledger.files.rolled import ROLLUPS
 from tests.ledger.conftest import ask, record
 
 Select = Callable[..., list[Any]]

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job
@@ -15,8 +15,8 @@ MINUTE_US = 60_000_000
 DAY_MIN = 24 * 60
 
 
-def told(root):
-    return {"root": str(root)}
+def told(ledger):
+    return {"root": str(ledger.folder)}
 
 
 def refuse(root):
@@ -86,11 +86,12 @@ def test_a_job_that_never_ran_waits_an_interval_from_when_the_ledger_was_made(ro
 
 _HOLDER = """
 import sys, time
+from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Job, run_job
-def run(root):
+def run(ledger):
     print("running", flush=True)
     time.sleep(60)
-run_job(sys.argv[1], Job("j", run, 300))
+run_job(Ledger(sys.argv[1]), Job("j", run, 300))
 """
 
 

@@ -9,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rose.clock import utc_us
 from rose.events import BUCKETS, DeviceSlice, LedgerAction, Preemption, Sync
-from rose.ledger import segments
+from rose.ledger.files import segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import metrics
 from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import layout
+from rose.ledger.files import layout
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import scheduler
 from rose.ledger.upkeep.jobs import Job, JobRun, history, record
@@ -54,7 +54,7 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(root, m
     for name, minutes in (("due", 36), ("early", 1)):
         record(Ledger(root), JobRun(name, "ok", utc_us() - minutes * 60_000_000, 1, result={}))
     ended = queue.Queue()
-    running = Scheduler(root, [Job(name, scheduled_work.quick, 300) for name in ("due", "early")], ended.put)
+    running = Scheduler(Ledger(root), [Job(name, scheduled_work.quick, 300) for name in ("due", "early")], ended.put)
     running.start()
     try:
         run = ended.get(timeout=240)
@@ -81,7 +81,7 @@ def test_stopping_stops_the_jobs_that_run_also_one_that_does_not_listen(root, tm
         for name, path in begun.items()
     ]
     ended = queue.Queue()
-    running = Scheduler(root, todo, ended.put)
+    running = Scheduler(Ledger(root), todo, ended.put)
     running.start()
     try:
         pids = [int(wait_for(path)) for path in begun.values()]

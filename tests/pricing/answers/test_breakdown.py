@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.pricing.answers import breakdown, cost_per_correct
 from rose.pricing.answers.breakdown import UNALLOCATED
 from rose.pricing.answers.cost_per_correct import TokenCost

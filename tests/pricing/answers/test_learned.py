@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.answers.learned import GROUPS_MIN, Stretch, learned, stretches, together
 from rose.pricing.query import rows, set_variables

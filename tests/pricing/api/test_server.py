@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rose.ledger.address import OpenAddressError
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.pricing.api import app
 from rose.pricing.api.questions import CostQuery, named
 from rose.private_files import SecretError

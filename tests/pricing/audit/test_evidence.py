@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rose.events import Power
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.audit.evidence import DeviceHour, gather, spans

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from rose import events
 from rose.cli import app
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import scale_down
 from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH

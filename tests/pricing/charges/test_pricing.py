@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rose import events
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import pricing

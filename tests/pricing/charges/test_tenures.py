@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import state

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger import examine
+from rose.ledger.files import examine
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.check import check

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rose.events import KINDS, Event
-from rose.ledger import rows, segments
+from rose.ledger.files import rows, segments
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

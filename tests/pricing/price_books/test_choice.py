@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from rose import events
-from rose.ledger import examine
+from rose.ledger.files import examine
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.closing import records, store

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger import catalog, layout, segments
+from rose.ledger.files import catalog, layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.pricing.run.tokens import FATES, Spread, Tokens, count, spreads
 from tests.pricing import any_event
 from tests.pricing.conftest import WriteLedger

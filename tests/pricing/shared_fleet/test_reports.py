@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.price_books import choice

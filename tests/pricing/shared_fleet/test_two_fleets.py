@@ -8,7 +8,7 @@ from typing import Any
 import sql
 from rose import events
 from rose.clock import utc
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.query import rows, set_variables, snapshot

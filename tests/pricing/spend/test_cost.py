@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rose.ledger import layout, segments
+from rose.ledger.files import layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import Bill, bill, of_close

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rose.clock import Anchor, monotonic_ns
 from rose.events import BUCKETS, DeviceSlice, Lease
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import agent as agents
 from rose.runtime.coserving.agent.agent import DeviceAgent

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.engines import assignment
 from rose.runtime.scheduling.gateway import paths

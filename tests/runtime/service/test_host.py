@@ -17,8 +17,7 @@ import pytest
 
 from rose.clock import utc_us
 from rose.events import Device, Lease, Power
-from rose.ledger import layout, segments
-from rose.ledger.hosts import spool
+from rose.ledger.files import layout, segments, spool
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
@@ -52,7 +51,7 @@ FAR = of_secret("far", FAR_TOKEN, ("append",), ("far.*",))
 HOST = """
 import functools, pickle, signal, sys
 from pathlib import Path
-from rose.ledger import segments
+from rose.ledger.files import segments
 from rose.ledger.upkeep import jobs
 from rose.runtime.service.host import HostRunner
 from tests.runtime.service.stand_ins import StandIn

@@ -12,7 +12,7 @@ from subprocess import PIPE
 
 import pytest
 
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from tests.runtime import hosts

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rose import cli
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from rose import config
-from rose.ledger import catalog, layout
+from rose.ledger.files import catalog, layout
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

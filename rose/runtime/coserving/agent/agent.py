@@ -18,7 +18,7 @@ from rose import private_files
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig, ServingConfig
 from rose.events import Device, Engine, Event, LedgerAction, Record
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant
 from rose.runtime.coserving.accounts.requests import RequestRecorder
 from rose.runtime.coserving.accounts.slices import Assignments

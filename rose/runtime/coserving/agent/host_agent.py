@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from rose.errors import UserError
-from rose.ledger.hosts import spool
+from rose.ledger.files import spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor

@@ -14,8 +14,8 @@ import sql
 from rose import private_files
 from rose.clock import Anchor, monotonic_ns, utc_us
 from rose.events import Lease
-from rose.ledger import catalog
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.leases.leasing import LastLease, LeaseChange
 from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption, Record
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released, share_at
 from rose.runtime.policy.slack import LeaseTerms

@@ -13,7 +13,7 @@ import psutil
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import NOT_MEASURED, Power, Record
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 
 RETRY_S_MAX = 60.0  # the longest pause before an unreadable device is tried again

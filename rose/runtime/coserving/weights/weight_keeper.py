@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rose.clock import monotonic_ns
 from rose.events import Record, Sync
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.policy.drift import next_action
 

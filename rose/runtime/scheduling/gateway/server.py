@@ -25,6 +25,7 @@ from rose.ledger.address import check_guarded, refusal
 from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.ledger.hosts.routes import routes as ledger_routes
 from rose.ledger.hosts.service import LedgerService
+from rose.ledger.ledger import Ledger
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
 from rose.runtime.scheduling.engines.workers import UnknownEngineError
@@ -132,7 +133,8 @@ class Gateway:
         """Bind and serve. Raises OSError, recording nothing, if the port is taken; LedgerError for a bad `ledger`."""
         self._server.bind()
         if self._ledger is not None:
-            self._ledger_service = await asyncio.to_thread(LedgerService, self._ledger, self._find)
+            opened = await asyncio.to_thread(Ledger.create, self._ledger)
+            self._ledger_service = await asyncio.to_thread(LedgerService, opened, self._find)
             self._application.router.routes.extend(ledger_routes(self._ledger_service))
         await self.controller.start()
         if self._origins is not None:

@@ -17,8 +17,8 @@ from rose import events
 from rose.clock import monotonic_ns, utc_us
 from rose.errors import UserError
 from rose.events import Event, Record
-from rose.ledger import rows
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import rows
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.scheduling.messages import REASON_LENGTH_MAX
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.registry import Runs

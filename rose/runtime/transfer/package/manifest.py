@@ -16,8 +16,8 @@ from typing import Annotated
 
 import msgspec
 
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.keys import Key
+from rose.ledger.files import keys
+from rose.ledger.files.keys import Key
 from rose.runtime.transfer.codec.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError

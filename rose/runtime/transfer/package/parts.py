@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.ledger.layout import make_folder, write_file
+from rose.ledger.files.layout import make_folder, write_file
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest, Package
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rose.ledger.evidence.keys import Key
-from rose.ledger.layout import locked, make_folder, sync_file, sync_folder
+from rose.ledger.files.keys import Key
+from rose.ledger.files.layout import locked, make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest, Package, index_bytes
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rose.ledger.layout import make_folder, sync_file, sync_folder
+from rose.ledger.files.layout import make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 

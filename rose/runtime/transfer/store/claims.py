@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rose.ledger.layout import make_folder, write_file
+from rose.ledger.files.layout import make_folder, write_file
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Name, Number, Package, plan
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from rose.ledger.layout import write_file
+from rose.ledger.files.layout import write_file
 from rose.runtime.transfer.errors import TransferError, of_run
 from rose.runtime.transfer.package.manifest import Package
 

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 
 import torch
 
-from rose.ledger.evidence import keys
+from rose.ledger.files import keys
 from rose.runtime.transfer.codec.bits import digest, from_bits, to_bits
 from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.errors import ConflictError, TransferError

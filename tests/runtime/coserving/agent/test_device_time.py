@@ -8,7 +8,7 @@ import pytest
 import sql
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Device, DeviceSlice
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.host_agent import HostAgent
 from rose.runtime.coserving.agent.succession import kept_anchor, predecessor, same_anchor

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.ledger import layout
-from rose.ledger.hosts import spool
+from rose.ledger.files import layout, spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import host_agent, rollout_engine
 from rose.runtime.coserving.agent.host_agent import HostAgent

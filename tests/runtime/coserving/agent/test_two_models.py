@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from rose import client
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.hooks.settings import PluginSettings

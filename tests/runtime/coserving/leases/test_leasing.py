@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption
-from rose.ledger import catalog
+from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.succession import last_lease
 from rose.runtime.coserving.leases.leasing import LastLease, Leasing

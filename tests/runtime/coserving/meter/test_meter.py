@@ -12,7 +12,7 @@ import pytest
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
 from rose.events import NOT_MEASURED, Power
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError

@@ -9,7 +9,7 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.weights import weight_keeper
 from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.coserving.weights.weight_keeper import WeightKeeper

@@ -6,8 +6,8 @@ import pytest
 import torch
 from aiohttp import web
 
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.keys import Key
+from rose.ledger.files import keys
+from rose.ledger.files.keys import Key
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import cut_whole
 from rose.runtime.transfer.package.manifest import Manifest

@@ -8,8 +8,8 @@ import duckdb
 import pytest
 
 from rose.event_columns import all_columns
-from rose.ledger import catalog, layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, layout
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, record
 
@@ -81,7 +81,7 @@ def test_a_refresh_that_fails_leaves_the_old_catalog(root, monkeypatch):
         return real(path, content[:-1] if root in path.parents else content)
 
     monkeypatch.setattr(Path, "write_bytes", cut_short)
-    with pytest.raises(OSError, match="does not hold what was written"):
+    with pytest.raises(OSError, match="other bytes than were written"):
         catalog.refresh(root)
     assert (root / layout.CATALOG).read_bytes() == before
     assert not list(root.glob(".*"))
@@ -99,7 +99,7 @@ def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way
     lock = root / "locks" / "catalog.lock"
     lock.unlink(missing_ok=True)
     lock.mkdir()
-    message = f"cannot replace the catalog of {root}: cannot lock {lock}: Is a directory; see to its disk"
+    message = f"cannot replace the catalog of {root}: cannot lock {lock}: Is a directory; check its disk"
     with pytest.raises(LedgerError, match=f"^{message}$"):
         catalog.refresh_sound(root)
 
@@ -129,7 +129,7 @@ def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file
 
 def test_nothing_else_opens_duckdb():
     opens = re.compile(r"\bduckdb\.connect\(")
-    home = Path(__file__).parents[2]
+    home = Path(__file__).parents[3]
     sources = [*home.glob("rose/**/*.py"), *home.glob("dashboard/**/*.py")]
     assert [path.name for path in sources if opens.search(path.read_text())] == ["database.py"]
 

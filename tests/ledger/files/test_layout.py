@@ -2,8 +2,8 @@ import errno
 
 import pytest
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError, LockError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError, LockError
 
 
 def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path):
@@ -15,7 +15,7 @@ def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path):
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(LedgerError, match=r"not a ledger and not empty \(it holds 'thesis.txt'\)"):
+    with pytest.raises(LedgerError, match=r"not a ledger and not empty \(it contains 'thesis.txt'\)"):
         layout.create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(LedgerError, match="is a file"):
@@ -41,7 +41,7 @@ def test_a_newer_or_damaged_marker_is_refused(tmp_path, marker, says):
 
 def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused_and_a_name_that_does_not_do_for_a_folder(tmp_path):
     for character in "*?[],":
-        with pytest.raises(LedgerError, match="for a pattern"):
+        with pytest.raises(LedgerError, match="as a pattern"):
             layout.create(tmp_path / f"a{character}b")
     for name in ("", "../x", "a/b", "a*", ".hidden", "a b", "é", "x" * 65):
         with pytest.raises(LedgerError, match="cannot be used"):
@@ -78,7 +78,7 @@ def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path):
     path = layout.create(tmp_path / "ledger") / "locks" / ".closing.lock"
     path.mkdir(parents=True)
     with (
-        pytest.raises(LockError, match=rf"^cannot lock {path}: Is a directory; see to its disk$") as refused,
+        pytest.raises(LockError, match=rf"^cannot lock {path}: Is a directory; check its disk$") as refused,
         layout.locked(path),
     ):
         pass

@@ -13,12 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rose.ledger import layout, rows
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link, chain_sha256, link_message, rows_sha256
-from rose.ledger.evidence.keys import Key
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.files import keys, layout, registry, rows
+from rose.ledger.files.content import Link, chain_sha256, link_message, rows_sha256
+from rose.ledger.files.keys import Key
+from rose.ledger.files.layout import LedgerError, Part
 
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
@@ -33,7 +31,7 @@ class Header:
     last_seq: int
     previous_sha256: str  # Empty for a writer's first segment.
     format_version: int = layout.FORMAT_VERSION
-    #: Digest of the rows, and its link of the chain (see `rose.ledger.evidence.content`).
+    #: Digest of the rows, and its link of the chain (see `rose.ledger.files.content`).
     rows_sha256: str = ""
     chain_sha256: str = ""
     #: The public key that signed the link, and the signature; empty if unsigned.
@@ -43,9 +41,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A writer's notes outside its segments, as paths relative to the ledger. `announced` is noted before its file is
-    written, and becomes `segment` once the file stands. So the newest segment after a kill at any moment is one of the
-    two. After a power cut it may be neither."""
+    """A writer's notes, as paths relative to the ledger. `announced` becomes `segment` once its file stands, so after a
+    kill the newest segment is one of the two. After a power cut it may be neither."""
 
     segment: str | None = None
     announced: str | None = None
@@ -64,8 +61,8 @@ class Tail:
 
 
 def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
-    """Write `table`, whose seqs go up from `tail.next_seq`, as the next segment, on disk when this returns. Raises
-    OSError if the disk refuses it. `recover` then tells whether the segment stands."""
+    """Write `table`, whose seqs go up from `tail.next_seq`, as the next segment, on disk. After an OSError `recover`
+    tells whether the segment stands."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -95,8 +92,8 @@ def put(root: Path, path: str, content: bytes) -> None:
 
 def recover(root: Path, writer: str) -> Tail | None:
     """Return the end of `writer`'s chain on disk; None if it never wrote. Raises LedgerError if its newest segment is
-    damaged or gone: a new one would hide that, or use a seq twice."""
-    way_out = "Run `rose ledger verify`, put the file back, or go on under another writer name"
+    damaged or gone, since a new segment would hide that."""
+    way_out = "Run `rose ledger verify`, restore the file, or use another writer name"
     head = read_head(root, writer).segment
     if not (numbers := layout.epochs(root, writer)):
         if head is None and not layout.parts(root, writer):
@@ -128,8 +125,8 @@ def recover(root: Path, writer: str) -> Tail | None:
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
-    """Open the epoch after `tail.epoch` with a segment that has every column and no row: DuckDB fails on a pattern
-    without a file, and each epoch must have a new version's columns. Raises OSError."""
+    """Open the next epoch with a segment of every column and no row, since DuckDB fails on a pattern without a file.
+    Raises OSError."""
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     if tail.epoch == 0:
@@ -149,14 +146,14 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
 def check_key(tail: Tail) -> None:
     if tail.signed_by and tail.key is None:
         raise LedgerError(
-            f"writer {tail.writer!r} signs what it writes, with the key {tail.signed_by}, and that key is not here: "
-            f"put its file back, name it in {keys.VARIABLE}, or make its folder one that this user may write to"
+            f"writer {tail.writer!r} signs with the key {tail.signed_by}, which is missing here: "
+            f"restore its file, name it in {keys.VARIABLE}, or let this user write to its folder"
         )
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
-    """Note the path of the next segment of `writer`; empty for none. Raises OSError. Written in place, within one page,
-    so that a kill leaves the old or the new note, without waiting for the disk."""
+    """Note the path of `writer`'s next segment; empty for none. A kill leaves the old or the new note. Raises
+    OSError."""
     path = _announcement(root, writer)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -222,8 +219,8 @@ def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """Return the noted newest segment of `writer`, and its next. Raises LedgerError if the first is damaged. After a
-    power cut, never after a kill, they may lag or be empty: the disk is not waited for."""
+    """Return the noted newest segment of `writer`, and its next. After a power cut the notes may lag or be empty.
+    Raises LedgerError if the first is damaged."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rose.ledger.evidence import footer, keys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import footer, keys
+from rose.ledger.files.layout import LedgerError
 
 _ROWS_TAG = b"rose rows 1\n"
 _CHAIN_TAG = "rose segment 1"
@@ -32,14 +32,14 @@ _TEXTS = (pa.string().id, pa.large_string().id)
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """Return the digest of the rows, equal for all encodings, chunkings and orders of rows and columns. Raises
-    LedgerError for a column type that no event has, and for a row without a seq."""
+    """Return the digest of the rows, independent of encoding and order. Raises LedgerError for an unknown column type,
+    or a row without a seq."""
     return _digests(table.column_names, table.column, [])[0]
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` except the first; and
-    the unchecked structures of its footer. Raises LedgerError as `rows_sha256`, or for the footer; Arrow's errors."""
+    """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` but the first; and its
+    unchecked structures. Raises LedgerError as `rows_sha256`, or for the footer; Arrow's errors."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
     unchecked: list[str] = []
@@ -102,7 +102,7 @@ class Link:
     def fault(self, previous: str | None) -> str | None:
         digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
         if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
-            return "its content does not follow what was written before it: it was replaced, or something before it was"
+            return "its content does not follow the segment before it: it, or an earlier segment, was replaced"
         return None
 
     def signature_fault(self) -> str | None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.ledger import examine, layout
-from rose.ledger.examine import Seen
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import examine, layout
+from rose.ledger.files.examine import Seen
+from rose.ledger.files.layout import LedgerError
 
 #: The daily views, each with sql/rollups/<name>.sql (an event's addition) and sql/views/daily/<name>.sql (the sums).
 ROLLUPS = (

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rose.event_columns import Field, all_columns, columns, fields
 from rose.event_fields import Range, Rule
 from rose.events import KINDS, Event
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 
 _ARROW: dict[str, pa.DataType] = {
     "BIGINT": pa.int64(),
@@ -70,9 +70,8 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table, in the order of `batch`, the first of which has `first_seq`. An event without a run
-    gets `run_id`. An event of another run gets `run_id` as its fleet, if its kind has that field. A column without a
-    value is left out, except the columns that every event has."""
+    """Return events as a table, in the order of `batch`, from `first_seq` on. `run_id` fills a missing run, and is the
+    fleet of an event of another run. Columns without a value are left out."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -101,8 +100,8 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return a function that gives an event's values if all of them surely fit, else None. Generated as `dataclasses`
-    does, because a loop takes twice as long."""
+    """Return generated code that gives an event's values if all of them surely fit, else None. A loop takes twice as
+    long."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rose.ledger import layout
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.keys import Key
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys, layout
+from rose.ledger.files.keys import Key
+from rose.ledger.files.layout import LedgerError
 
 FILE = "writers.jsonl"
 _TAG = "rose writer 1"
@@ -72,9 +71,8 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse that `writer`, or each writer of this key in the registry, signs with `key`; return their names. With
-    `endorses`, the key may endorse others from then on. Raises LedgerError if `by` may not endorse this, or if the
-    registry does not name the writer; OSError."""
+    """Endorse that `writer`, or each writer of this key, signs with `key`; return their names. With `endorses`, the key
+    may endorse others. Raises LedgerError if `by` may not endorse, or for an unknown writer; OSError."""
     if not keys.is_public(key):
         raise LedgerError(
             f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger verify` lists them"
@@ -86,7 +84,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         if missing := names - {line.writer for line in registered}:
             raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger verify` lists them")
         if not names:
-            raise LedgerError(f"no writer of the ledger signs with {key} yet; name the one that will with --writer")
+            raise LedgerError(f"no writer of the ledger signs with {key} yet; name its future writer with --writer")
         standing = endorsements(registered)
         refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
         if refused or (endorses and by.public not in standing.endorsers):
@@ -151,7 +149,7 @@ def read(root: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except IsADirectoryError as error:
-        raise LedgerError(f"{FILE}: it is a folder; put the file back from a copy") from error
+        raise LedgerError(f"{FILE}: it is a folder; restore the file from a copy") from error
 
 
 def parse(content: bytes) -> tuple[Line, ...]:
@@ -165,7 +163,7 @@ def parse(content: bytes) -> tuple[Line, ...]:
             if not all(isinstance(text, str) for text in texts) or not isinstance(line.endorses, bool):
                 raise TypeError(text)
         except (ValueError, KeyError, TypeError) as error:
-            raise LedgerError(f"{FILE}: line {number} is damaged; put the file back from a copy") from error
+            raise LedgerError(f"{FILE}: line {number} is damaged; restore the file from a copy") from error
         if line.previous_sha256 != sha256:
             raise LedgerError(f"{FILE}: line {number} does not follow the one before it: a writer was taken out")
         parsed.append(line)

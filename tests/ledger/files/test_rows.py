@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import sql
 from rose.events import BUCKETS, DeviceSlice, Event, Lease, Power, Run, Step, Verdict
-from rose.ledger import rows, sources
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import rows, sources
+from rose.ledger.files.layout import LedgerError
 
 
 def _step(**fields):

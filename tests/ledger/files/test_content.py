@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rose.ledger import rows
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import Link, chain_sha256, link_message, ranges_sha256, rows_sha256
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys, rows
+from rose.ledger.files.content import Link, chain_sha256, link_message, ranges_sha256, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from tests.ledger.evidence.ledgers import parquet
 
 SCHEMA = rows.schema()
@@ -180,7 +179,7 @@ def test_an_entry_is_a_link_with_values_of_the_right_types_and_digests():
 def test_a_link_goes_on_from_one_end_alone():
     link = _signed()
     assert (link.fault("before"), link.fault(None), link.signature_fault()) == (None, None, None)
-    assert "does not follow what was written before it" in str(link.fault("f"))
+    assert "does not follow the segment before it" in str(link.fault("f"))
 
 
 def test_what_a_link_says_and_who_signed_it_cannot_be_changed():

@@ -5,10 +5,8 @@ from functools import partial
 
 import pytest
 
-from rose.ledger import layout, segments
-from rose.ledger.checks import registry
-from rose.ledger.evidence import keys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys, layout, registry, segments
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 
@@ -110,7 +108,7 @@ def test_a_key_is_endorsed_before_its_writer_uses_it(root, other_key):
     segments.first_epoch(root, "a")
     for key, writer, says in (
         ("x", None, "is not a public key"),
-        (other_key.public, None, "name the one that will with --writer"),
+        (other_key.public, None, "name its future writer with --writer"),
         (other_key.public, "b", "does not name the writer 'b'"),
     ):
         with pytest.raises(LedgerError, match=says):

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.ledger import layout, segments
-from rose.ledger.evidence.content import Link, ranges_sha256
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout, segments
+from rose.ledger.files.content import Link, ranges_sha256
+from rose.ledger.files.layout import LedgerError
 
 CHANGED = "its bytes were changed after it was written"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
@@ -34,8 +34,8 @@ _T = TypeVar("_T")
 
 
 class Seen:
-    """Findings of one process's verifications by file, so that the next verification reads new files only. A file is
-    identified by path, size, inode and times, so only a full verification finds decayed bytes. For several threads."""
+    """Findings of this process by file, so that the next verification reads new files only. A file is identified by
+    path, size, inode and times, so only a full verification finds decayed bytes. For several threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -172,7 +172,7 @@ def links(content: bytes) -> list[Link]:
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
     """Yield the faults of a segment that follows one with this SHA-256 and next seq (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
-        yield "it does not follow the segment before it: one is missing, foreign or out of order"
+        yield "it does not follow the segment before it: a segment is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:
         fault = "a gap" if first_seq > next_seq else "a repeat"
         yield f"{fault} in seq: it begins at {first_seq}, not {next_seq}"
@@ -192,7 +192,7 @@ def rows(content: bytes, manifest_content: bytes) -> Segment:
         return Segment(None, f"its rows cannot be read: {error}")
     for link, digest in zip(merged, digests, strict=True):
         if link.rows_sha256 != digest:
-            fault = f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
+            fault = f"its rows of seq {link.first_seq} to {link.last_seq} were replaced after they were written"
             return Segment(None, fault)
     return Segment(None, None, tuple(unchecked))
 
@@ -224,7 +224,7 @@ def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tupl
 
 def detail_faults(root: Path, writer: str, seen: Seen | None = None) -> list[str]:
     return [
-        f"live/{writer}: seq {seq}: the event {action!r} does not say what was done: no `rose` command wrote it"
+        f"live/{writer}: seq {seq}: the event {action!r} lacks the details of its action: no `rose` command wrote it"
         for seq, action, detail in _events(root, writer, seen)
         if not _says_all(action, detail)
     ]

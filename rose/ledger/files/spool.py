@@ -1,11 +1,11 @@
-"""A spool: a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` has a writer's last
-acknowledged segment, and may lag. Commands that remove segments read it; so does the forwarder without a controller."""
+"""A spool: a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` names a writer's
+last acknowledged segment."""
 
 import json
 from pathlib import Path
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 
 FOLDER = "forwarded"
 #: Writers of upkeep, closes and local access, whose events concern one folder only.

@@ -1,6 +1,5 @@
-"""Checks the footer of a Parquet file against its rows, because readers skip rows that a forged footer excludes, and
-the digest of rows does not cover the footer. A contradiction means a change. A structure that this version cannot read
-is reported as unchecked, since the file's writer may be newer."""
+"""Checks the footer of a Parquet file against its rows: readers skip rows that a forged footer excludes. A structure
+that this version cannot read is reported as unchecked, since its writer may be newer."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.ledger.layout import LedgerError
+from rose.ledger.files.layout import LedgerError
 
 _TEXT_BYTES = 255  # Longer bounds may be truncated or missing.
 #: Arrow's type for comparing a footer's values, by the column's type. Other types are not checked.
@@ -79,7 +78,7 @@ def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) 
         yield "statistics"
     elif not agree:
         name = chunk.path_in_schema
-        raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
+        raise LedgerError(f"the statistics of column {name!r} do not match its values: they were changed")
 
 
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.event_columns import all_columns
-from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, rows_sha256
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import catalog, keys, layout, rows, segments
+from rose.ledger.files.content import chain_sha256, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from tests.long_form import usual
 
 
@@ -72,7 +71,7 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path, lease):
 def test_each_segment_signs_the_link_of_its_content(tmp_path, lease):
     root = layout.create(tmp_path)
     tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
-    with pytest.raises(LedgerError, match="put its file back"):
+    with pytest.raises(LedgerError, match="restore its file"):
         segments.begin_epoch(root, replace(tail, key=None))
     tail = segments.begin_epoch(root, replace(tail, key=None, signed_by=""))
     paths = sorted(root.glob("live/w/*/*.parquet"))
@@ -144,6 +143,6 @@ def test_a_writer_does_not_write_over_a_fault(tmp_path, lease, fault):
         newest.unlink()
         first.unlink()
         first.parent.rmdir()
-    with pytest.raises(LedgerError, match="go on under another writer name"):
+    with pytest.raises(LedgerError, match="use another writer name"):
         segments.recover(root, "w")
     assert tail.next_seq == 1

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger.evidence import keys
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import keys
+from rose.ledger.files.layout import LedgerError
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_point_of_small_order_is_no_key():
 
 
 def test_processes_that_begin_at_once_end_with_one_key(path):
-    program = "from rose.ledger.evidence import keys; print(keys.load_or_make().public)"
+    program = "from rose.ledger.files import keys; print(keys.load_or_make().public)"
     started = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert {process.communicate(timeout=60)[0] for process in started} == {f"{keys.load_or_make().public}\n"}
 

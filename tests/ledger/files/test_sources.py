@@ -9,7 +9,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import catalog, layout, rows, sources
+from rose.ledger.files import catalog, layout, rows, sources
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query

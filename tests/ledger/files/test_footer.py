@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import examine, layout, segments
-from rose.ledger.evidence import footer
-from rose.ledger.evidence.content import ranges_sha256, rows_sha256
+from rose.ledger.files import examine, footer, layout, segments
+from rose.ledger.files.content import ranges_sha256, rows_sha256
+from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction
-from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from tests.ledger.evidence import ledgers
 
@@ -35,7 +34,7 @@ def test_statistics_that_hide_rows_are_named(tmp_path, state):
     forged.write_bytes(lying)
     hidden = duckdb.execute(f"SELECT count(*) FROM read_parquet('{forged}') WHERE kind = 'power'").fetchone()
     assert hidden == (0,), "a reader trusts them"
-    wrong = "the statistics of column 'kind' are not those of its values"
+    wrong = "the statistics of column 'kind' do not match its values"
     if state == "live":
         assert examine.segment(content, segments.sha256_in(path.name)).fault is None
         assert wrong in str(examine.segment(lying, hashlib.sha256(lying).hexdigest()).fault)
@@ -86,5 +85,5 @@ def test_what_this_version_cannot_read_is_not_checked(options, structure):
 def test_a_lie_beside_what_cannot_be_read_is_named():
     content = ledgers.parquet(pa.table({"seq": [0, 1], "text": ["power", "power"]}), write_page_index=True)
     lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")
-    with pytest.raises(LedgerError, match="the statistics of column 'text' are not those of its values"):
+    with pytest.raises(LedgerError, match="the statistics of column 'text' do not match its values"):
         ranges_sha256(lying, [0])

@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 
 import sql
 from rose.event_columns import all_columns
-from rose.ledger import layout, rows, segments
-from rose.ledger.checks import registry
-from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
-from rose.ledger.layout import Part
+from rose.ledger.files import layout, registry, rolled, rows, segments
+from rose.ledger.files.layout import Part
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS, Coverage
 
 #: Extent of a roll-up: the coverage before it, and for each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
@@ -42,8 +40,7 @@ def of_nothing() -> dict[str, str]:
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """Return the select of each source view, in an order in which they can be made, as if the ledger lay at `place`.
-    `files` defaults to the ledger's present files."""
+    """Return the select of each source view, in an order for creating them, as if the ledger lay at `place`."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     if until is None:
@@ -89,8 +86,7 @@ def _lying(root: Path) -> Files:
 
 
 def writer_order(root: Path, writers: Sequence[str]) -> str:
-    """Return a SELECT of these writers with their order of arrival in the ledger: the order of the registry, which only
-    grows. A writer that it does not name yet comes last."""
+    """Return a SELECT of these writers with their order of arrival in the registry. Unregistered writers come last."""
     lines = registry.sound_lines(root) if writers else ()
     came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines))}
     ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
@@ -119,10 +115,9 @@ def no_roll_up(name: str) -> str:
 
 
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
-    """Return a SELECT of the events in these files of a ledger, except rows that meet a condition of `apart`. It has
-    every column of the ledger, also columns that no file has. `whole` is a pattern whose first file has all columns: if
-    it is among the patterns, a plan is a tenth shorter. With many merged files no file is opened to make a view, and
-    columns unknown to this version are left out."""
+    """Return a SELECT of the events in these files, with every column of the ledger, except rows that meet a condition
+    of `apart`. `whole` is a pattern whose first file has all columns, which makes plans a tenth as long. With many
+    merged files, columns unknown to this version are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return _read(root, patterns, _known_columns()) + where
@@ -165,9 +160,8 @@ def place(definition: str) -> Path | None:
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """Return the files that these definitions of source views read, as they once lay in the ledger at `root`. None if
-    that cannot be: each writer's first epochs must be read without a gap, and the generation of sums must stand. Raises
-    LedgerError for a damaged generation."""
+    """Return the files that these definitions of source views read. None if they cannot have lain in the ledger: a gap
+    in a writer's first epochs, or a missing generation. Raises LedgerError for a damaged generation."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)

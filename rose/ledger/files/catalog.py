@@ -20,9 +20,9 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.ledger import database, layout, rows, sources
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import database, layout, rows, sources
+from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
 from rose.private_files import TemporaryFolder
 
 #: The public interface, in an order in which the views can be made.
@@ -68,7 +68,7 @@ _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" f
 STORAGE_VERSION = "v1.5.0"
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 _DIGEST_BYTES = 32
-_INTERNAL_COMMENT = "Internal: what other views are made of. "
+_INTERNAL_COMMENT = "Internal: a source of other views. "
 #: DuckDB gives the names after EXCLUDE in another order each time.
 _EXCLUDED = re.compile(r"(?<=EXCLUDE \()[^()]+(?=\))")
 #: By ledger: the selects and the file's SHA-256 of the last comparison, which takes as long as opening the catalog.
@@ -80,8 +80,8 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """Return a connection that reads the ledger as it is now, in UTC. Later queries see later events, except events of
-    an epoch begun later. Keep it no longer than a compaction's grace period. Raises LedgerError."""
+    """Return a connection, in UTC, that reads the ledger as it is now. Close it within a compaction's grace period: it
+    does not see epochs that begin later. Raises LedgerError."""
     root = layout.check(root)
     connection = database.empty()
     try:
@@ -136,8 +136,8 @@ def _attach_new(connection: Connection, root: Path) -> None:
 
 
 def refresh(root: Path | str) -> bytes:
-    """Replace the ledger's catalog by one that reads all present parts, and return its bytes. Raises LedgerError for a
-    damaged source, OSError if the disk refuses. The old catalog then stays."""
+    """Replace the catalog by one that reads all present parts; return its bytes. The old catalog stays if it fails:
+    LedgerError for a damaged source, OSError for the disk."""
     root = layout.check(root)
     try:
         selects = sources.selects(root)
@@ -179,15 +179,14 @@ def refresh_sound(root: Path) -> None:
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
     """Make a connection's daily views give the content of a roll-up of this span. `retry` names a view with the ignored
-    records over all events: a roll-up must count no record that readers do not see."""
+    records over all events."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
 
 def faults(root: Path) -> tuple[list[str], list[str]]:
-    """Return wrong or missing definitions in the catalog of the ledger at `root`, and notes if there are none. A note
-    says that it is stale, or that the ledger was moved: a process was killed before it replaced the catalog, or will do
-    so now. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged roll-up."""
+    """Return wrong or missing definitions in the ledger's catalog; and notes that it is stale, or that the ledger
+    moved. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged roll-up."""
     path, selects = root / layout.CATALOG, sources.selects(root)
     if _in_place(root, selects) is not None or not path.exists():
         return [], []
@@ -243,7 +242,7 @@ def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
         if kind == "comment":
             view, _, column = name.partition(".")
             if view in expected and definition != _comments(view).get(column):
-                problems.append(f"the comment on {name} is not what this version of ROSE says of it")
+                problems.append(f"the comment on {name} differs from this version of ROSE")
             continue
         if kind != "view" or name not in expected:
             problems.append(f"{kind} {name} is foreign")
@@ -251,7 +250,7 @@ def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
         del missing[name]
         texts = [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]
         if _ordered(definition.rstrip()) not in map(_ordered, texts):
-            problems.append(f"view {name} is not what this version of ROSE makes of the files here")
+            problems.append(f"view {name} differs from this version of ROSE for these files")
     return [*problems, *(f"view {name} is missing" for name in missing)]
 
 
@@ -315,8 +314,7 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make`, kept as `name` beside the module `source` while `made_of` stays equal. A damaged or
-    foreign file is replaced. In a read-only folder each process makes its own."""
+    """Return the result of `make`, kept as `name` beside the module `source` while `made_of` stays equal."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:

@@ -11,8 +11,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.files import layout
+from rose.ledger.files.layout import LedgerError
 
 VARIABLE = "ROSE_LEDGER_KEY"
 #: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point needs no secret: anyone can
@@ -32,8 +32,8 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key on this host, or the key at `path`, made if missing; None where that is impossible. Raises
-    LedgerError with the file, if it is damaged or others may read it."""
+    """Return this user's key, or the key at `path`, made if missing; None if none can be made. Raises LedgerError for a
+    damaged file, or a file that others may read."""
     path = path or key_path(os.environ)
     if path is None:
         return None

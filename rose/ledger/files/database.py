@@ -24,9 +24,8 @@ def connect(
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to an empty database in memory, used by nobody else until it is garbage. Databases are
-    reused: a new one takes as long as ten small queries. So tables, views and macros must be temporary, an attached
-    database has the name `ledger`, and settings are reset. Python variables are never tables. Raises duckdb.Error."""
+    """Return a connection to an empty database in memory. Databases are reused, since a new one takes as long as ten
+    small queries: create temporary objects only, and attach as `ledger` only. Raises duckdb.Error."""
     try:
         database = _idle.pop()
     except IndexError:

@@ -12,7 +12,7 @@ verified/                                up to when the ledger was verified, and
 rollup/                                  sums by day, made from the events, and the ids of these events
 pricing.duckdb                           sums that pricing keeps; can be removed at any time
 closes/                                  charges of closed periods, frozen
-alerts.json                              the alerts that hold and were sent
+alerts.json                              the alerts that were sent and still apply
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 
@@ -82,7 +82,7 @@ def create(root: Path | str) -> Path:
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
         if foreign := sorted(name for name in names(root) if name != MARKER and not name.startswith(f".{MARKER}")):
             raise LedgerError(
-                f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
+                f"{root} is not a ledger and not empty (it contains {foreign[0]!r}); name a new or an empty folder"
             )
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -183,19 +183,17 @@ class Part:
 
 
 def parts(root: Path, writer: str) -> list[Part]:
-    """Return the parts that hold every event of `writer` in the ledger once, in order: the widest of each epoch."""
+    """Return the widest part of each epoch of `writer` in the ledger, in order: every event once."""
     return [part for part in chain(root, writer) if part.state != "archived"]
 
 
 def chain(root: Path, writer: str) -> list[Part]:
-    """Return the parts that hold every segment of `writer` once, in order, archived parts included."""
+    """Return the widest part of each epoch of `writer`, in order, archived parts included: every segment once."""
     return [part for part, superseded in all_parts(root, writer) if not superseded]
 
 
 def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
-    """Return every part of `writer` in the ledger, in order, and whether a wider one supersedes it. Live epochs are
-    listed before compacted files: an epoch is removed only after its compacted file stands. A manifest may move to
-    `archived` or back meanwhile, so `compacted` is listed twice."""
+    """Return every part of `writer`, in order, and whether a wider part supersedes it."""
     known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
@@ -228,15 +226,15 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically. With `sync` it is on disk when this returns. With `read_back` the file is
-    compared before it takes the name. Raises OSError; `path` is then unchanged."""
+    """Put `content` at `path` atomically; with `sync`, on disk. With `read_back` the file is compared before it takes
+    the name. Raises OSError; `path` is then unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
         if sync:
             sync_file(temporary)
         if read_back and temporary.read_bytes() != content:
-            raise OSError(errno.EIO, "its disk does not hold what was written to it", str(temporary))
+            raise OSError(errno.EIO, "its disk returns other bytes than were written", str(temporary))
         temporary.replace(path)
         if sync:
             sync_folder(path.parent)
@@ -315,8 +313,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path` for this process, write the pid into it, and return the descriptor that holds the lock. The kernel
-    frees it when the process ends in any way. Raises TakenError if another process has it, OSError."""
+    """Lock `path`, write the pid into it, and return the descriptor, which keeps the lock until the process ends.
+    Raises TakenError if another process has the lock, OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -349,16 +347,16 @@ def way_out(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "make room there"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return "this needs to write there: mount it for writing, give this user the right to, or use a copy"
+        return "no write access: mount it for writing, change its permissions, or use a copy"
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return "if it was moved or removed, put it back, or open it where it is now"
-    return "see to its disk"
+        return "restore it, or open it at its new place"
+    return "check its disk"
 
 
 def _absolute(root: Path | str) -> Path:
     root = Path(root).expanduser().resolve()
     if bad := _PATTERN_CHARACTERS & set(str(root)):
-        raise LedgerError(f"{root} cannot hold a ledger: DuckDB takes {min(bad)!r} in a path for a pattern")
+        raise LedgerError(f"{root} cannot be a ledger's folder: DuckDB reads {min(bad)!r} in a path as a pattern")
     return root
 
 
