@@ -128,10 +128,9 @@ STALLED_S = 10.0
 class Stalls:
     def __init__(self) -> None:
         self._since_s = time.monotonic()
-        self._said: str | None = None
 
     def look(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        """Warn if `waiting` turns remain and none was completed for a while; `moved`: some were since the last call."""
+        """Warn every ten seconds in which none of `waiting` turns is completed; `moved`: some were since the last call."""
         now_s = time.monotonic()
         if moved:
             self._since_s = now_s
@@ -140,8 +139,7 @@ class Stalls:
         self._since_s = now_s
         with suppress(ClientError):  # The turns themselves report an absent controller.
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
-            if why is not None and why != self._said:
-                self._said = why
+            if why is not None:
                 _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
 
 
