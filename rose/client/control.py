@@ -130,7 +130,7 @@ class Stalls:
         self._since_s = time.monotonic()
 
     def look(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        """Warn every ten seconds in which none of `waiting` turns is completed; `moved`: some were since the last call."""
+        """Warn every ten seconds without a completed turn while `waiting` remain; `moved`: some were since then."""
         now_s = time.monotonic()
         if moved:
             self._since_s = now_s

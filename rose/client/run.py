@@ -204,8 +204,8 @@ class Run:
     ) -> list[Generation]:
         """Return one generation per prompt, in order; prompts are token ids, `sampling` is SGLang's `sampling_params`.
         All belong to the group `group_id`, or each to its own in `group_ids`. Blocks; `progress` is called every two
-        seconds. While no turn is completed for ten, the logger `rose.client` warns why. The first failure ends all turns:
-        raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
+        seconds. Every ten seconds without a completed turn, the logger `rose.client` warns why. The first failure ends
+        all turns: raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
                 raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one for each")
