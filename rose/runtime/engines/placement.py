@@ -39,7 +39,7 @@ def start_prefix(cores: Sequence[int], nice: int) -> list[str]:
 
 
 def place_start(pid: int, cores: Sequence[int], nice: int) -> None:
-    """Do the same for a process that was forked; 0 is this process."""
+    """Keep a forked process, this one for 0, to `cores` and `nice`."""
     if cores:
         os.sched_setaffinity(pid, cores)
     os.setpriority(os.PRIO_PROCESS, pid, max(nice, os.getpriority(os.PRIO_PROCESS, pid)))
@@ -121,6 +121,9 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
             if os.sched_getscheduler(thread) != os.SCHED_IDLE:
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
                 changed = True
+            # The niceness of the start would hold whenever the thread leaves the idle class.
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0))
             return changed
         if os.sched_getscheduler(thread) == os.SCHED_IDLE:
             os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
