@@ -248,6 +248,13 @@ def test_every_make_target_is_described():
     assert set(re.findall(r"^\| `make (\w+)` \|", text, re.MULTILINE)) == make_targets()
 
 
+@pytest.mark.parametrize("part", ["rose", "dashboard"])
+def test_the_map_names_every_folder_of_the_code_and_no_other(part):
+    mapped = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / part).rglob("*.py")}
+    assert {folder for folder in mapped if folder.split("/")[0] == part} == folders
+
+
 def test_every_shown_file_is_valid():
     for block in blocks("toml"):
         check_file(block)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
-from rose.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from rose.events import Access
+    from rose.ledger.ledger import Ledger
     from rose.ledger.writer import LedgerWriter
 
 WRITER = "access"

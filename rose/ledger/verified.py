@@ -6,13 +6,15 @@ verified/files.json      the findings on each file, and the size, inode and time
 A user who may write to the ledger may write these too. A full verification trusts neither: it only requires the
 segments of state.json to exist. An incremental one identifies a file by its size, inode and times."""
 
+from __future__ import annotations
+
 import dataclasses
 import getpass
 import json
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -20,7 +22,9 @@ from rose.clock import iso, utc_us
 from rose.ledger import layout
 from rose.ledger.examine import Manifest, Seen, Segment
 from rose.ledger.layout import LedgerError
-from rose.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from rose.ledger.ledger import Ledger
 
 FOLDER = "verified"
 _FORMAT, _FILES_FORMAT = 1, 6

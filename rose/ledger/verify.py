@@ -64,6 +64,7 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
     missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views of another version. Additions
     meanwhile are not checked. Reads every byte the first time, then files that are new or changed by size and times.
     The report has the links at the seqs `marks` of writers."""
+    layout.check(ledger.folder)  # It may be gone since it was opened.
     began_us = utc_us()
     with ledger.seen.lock:
         before = verified.state(ledger)

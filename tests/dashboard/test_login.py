@@ -23,7 +23,6 @@ from benchmarks.dashboard.visitor import Visitor
 from dashboard import login
 from dashboard.login import LoginError
 from rose import cli
-from rose.ledger.ledger import Ledger
 from tests.dashboard import provider as oidc
 from tests.ledger.conftest import ask
 
@@ -241,7 +240,7 @@ def test_other_machines_are_not_let_in_without_login(host: str, ended: Path) -> 
 
 def test_this_machine_needs_none(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
-        ready = login.start(Ledger(tmp_path), host, 8501, None)
+        ready = login.start(tmp_path, host, 8501, None)
         assert {f"--server.address={host}", "--server.allowedHosts=localhost"} <= set(ready.command)
         assert login.VARIABLE not in ready.environment
     assert Path(login.APP).is_file()
@@ -249,7 +248,7 @@ def test_this_machine_needs_none(tmp_path: Path) -> None:
 
 def test_with_login_other_machines_may_come_by_the_public_name(tmp_path: Path) -> None:
     path = write(tmp_path / "secrets.toml", redirect_uri='"https://example.com/rose/oauth2callback"')
-    ready = login.start(Ledger(tmp_path / "l"), "0.0.0.0", 8501, path)
+    ready = login.start(tmp_path / "l", "0.0.0.0", 8501, path)
     assert {
         "--server.address=0.0.0.0",
         "--server.allowedHosts=example.com",

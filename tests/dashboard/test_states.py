@@ -184,7 +184,9 @@ def test_what_was_never_verified_is_not_called_sound(ended: Path, tmp_path: Path
     looked = frame.look(Ledger(root))
     assert looked.problems == ()
     assert looked.text.endswith("0 problems")
-    nothing = frame.look(Ledger(tmp_path / "none"))
+    gone = Ledger(root)
+    root.rename(tmp_path / "elsewhere")
+    nothing = frame.look(gone)
     assert nothing.problems is None
     assert "is not a ledger" in nothing.why
 

@@ -1,6 +1,8 @@
 """Shared code of the ledger's commands: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
 problem was found, 2 the command cannot be carried out as given."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re
@@ -10,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
@@ -18,8 +20,10 @@ from rich.table import Table
 from rose.clock import iso
 from rose.errors import UserError
 from rose.ledger.commands.output import cell_text, json_text, readable
-from rose.ledger.ledger import Ledger
 from rose.terminal import Screen, echo, echo_data, echo_error
+
+if TYPE_CHECKING:
+    from rose.ledger.ledger import Ledger
 
 LedgerOption = Annotated[
     Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
@@ -30,6 +34,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def open_ledger(folder: Path | None, *, allow_unverified: bool = False) -> Ledger:
+    from rose.ledger.ledger import Ledger
+
     return Ledger(folder or Path("ledger"), allow_unverified=allow_unverified)
 
 

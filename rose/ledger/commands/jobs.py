@@ -12,10 +12,10 @@ import typer
 
 from rose.clock import utc_us
 from rose.ledger.commands import common
-from rose.ledger.ledger import Ledger
 from rose.terminal import echo
 
 if TYPE_CHECKING:
+    from rose.ledger.ledger import Ledger
     from rose.ledger.upkeep.jobs import Job, Settings
 
     #: Makes the jobs of some settings. The command line knows jobs that the ledger does not.

@@ -109,7 +109,7 @@ def _signed_text(writers: Sequence[WriterReport]) -> str:
 
 
 def _key_cells(entry: dict[str, Any]) -> list[str | None]:
-    endorser = "nobody: the first key of the ledger" if entry["opened"] else entry["endorsed_by"]
+    endorser = "nobody: the first key of the ledger" if entry["root"] else entry["endorsed_by"]
     endorsed = endorser or "nobody: taken on first use"
     yes = ["yes" if entry[name] else None for name in ("may_endorse", "own")]
     return [entry["key"], ", ".join(entry["writers"]), endorsed, *yes]

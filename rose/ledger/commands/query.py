@@ -17,10 +17,10 @@ import typer
 
 from rose.ledger.commands import common
 from rose.ledger.commands.output import csv_cells
-from rose.ledger.ledger import Ledger
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
+    from rose.ledger.ledger import Ledger
     from rose.ledger.reading.query import Result
 
 _LIMIT = 1000

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
-from rose.ledger.ledger import Ledger
 from rose.pricing.commands import common
 from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
+    from rose.ledger.ledger import Ledger
     from rose.pricing.closing.period import Period
     from rose.pricing.closing.records import Posting
 

@@ -35,11 +35,10 @@ def price_command(
         from rose.pricing.money import PricingError
         from rose.pricing.price_books import choice
 
-        opened = open_ledger(ledger)
         if adopt and file is None:
             raise PricingError("--adopt puts a book on record: name its file")
-        book = choice.choose(opened, file)
-        adoption = store.adopt(opened, book, by=who or user()) if adopt else None
+        book = choice.choose(open_ledger(ledger)) if file is None else choice.named(file)
+        adoption = store.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}

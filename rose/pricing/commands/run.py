@@ -1,15 +1,19 @@
 """`rose report`, `borrow` and `correct`: what one run cost, what borrowing cost in it, and its correct answers."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
-from rose.ledger.ledger import Ledger
 from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors, print_sections
 from rose.terminal import echo, echo_data
+
+if TYPE_CHECKING:
+    from rose.ledger.ledger import Ledger
 
 
 def report_command(

@@ -11,13 +11,13 @@ from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, open_ledger
 from rose.ledger.commands.common import progress_bar
 from rose.ledger.commands.output import json_text
-from rose.ledger.ledger import Ledger
 from rose.pricing.commands import common
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from rose.ledger.ledger import Ledger
     from rose.pricing.spend.cost import Cost
 
 TeamOption = Annotated[str | None, typer.Option("--team", help="One team only.")]

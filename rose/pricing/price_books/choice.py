@@ -43,7 +43,7 @@ class NoPriceBookError(PricingError):
 
 def choose(
     ledger: Ledger,
-    named: str | Path | PriceBook | None = None,
+    given: str | Path | PriceBook | None = None,
     *,
     run_id: str | None = None,
     from_ns: int | None = None,
@@ -55,10 +55,10 @@ def choose(
     returns the books that the runs name; without it they are read from the ledger. `chosen` of the book names the rule.
     Raises NoPriceBookError if no rule names one, NothingChargedError if there is no run either, PricingError for runs
     with different ones, PriceBookError for one that cannot be used, and LedgerError."""
-    if isinstance(named, PriceBook):
-        return named
-    if named is not None:
-        return chosen(pricebook.load(named), NAMED)
+    if isinstance(given, PriceBook):
+        return given
+    if given is not None:
+        return named(given)
     if (book := _adopted(ledger)) is not None:
         return book
     if own is not None:
@@ -89,6 +89,11 @@ def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | 
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
     return (None if ledger is None else _adopted(ledger)) or _configured()
+
+
+def named(book: str | Path) -> PriceBook:
+    """Return the price book that somebody names. Raises PriceBookError."""
+    return chosen(pricebook.load(book), NAMED)
 
 
 def chosen(book: PriceBook, rule: str) -> PriceBook:

@@ -108,7 +108,7 @@ def show(
         raise PricingError(
             f"no budget is set for {month.label}; set one with `rose books budget TEAM USD --month {month.label}`"
         )
-    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance, allow_unverified=ledger.allow_unverified)
+    costs = _Costs.read(ledger, month, book, now_us, provenance)
     return [_team_budget(costs, team, nano) for team, nano in sorted(budgets_nano.items())]
 
 
@@ -123,7 +123,7 @@ def expected(
 ) -> list[Expected]:
     """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
     Raises PricingError for a team that no charge names, a month not begun, or charges that cannot be priced."""
-    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance, allow_unverified=ledger.allow_unverified)
+    costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
         raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")
@@ -152,7 +152,7 @@ class _Costs:
 
     @classmethod
     def read(
-        cls, ledger: Ledger, month: Period, book: PriceBook | str | None, now_us: int | None, **options: Any
+        cls, ledger: Ledger, month: Period, book: PriceBook | str | None, now_us: int | None, provenance: str | None
     ) -> _Costs:
         now_ns = 1000 * (utc_us() if now_us is None else now_us)
         if now_ns < month.from_ns:
@@ -162,11 +162,11 @@ class _Costs:
         if now_ns < month.to_ns:
             fitted = Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns)
             try:
-                charges = bill(ledger, fitted, book, **options)
+                charges = bill(ledger, fitted, book, provenance=provenance)
             except PricingError as error:
                 # The forecast is then fitted to the days of the month.
                 unread = f"; the days before {month.label} cannot be priced: {error}"
-        charges = charges or bill(ledger, so_far, book, **options)
+        charges = charges or bill(ledger, so_far, book, provenance=provenance)
         stamp = dataclasses.replace(charges.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 

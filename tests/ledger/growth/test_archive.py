@@ -147,7 +147,7 @@ def test_compaction_never_merges_across_what_was_archived(root, monkeypatch):
     monkeypatch.setattr(compaction, "FANOUT", 2)
     parts = layout.parts(root, "w")
     with LedgerWriter.open(root, "archive", "ledger") as log:
-        run = archiving._Archiving(root, Store(f"{root}-away"), True, log)
+        run = archiving._Archiving(Ledger(root), Store(f"{root}-away"), True, log)
         run.archive(parts[1], archiving.Archived(url="away", deleted=True))
     assert states(root)[:3] == ["compacted", "archived", "compacted"]
     compaction.compact(Ledger(root), grace_s=0)

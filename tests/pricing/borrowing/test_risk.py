@@ -68,7 +68,7 @@ def test_harm_that_cannot_be_told_says_how_many_more_windows_would_tell(windows:
     lent = side([2, 3, 1, 4] * 50)
     measured = Harm(strata={"misses": {"": Stratum(lent, side([2, 3, 1, 3] * (windows // 4)))}})
     more = harm.more_windows(measured)
-    assert risk.harmful(measured) is False
+    assert risk.harmful(measured) is None
     assert more is not None
     assert f"; {more:,} more withheld windows would tell it from chance." in risk.says(measured)
     # As many in all, give or take, however many there are already.

@@ -188,6 +188,9 @@ def test_identity_3_each_slice_lands_once(made: Made) -> None:
     assert seen <= set(slices) <= seen | small
 
 
+CLOSING = ("released", "preempted", "expired")
+
+
 @on_any_ledger
 def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: Made) -> None:
     for run_id, fleet in runs_reported(made).items():
@@ -198,21 +201,25 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         }
         owner: dict[str | None, str] = {}
         last: dict[str | None, str] = {}
+        expires_us: dict[str | None, int] = {}
         for _, _, _, change in sorted(
             (fact for fact in made.facts(events.Lease) if fact[2] == fleet),
             key=lambda record: (record[3].at_us, *record[:2]),
         ):
             if change.rl_run_id is not None:
                 owner.setdefault(change.lease_id, change.rl_run_id)
-            if last.get(change.lease_id) not in ("released", "preempted", "expired"):
+            if last.get(change.lease_id) not in CLOSING:
                 last[change.lease_id] = change.action
+            if change.action not in CLOSING:
+                expires_us[change.lease_id] = change.expires_at_us
+        newest_us = max(event.at_us for _, _, its_run, event in made.facts(events.Event) if its_run == fleet)
+        unrenewed = [lease for lease, until_us in expires_us.items() if newest_us > until_us + 60_000_000]
+        last |= {lease: "expired" for lease in unrenewed if last[lease] not in CLOSING}
         # A lease counts for the RL run that it was first granted for.
         last = {lease: action for lease, action in last.items() if run_id in (fleet, owner.get(lease))}
         counts = Counter(last.values())
         assert leases["granted"] == len(last) == sum(int(leases[name] or 0) for name in report.CLOSINGS)
-        assert [leases[name] for name in ("released", "preempted", "expired")] == [
-            counts[name] for name in ("released", "preempted", "expired")
-        ]
+        assert [leases[name] for name in CLOSING] == [counts[name] for name in CLOSING]
 
 
 def test_a_lease_that_was_granted_for_nobody_counts_for_the_fleet_alone() -> None:

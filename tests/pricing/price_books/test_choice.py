@@ -95,7 +95,7 @@ def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
     sample: Path, book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(book_file("ours")))
-    for book in (choose(Ledger(sample)), choose_for_new_run(Ledger(None), None)):
+    for book in (choose(Ledger(sample)), choose_for_new_run(None, None)):
         assert book is not None
         assert (book.name, book.chosen, book.example) == ("ours", CONFIGURED, False)
     assert choose_for_new_run(Ledger(sample), "example") == choose(Ledger(sample), "example").model_copy(

@@ -123,13 +123,14 @@ def test_as_a_table(fleet_saved: Saved) -> None:
     assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
 
 
-def test_the_readme_has_the_sample_s_figures(tmp_path: Path) -> None:
+def test_the_documents_have_the_sample_s_figures(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
+    readme, pricing = ((root / name).read_text("utf-8") for name in ("README.md", "docs/pricing.md"))
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
-    made, readme = report.build(Ledger(ledger), None, "example").section, (root / "README.md").read_text("utf-8")
-    cash = made.figure("savings", CASH)
-    assert f"at most {cash.text} (95% {cash.interval_text})" in readme
-    assert f"{made.figure('glance', report.THOUSAND).text} (amortized)" in readme
+    section = report.build(Ledger(ledger), None, "example").section
+    cash = section.figure("savings", CASH)
+    assert f"at most {cash.text} (95% {cash.interval_text})" in pricing
+    assert f"{section.figure('glance', report.THOUSAND).text} (amortized)" in pricing
     for place in ("borrowed", "dedicated"):
-        usd = made.figure("tokens", f"{place} devices", "amortized").value / 10**9
+        usd = section.figure("tokens", f"{place} devices", "amortized").value / 10**9
         assert f"{place} ${usd:.4f}" in readme
