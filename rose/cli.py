@@ -23,6 +23,7 @@ from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
 from rose.pricing.commands.run import borrow_command, correct_command, report_command
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
+from rose.runtime.engines.serve_cpu import serve_cpu_command
 from rose.runtime.service.commands import (
     down_command,
     drain_command,
@@ -74,6 +75,7 @@ app.command("restart", rich_help_panel=_FLEET)(restart_command)
 app.command("down", rich_help_panel=_FLEET)(down_command)
 app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
+app.command("serve-cpu", rich_help_panel=_FLEET)(serve_cpu_command)
 app.add_typer(token_app, name="token", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
 app.command("cost", rich_help_panel=_COST)(spend.cost_command)

@@ -128,10 +128,9 @@ STALLED_S = 10.0
 class StallWarning:
     def __init__(self) -> None:
         self._since_s = time.monotonic()
-        self._last_reason: str | None = None
 
     def check(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        """Warn if turns remain and none ended for a while; `moved` tells whether any did since the last call."""
+        """Warn every ten seconds without a completed turn while `waiting` remain; `moved`: some were since then."""
         now_s = time.monotonic()
         if moved:
             self._since_s = now_s
@@ -140,8 +139,7 @@ class StallWarning:
         self._since_s = now_s
         with suppress(ClientError):  # The turns themselves report an absent controller.
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
-            if why is not None and why != self._last_reason:
-                self._last_reason = why
+            if why is not None:
                 _log.warning("%d turns of run %s wait: %s", waiting, address.run_id, why)
 
 

@@ -201,8 +201,9 @@ class Run:
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """Return one generation per prompt of token ids, in order; `sampling` is SGLang's `sampling_params`. All belong
-        to the group `group_id`, or each to its group in `group_ids`. Calls `progress` every two seconds. The first
-        failure ends all turns: raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
+        to the group `group_id`, or each to its group in `group_ids`. Calls `progress` every two seconds. Every ten
+        seconds without a completed turn, the logger `rose.client` warns why. The first failure ends all turns: raises
+        the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
                 raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")

@@ -160,7 +160,6 @@ class FleetPlan:
 
     def _rollout(self, device: DeviceConfig, config: RolloutConfig) -> RolloutModel:
         gated = device.pool == "serving"
-        # A lent engine that restarts must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
         lent_gpu = gated and device.gpu is not None
         leased = lent_gpu and self.config.coserving.activation == "leased"
@@ -180,7 +179,7 @@ class FleetPlan:
             gpu=device.gpu,
             cores=device.cores,
             host_cores=host_cores,
-            start_cores=host_cores,
+            start_cores=self._host_cores() if device.gpu is None else (),
             idle_class=device.gpu is None,
             fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
             nice=BACKGROUND_NICE,

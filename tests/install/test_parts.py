@@ -211,6 +211,12 @@ def test_a_trainer_and_an_engine_need_the_base_and_their_own_torch(python: Pytho
         assert [run.facts.state for run in service.gateway.controller.runs] == ["closed"] * 2
 
 
+def test_a_trainer_beside_engines_on_cores_loads_models_of_hugging_face(python: Python) -> None:
+    program = "import torchvision; from transformers import LlamaForCausalLM; print(LlamaForCausalLM.__name__)"
+    names = (BASE, "torchvision", "transformers")
+    assert printed(python("-c", program, having=names)) == "LlamaForCausalLM\n"
+
+
 def test_a_ledger_is_verified(python: Python, ledger: Path) -> None:
     printed(python("-m", "rose.cli", "ledger", "verify", "--ledger", ledger, having=(f"{BASE}[ledger]",)))
 

@@ -136,6 +136,7 @@ def test_only_what_computes_runs_on_the_cores_of_a_serving_device(fleet, model, 
     assert not served.spec.start_cores
     assert dedicated.rollout.idle_class
     assert not dedicated.rollout.host_cores
+    assert dedicated.rollout.start_cores == lends.rollout.host_cores
 
 
 def test_without_coserving_nothing_is_lent(fleet, model):

@@ -37,10 +37,13 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def start_detached(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
-    """Run this Python as a program that survives this process; return its pid. Raises OSError."""
+def start_detached(
+    arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
+) -> int:
+    """Run this Python as a program that survives this process; return its pid. `prefix`: `placement.start_prefix`.
+    Raises OSError."""
     started = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, *arguments],
+        [*prefix, sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NoReturn
@@ -57,10 +59,17 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define torchvision's compiled operators, which ROSE never calls, before torchvision is imported."""
+    """Define the compiled operators of a torchvision that was built for CUDA, so that it can be imported beside a torch
+    for cores; models of text never call them."""
     import torch
 
-    if _libraries or torch.version.cuda is not None:
+    if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
+        return
+    spec = PathFinder.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return
+    with suppress(OSError):  # A build for cores has them.
+        torch.ops.load_library(Path(spec.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
         return
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):

@@ -16,6 +16,7 @@ from typing import IO
 
 from rose import private_files
 from rose.runtime.engines.adoption import DetachedProcess, installed_version
+from rose.runtime.engines.placement import start_prefix
 
 PACKET_BYTES_MAX = 1 << 20
 #: Loading SGLang takes minutes, and a fresh process would slow that down. The end of a server is noticed at once.
@@ -38,8 +39,8 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's
-        variables; the server refuses an engine that would load SGLang differently. Raises OSError."""
+        """Start a server on `cores` at `path`; requests wait until SGLang is loaded. `environment` is added to this
+        process's variables; the server refuses an engine that would load SGLang differently. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -51,11 +52,11 @@ class ForkServer:
                 listening.listen(16)
                 arguments = map(str, (path, listening.fileno(), creator))
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "rose.runtime.engines.forkserver_main", *arguments],
+                    [*start_prefix(cores, 0), sys.executable, "-m", "rose.runtime.engines.forkserver_main", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **server_environment(), **start_cores(cores), **(environment or {})},
+                    env={**os.environ, **server_environment(), **(environment or {})},
                     pass_fds=(listening.fileno(), creator),
                     # One session for all: with autogroups the kernel compares niceness only within one.
                     start_new_session=True,
@@ -96,11 +97,6 @@ def server_environment() -> dict[str, str]:
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
 
 
-def start_cores(cores: Sequence[int]) -> dict[str, str]:
-    """Return the variables of a process that starts on these cores; empty: on any core."""
-    return {"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))} if cores else {}
-
-
 def fork_engine(
     path: Path,
     arguments: Sequence[str],
@@ -108,11 +104,15 @@ def fork_engine(
     log: IO[bytes],
     timeout_s: float | None = None,
     *,
+    cores: Sequence[int] = (),
+    nice: int = 0,
     own_session: bool = False,
 ) -> DetachedProcess:
     """Have the server fork an engine with this whole environment and output `log`; it dies with this process unless
-    detached. `own_session`: the kernel weighs it separately. Blocks while the server loads. Raises ForkError."""
+    detached. It begins on `cores`, by default the server's, at `nice`. `own_session`: the kernel weighs it separately.
+    Blocks while the server loads. Raises ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
+    message |= {"cores": list(cores), "nice": nice}
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.

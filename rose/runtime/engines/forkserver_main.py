@@ -19,7 +19,7 @@ from typing import Any
 
 import setproctitle
 
-from rose.runtime.engines import adoption, launch
+from rose.runtime.engines import adoption, launch, placement
 from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, installed_code
 
 #: Prefixes of variables that SGLang and its libraries read while they load.
@@ -111,6 +111,8 @@ class Server:
         if pid == 0:
             connection.close()
             self._become(request, requester, log)
+        # The child does this too: neither waits for the other.
+        placement.place_start(pid, request["cores"], request["nice"])
         if not request.get("own_session"):
             os.setpgid(pid, pid)
         # A pid may be reused; the handle stays this process's.
@@ -145,6 +147,7 @@ class Server:
         """Run the engine in the forked process. Never returns."""
         code = 1
         try:
+            placement.place_start(0, request["cores"], request["nice"])
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             if request.get("own_session"):
                 os.setsid()
@@ -192,7 +195,6 @@ def _apply(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     setproctitle.setproctitle("rose.runtime.engines.launch forked")
-    launch.use_start_cores()
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     offline = environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
     for module in list(sys.modules.values()):
@@ -217,7 +219,6 @@ def main() -> None:
     path, listening, creator = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     # The first call must come before the environment changes.
     setproctitle.setproctitle(f"rose.runtime.engines.forkserver {path}")
-    launch.use_start_cores()
     # Requesters have handles of their engines; this process waits for none.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:

@@ -29,15 +29,6 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit(f"the process {parent_pid} that started this engine is gone")
 
 
-def use_start_cores() -> None:
-    """Run on the cores in `ROSE_ENGINE_START_CORES`, such as "0,1"; by default on all of a CPU host."""
-    named = os.environ.get("ROSE_ENGINE_START_CORES")
-    if named:
-        os.sched_setaffinity(0, [int(core) for core in named.split(",")])
-    elif os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-
-
 def serve(arguments: Sequence[str]) -> None:
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
@@ -62,7 +53,6 @@ def serve(arguments: Sequence[str]) -> None:
 def main() -> None:
     if not adoption.is_detached():
         die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
-    use_start_cores()
     serve(sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Cores, scheduling class and OOM rank of a running engine's threads."""
+"""Cores, scheduling class and OOM rank of an engine's threads."""
 
 from __future__ import annotations
 
@@ -29,6 +29,20 @@ _LEAST_SESSION_NICE = 19
 #: A third of the weight of a session that feeds it or trains, so that its turns do not delay a step.
 _LESS_SESSION_NICE = 5
 _OOM_SCORE_FIRST = 1000
+
+
+def start_prefix(cores: Sequence[int], nice: int) -> list[str]:
+    """Return the beginning of a command line that keeps a program to `cores` and `nice` from its first instruction."""
+    further = nice - os.getpriority(os.PRIO_PROCESS, 0)
+    niceness = ["nice", "-n", str(further)] if further > 0 else []
+    return [*niceness, "taskset", "-c", ",".join(map(str, cores))] if cores else niceness
+
+
+def place_start(pid: int, cores: Sequence[int], nice: int) -> None:
+    """Keep a forked process, this one for 0, to `cores` and `nice`."""
+    if cores:
+        os.sched_setaffinity(pid, cores)
+    os.setpriority(os.PRIO_PROCESS, pid, max(nice, os.getpriority(os.PRIO_PROCESS, pid)))
 
 
 def is_scheduler(process: psutil.Process) -> bool:
@@ -107,6 +121,9 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
             if os.sched_getscheduler(thread) != os.SCHED_IDLE:
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
                 changed = True
+            # The niceness of the start would hold whenever the thread leaves the idle class.
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0))
             return changed
         if os.sched_getscheduler(thread) == os.SCHED_IDLE:
             os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))

@@ -26,7 +26,7 @@ from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
-from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
+from rose.runtime.engines.forkserver import ForkError, fork_engine
 from rose.runtime.engines.gpu import mps
 
 START_TIMEOUT_S = 1200.0
@@ -47,9 +47,10 @@ class AddressInUseError(EngineError):
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
-    `start_cores`, default all, apply during the start. `idle_class` makes its computing preemptible. `fork_server` is a
-    socket. `overlap`: schedule steps ahead on cores too, which delays results by one step. `any_port`: another port
-    will do. `orphan_s`: outlive the starter, and end after this many seconds without an agent."""
+    `start_cores`, default all, and `nice` apply from the first instruction. `idle_class` makes its computing
+    preemptible. `fork_server` is a socket. `overlap`: schedule steps ahead on cores too, which delays results by one
+    step. `any_port`: another port will do. `orphan_s`: outlive the starter, and end after this many seconds without an
+    agent."""
 
     engine_id: str
     model: str
@@ -144,6 +145,8 @@ class EngineProcess:
                         self._arguments(),
                         environment,
                         log,
+                        cores=self._start_cores,
+                        nice=spec.nice,
                         # A session without serving's cores gives way as a whole.
                         own_session=spec.idle_class and not spec.plugin.gated,
                     )
@@ -152,11 +155,12 @@ class EngineProcess:
                     log.write(f"{error}: this engine starts as a fresh process\n".encode())
                     log.flush()
             program = ["-m", "rose.runtime.engines.launch", *self._arguments()]
+            prefix = placement.start_prefix(self._start_cores, spec.nice)
             if spec.orphan_s is not None:
-                self._process = DetachedProcess.open(start_detached(program, environment, log))
+                self._process = DetachedProcess.open(start_detached(program, environment, log, prefix))
                 return
             self._process = subprocess.Popen(
-                [sys.executable, *program],
+                [*prefix, sys.executable, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -275,6 +279,11 @@ class EngineProcess:
     def _tensor_parallel(self) -> bool:
         return any(argument.startswith(("--tp-size", "--tensor-parallel-size")) for argument in self.spec.extra_args)
 
+    @property
+    def _start_cores(self) -> Sequence[int]:
+        """Return the cores of the start; a CPU host's are all of the host, and not only the starter's."""
+        return self.spec.start_cores or (range(os.cpu_count() or 1) if self.spec.gpu is None else ())
+
     def _environment(self) -> dict[str, str]:
         from rose.runtime.engines import cpu, gpu
 
@@ -283,7 +292,6 @@ class EngineProcess:
             "ROSE_PARENT_PID": str(os.getpid()),
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1" if Path(spec.model).is_dir() else "0"),
             **spec.plugin.to_environment(),
-            **start_cores(spec.start_cores),
             **adoption.environment(spec),
             **door.environment(spec.door, spec.port),
         }

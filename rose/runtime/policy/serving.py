@@ -13,13 +13,16 @@ FORGET_NS = 60_000_000_000  # Lateness is forgotten: otherwise a hundred request
 
 @dataclass(frozen=True, slots=True)
 class ServingHistory:
-    """Counters when the last requests finished: (finished, late alone, monotonic nanoseconds), oldest first."""
+    """Counters when the last requests finished: (finished, late alone, monotonic nanoseconds), oldest first. Times are
+    monotonic nanoseconds."""
 
     counts: tuple[tuple[int, int, int], ...] = ()
-    idle_since_ns: int | None = None  # Since when it is idle, monotonic nanoseconds; None: busy.
+    idle_since_ns: int | None = None  # None: busy.
+    loading_ns: int | None = None  # When rollout engines of the host were last seen to load; None: never.
 
-    def observe(self, load: ServingLoad | None, now_ns: int) -> ServingHistory:
-        """Return the history after a look at `now_ns`. An engine without a load has none."""
+    def observe(self, load: ServingLoad | None, now_ns: int, *, loading: bool = False) -> ServingHistory:
+        """Return the history after a look at `now_ns`. An engine without a load has none. `loading`: rollout engines of
+        the host load."""
         if load is None:
             return ServingHistory()
         busy = load.wanted or load.waiting > 0 or load.running > 0
@@ -34,9 +37,8 @@ class ServingHistory:
             counts = (*counts, now)
             while len(counts) > 1 and _is_past(counts[1], now):
                 counts = counts[1:]
-        if counts == self.counts and since_ns == self.idle_since_ns:
-            return self
-        return ServingHistory(counts, since_ns)
+        history = ServingHistory(counts, since_ns, now_ns if loading else self.loading_ns)
+        return self if history == self else history
 
     @property
     def late_alone_share(self) -> float:
@@ -46,6 +48,11 @@ class ServingHistory:
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]
         requests = finished - finished_before
         return (late - late_before) / requests if requests >= _LEAST_REQUESTS else 0.0
+
+    @property
+    def beside_loading(self) -> bool:
+        """Whether rollout engines loaded while the last requests ran."""
+        return self.loading_ns is not None and bool(self.counts) and self.loading_ns >= self.counts[0][2]
 
     def idle_ns(self, now_ns: int) -> int:
         return 0 if self.idle_since_ns is None else now_ns - self.idle_since_ns

@@ -27,7 +27,7 @@ from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
-from rose.runtime.fleet import FleetPlan
+from rose.runtime.fleet import FleetPlan, host_cores
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service import places
 from rose.runtime.service.places import HostPlan
@@ -195,7 +195,9 @@ class _Owner:
         self._plan.make_memory()
         if any(device.gpu is None for device in own.device):
             try:
-                self._fork_server = ForkServer.start(self._plan.memory / "engines", self._plan.logs / "forkserver.log")
+                cores = sorted(host_cores(own.device))
+                path, log = self._plan.memory / "engines", self._plan.logs / "forkserver.log"
+                self._fork_server = ForkServer.start(path, log, cores=cores)
             except OSError as error:
                 self._say(f"engines start without a fork server, which takes longer: {error}")
         threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in served(self._plan)]

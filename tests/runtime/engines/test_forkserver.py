@@ -5,7 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +20,6 @@ from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agents_in_turn import until
 
 pytestmark = pytest.mark.live
 
@@ -87,8 +88,6 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
     try:
         lent.launch()
         own.launch()
-        # A process has its cores a moment after it was forked.
-        until(lambda: {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]})
         lent.wait_ready()
         own.wait_ready()
         assert "zmq" in Path(f"/proc/{fork_server.process.pid}/maps").read_text()
@@ -120,6 +119,26 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         lent.stop()
     assert gone(lent.pid) == []
     assert fork_server.alive
+
+
+def test_while_it_loads_an_engine_stays_on_its_start_cores_and_below_serving(fork_server, tmp_path, tiny_policy):
+    core, nice = max(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, fork_server.process.pid) + 5
+    engine = EngineProcess(make_spec(tmp_path, tiny_policy, fork_server, start_cores=[core], nice=nice)[1])
+    seen = set()
+    try:
+        engine.launch()
+        loading = threading.Thread(target=engine.wait_ready)
+        loading.start()
+        while loading.is_alive():
+            for process in engine._group():
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    threads = [thread.id for thread in process.threads()]
+                    seen |= {(tuple(os.sched_getaffinity(one)), os.getpriority(0, one)) for one in threads}
+            loading.join(0.02)
+        assert "sglang::scheduler" in titles(engine)
+    finally:
+        engine.kill()
+    assert seen == {((core,), nice)}
 
 
 def test_killing_the_requester_ends_its_engines_alone(fork_server, tmp_path, tiny_policy, gone):

@@ -1,9 +1,15 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from rose.runtime.engines import launch
+import psutil
+import pytest
+
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
 PARENT = """
 import os, subprocess, sys, time
@@ -35,24 +41,34 @@ for role in ("serving", "rollout"):
 """
 
 
-def cores_under(environment, monkeypatch):
-    monkeypatch.delenv("ROSE_ENGINE_START_CORES", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    before = os.sched_getaffinity(0)
+@pytest.mark.parametrize("orphan_s", [None, 60.0])
+def test_from_its_first_instruction_it_has_its_start_cores_and_niceness(tmp_path, orphan_s):
+    core, nice = max(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0) + 3
+    spec = EngineSpec(
+        engine_id="engine",
+        model=str(tmp_path),
+        model_name="none",
+        port=free_port(),
+        max_total_tokens=1,
+        plugin=PluginSettings("rollout", tmp_path / "page"),
+        log=tmp_path / "log",
+        start_cores=[core],
+        nice=nice,
+        orphan_s=orphan_s,
+    )
+    engine, seen = EngineProcess(spec), set()
+    engine.launch()
     try:
-        os.sched_setaffinity(0, {min(before)})
-        launch.use_start_cores()
-        return sorted(os.sched_getaffinity(0))
+        while "-m" not in (process := psutil.Process(engine.pid)).cmdline() or process.name() in ("nice", "taskset"):
+            assert engine.alive
+        for _ in range(200):
+            placed = {(tuple(os.sched_getaffinity(t.id)), os.getpriority(0, t.id)) for t in process.threads()}
+            seen |= placed
+            time.sleep(0.005)
+        assert engine.alive
     finally:
-        os.sched_setaffinity(0, before)
-
-
-def test_it_starts_on_the_cores_it_is_given(monkeypatch):
-    cores = sorted(os.sched_getaffinity(0))
-    assert cores_under({}, monkeypatch) == cores[:1]
-    assert cores_under({"ROSE_ENGINE_START_CORES": str(cores[-1])}, monkeypatch) == cores[-1:]
-    assert cores_under({"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))}, monkeypatch) == cores
+        engine.kill()
+    assert seen == {((core,), nice)}
 
 
 def test_it_dies_with_its_parent(gone):

@@ -28,9 +28,9 @@ sys.stdin.readline()
 def titled():
     started = []
 
-    def start(title):
+    def start(title, prefix=()):
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, title],
+            [*prefix, sys.executable, "-c", PROGRAM, title],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,6 +70,15 @@ def test_schedulers_go_to_the_device_and_all_else_to_the_host(titled):
         assert standing(thread) == (device, os.SCHED_IDLE, os.getpriority(os.PRIO_PROCESS, 0))
     for thread in (detokenizer.pid, writing, more(detokenizer)):
         assert standing(thread) == (host, os.SCHED_OTHER, 7)
+
+
+def test_a_scheduler_that_started_below_serving_has_its_starter_s_niceness_in_the_idle_class(titled):
+    own, cores = os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
+    scheduler, computing = titled("sglang::scheduler", placement.start_prefix(cores[-1:], own + 3))
+    assert standing(computing) == ({cores[-1]}, os.SCHED_OTHER, own + 3)
+    device, _ = place([scheduler])
+    lowers = os.geteuid() == 0
+    assert standing(computing) == standing(more(scheduler)) == (device, os.SCHED_IDLE, own if lowers else own + 3)
 
 
 def test_without_the_idle_class_a_scheduler_has_the_niceness(titled):

@@ -124,7 +124,7 @@ def serve(port: int, starter: int) -> None:
 
 def main() -> None:
     # A fork server would load SGLang.
-    ForkServer.start = lambda path, *_: ForkServer(path, subprocess.Popen(["sleep", "600"]))  # type: ignore[method-assign]
+    ForkServer.start = lambda path, *_, **__: ForkServer(path, subprocess.Popen(["sleep", "600"]))  # type: ignore[method-assign]
     owner._AGAIN_S = 0.1
     owner.main(StandInServing)
 

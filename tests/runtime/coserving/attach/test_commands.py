@@ -101,9 +101,9 @@ def started_as(model, *extra, **environment):
 
 def start_server(model, log):
     url, arguments, environment = started_as(model)
+    port = url.rpartition(":")[2]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.runtime.owner_server", *arguments],
-        cwd=ROOT,
+        [sys.executable, "-m", "rose.cli", "serve-cpu", str(model), f"--port={port}", "--", *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=log.open("wb"),
