@@ -28,8 +28,8 @@ from benchmarks.faults.setting import DEVICES, DISK, FILE, HOSTS, NAME, RAY_ADDR
 from benchmarks.faults.watch import PageWatch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import Field, Party
+from rose.runtime.places import HostPlan
 from rose.runtime.service import local_ray
-from rose.runtime.service.places import HostPlan
 from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20

@@ -96,7 +96,7 @@ class Setting:
 
 
 def make_models(config: FleetConfig) -> None:
-    from rose.runtime.engines import models
+    from rose.runtime.models import models
 
     for name in (config.serving.model, config.rollout.model):
         models.resolve(name, config.cache, lambda text: echo(text, err=True))
@@ -104,7 +104,7 @@ def make_models(config: FleetConfig) -> None:
 
 def make_model(folder: Path) -> None:
     """Save the smallest policy that a trainer takes, for stand-ins."""
-    from rose.runtime.training.policy_model import Policy, PolicyShape
+    from rose.runtime.models.policy_model import Policy, PolicyShape
 
     shape = PolicyShape(
         hidden_size=32,

@@ -17,11 +17,11 @@ from benchmarks import parts
 from benchmarks.parts import Client, http_post
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.engines import models
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.models import models
 from rose.terminal import echo
 
 ROUTER = "sglang-router==0.3.2"

@@ -16,12 +16,13 @@ from safetensors.torch import load_file, save_file
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import CACHE, Scope
 from rose.accept.report import Report
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.weights.sync import EngineSync, Target
-from rose.runtime.engines import cpu, models
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.models import models
+from rose.runtime.platform import cpu
 from rose.runtime.transfer.store.store import VersionStore
 from rose.terminal import echo
 

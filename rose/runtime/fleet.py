@@ -14,15 +14,16 @@ import psutil
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.events import Run
-from rose.runtime.coserving.agent.agent import AgentSpec, RolloutModel, budgets
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.agent.agent import AgentSpec, RolloutModel, budgets
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
-from rose.runtime.engines import gpu, models
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.door import Door, addresses
-from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.models import models
+from rose.runtime.platform import gpu
+from rose.runtime.platform.gpu import mps
 from rose.runtime.serving import ServingDevice
 from rose.runtime.traffic.trace import fit, open_trace
 

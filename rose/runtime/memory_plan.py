@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.config.checks import more_ranks
-from rose.runtime.engines import cpu, models
-from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
+from rose.runtime.models import models
+from rose.runtime.models.models import kv_bytes_per_token, weights_bytes
+from rose.runtime.platform import cpu
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
 
 CORES_SERVING_TOKENS = 8192  # Pools on CPU cores, where a page is taken when first written: more than a core fills.

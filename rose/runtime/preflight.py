@@ -11,12 +11,12 @@ from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.runtime import memory_plan, serving
-from rose.runtime.engines import gpu, models
+from rose.runtime import memory_plan, places, serving
 from rose.runtime.engines.sglang import EngineError, require_free_port
 from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
-from rose.runtime.service import places
+from rose.runtime.models import models
+from rose.runtime.platform import gpu
 
 ENGINE_BYTES = 3 << 30  # Measured resident memory, rounded up: an engine's processes on CPU cores.
 REST_BYTES = 3 << 30  # Measured resident memory, rounded up: all else in a run.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, has_engine
-from rose.runtime.coserving.attach.attachment import detached_note
+from rose.runtime.coserving.attachment import detached_note
 from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 

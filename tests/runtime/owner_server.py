@@ -3,7 +3,7 @@ it finds the plugin by itself, as an owner's server does."""
 
 import runpy
 
-from rose.runtime.engines import cpu
+from rose.runtime.platform import cpu
 
 cpu.install()
 

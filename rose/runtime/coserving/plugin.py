@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rose.runtime.coserving.attach.attachment import STATE, EngineState
-from rose.runtime.coserving.hooks import continued
+from rose.runtime.coserving import continuation
+from rose.runtime.coserving.attachment import STATE, EngineState
 from rose.runtime.coserving.hooks.gate import add_layer_hooks, before_each_layer, capture_in_layers
 from rose.runtime.coserving.hooks.rollout import RolloutPlugin
-from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
 from rose.runtime.coserving.hooks.serving import ATTACH, RELEASE, ServingPlugin, refusal
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.kv.remap import asked, create_buffers
+from rose.runtime.coserving.scheduler import StepAbandonedError
+from rose.runtime.coserving.settings import PluginSettings
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ def _init_next_round_input(original: Any, req: Any, tree_cache: Any = None, *arg
     # Without a tree nothing is matched: the request is in the middle of a chunked prefill.
     if tree_cache is not None and isinstance(_plugin, RolloutPlugin):
         _plugin.key_by_weights(req)
-        continued.before_prefill(req)
+        continuation.before_prefill(req)
     return original(req, tree_cache, *args, **kwargs)
 
 
@@ -216,9 +216,9 @@ def register() -> None:
     HookRegistry.register(HANDLERS, _update_handlers, HookType.AFTER)
     HookRegistry.register(READBACK, _internal_state, HookType.AFTER)
     HookRegistry.register(MATCH, _init_next_round_input, HookType.AROUND)
-    HookRegistry.register(NEW, _of_rollouts(continued.continue_turn), HookType.AFTER)
-    HookRegistry.register(PREFILL, _of_rollouts(continued.count_penalties), HookType.AFTER)
-    HookRegistry.register(SPANS, _of_rollouts(continued.later_spans), HookType.AFTER)
+    HookRegistry.register(NEW, _of_rollouts(continuation.continue_turn), HookType.AFTER)
+    HookRegistry.register(PREFILL, _of_rollouts(continuation.count_penalties), HookType.AFTER)
+    HookRegistry.register(SPANS, _of_rollouts(continuation.later_spans), HookType.AFTER)
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)

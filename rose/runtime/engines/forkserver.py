@@ -91,7 +91,7 @@ def installed_code() -> dict[str, str]:
 
 def server_environment() -> dict[str, str]:
     """Return a server's variables. One OpenMP thread, because a pool does not survive a fork."""
-    from rose.runtime.engines import cpu, gpu
+    from rose.runtime.platform import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
 

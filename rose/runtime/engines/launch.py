@@ -7,15 +7,16 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import adoption, door, placement
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import adoption, door
+from rose.runtime.platform import placement
 
 if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
-    from rose.runtime.engines import cpu
+    from rose.runtime.platform import cpu
 
     cpu.install()
 else:
-    from rose.runtime.engines import gpu
+    from rose.runtime.platform import gpu
 
     gpu.install()
 

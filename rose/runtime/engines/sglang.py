@@ -21,13 +21,14 @@ from pathlib import Path
 import psutil
 
 from rose.errors import UserError
-from rose.runtime.coserving.hooks.asking import unrecorded_id
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import adoption, door, leftovers, placement, ports
+from rose.runtime.coserving.questions import unrecorded_id
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import adoption, door, leftovers, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
-from rose.runtime.engines.gpu import mps
+from rose.runtime.platform import placement
+from rose.runtime.platform.gpu import mps
 
 START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
@@ -248,7 +249,7 @@ class EngineProcess:
         )
 
     def _arguments(self) -> list[str]:
-        from rose.runtime.engines import cpu, gpu
+        from rose.runtime.platform import cpu, gpu
 
         spec = self.spec
         arguments = [
@@ -276,7 +277,7 @@ class EngineProcess:
         return any(argument.startswith(("--tp-size", "--tensor-parallel-size")) for argument in self.spec.extra_args)
 
     def _environment(self) -> dict[str, str]:
-        from rose.runtime.engines import cpu, gpu
+        from rose.runtime.platform import cpu, gpu
 
         spec = self.spec
         environment = {

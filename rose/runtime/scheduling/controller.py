@@ -19,7 +19,6 @@ from rose.runtime.scheduling.demand import Answers, Demand, Wanted
 from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.engines.workers import InFlight, UnknownEngineError, Worker, WorkerTable
 from rose.runtime.scheduling.holds import LOOK_NS, Holds
 from rose.runtime.scheduling.messages import (
     CloseRun,
@@ -37,9 +36,10 @@ from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.status import not_lent, why_waiting
+from rose.runtime.scheduling.turn_service import TurnService
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
-from rose.runtime.scheduling.turns.turn_service import TurnService
 from rose.runtime.scheduling.turns.turns import Trajectories
+from rose.runtime.scheduling.workers import InFlight, UnknownEngineError, Worker, WorkerTable
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from rose.clock import monotonic_ns
 from rose.runtime.policy.lending import EngineState, LendingFacts, Reason, why_not_lent
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.engines.assignment import Load
-from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, Worker
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.turns import Turn
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller

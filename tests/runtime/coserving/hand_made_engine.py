@@ -6,11 +6,12 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
+import pytest
 import torch
 
-from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, asked
+from rose.runtime.agent.weights.sync import EngineSync
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.weights.sync import EngineSync
+from rose.runtime.coserving.questions import TAKEN, Ranks, asked
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
 from rose.runtime.transfer.store.store import VersionStore
@@ -222,3 +223,11 @@ def corrupt(engine, name, rank=-1):
     flat = engine.ranks[rank][name].data.reshape(-1)
     bits = flat.view(torch.int32 if flat.element_size() == 4 else torch.int16)
     bits[3] ^= 1 << 16 if flat.element_size() == 4 else 1
+
+
+@pytest.fixture(autouse=True)
+def engines_closed(tmp_path):
+    """Closes engines while `tmp_path` still exists."""
+    yield
+    while HandMadeEngine.open:
+        HandMadeEngine.open.pop().close()

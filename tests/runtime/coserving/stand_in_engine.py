@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.ports import free_port
@@ -33,7 +33,7 @@ import sys, threading, time
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
+from rose.runtime.coserving.questions import TAKEN, asked
 from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
 from rose.runtime.engines import adoption
 from tests.runtime.coserving.json_server import JsonHandler

@@ -6,11 +6,11 @@ import psutil
 import pytest
 import torch
 
-from rose.runtime.coserving.attach.attachment import described
+from rose.runtime.coserving.attachment import described
 from rose.runtime.coserving.kv.remap import ASKED
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.slack import LeaseTerms
 from tests.runtime.conftest import ENVIRONMENT, until
 from tests.runtime.engines.test_leased import moves, show

@@ -14,18 +14,18 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.coserving.hooks.continued import MADE
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.agent.weights.sync import EngineSync, Target
+from rose.runtime.coserving.continuation import MADE
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync, Target
+from rose.runtime.coserving.questions import question
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.models.policy_model import Policy, PolicyShape
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.rollout import vocabulary
 from rose.runtime.scheduling.turns import turns
-from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer

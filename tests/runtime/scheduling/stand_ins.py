@@ -13,8 +13,8 @@ from aiohttp import web
 
 from rose.client.address import RunAddress, authorization
 from rose.client.turns import TurnClient
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.hooks.continued import MADE
+from rose.runtime.coserving.continuation import MADE
+from rose.runtime.coserving.questions import TAKEN, asked
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import sharing
 from rose.runtime.scheduling import controller, demand

@@ -12,8 +12,8 @@ from pathlib import Path
 from aiohttp import web
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.coserving.page import PageError, Party, Span, SpanRecord
+from rose.runtime.coserving.questions import TAKEN, asked
 from rose.runtime.rollout import vocabulary
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name

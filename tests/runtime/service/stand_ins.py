@@ -71,7 +71,7 @@ async def begin(port: int, path: Path, generate: Any) -> ArbiterPage:
 async def rollout(port: int, path: Path) -> None:
     from aiohttp import web
 
-    from rose.runtime.coserving.hooks.asking import TAKEN, asked
+    from rose.runtime.coserving.questions import TAKEN, asked
     from tests.runtime.scheduling.stand_ins import FakeEngine
 
     engine = FakeEngine(0.01)

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from rose.errors import UserError
 from rose.private_files import is_private
-from rose.runtime.coserving.attach.attachment import STATE, EngineState, described
+from rose.runtime.coserving.attachment import STATE, EngineState, described
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
-from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, page_users
+from rose.runtime.coserving.settings import PAGE_LINK
 
 TIMEOUT_S = 60.0  #: A scheduler answers between two steps, and a step can be a long prefill.
 ANSWER_TIMEOUT_S = 15.0

@@ -12,7 +12,7 @@ from rose.terminal import echo, user_errors
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.attach.attaching import PageUse
-    from rose.runtime.coserving.attach.attachment import EngineState
+    from rose.runtime.coserving.attachment import EngineState
 
 TokenOption = Annotated[
     str | None,

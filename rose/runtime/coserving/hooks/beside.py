@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.engines import placement
+from rose.runtime.platform import placement
 
 _LOOK_S = 0.001
 _WAIT_S = 0.02

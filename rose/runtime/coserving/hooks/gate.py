@@ -9,10 +9,10 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.beside import BesideServing
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import CREDIT_LAYERS, Decision, Hold, LeaseTerms, ServingLoad, StepFacts
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.coserving.hooks.asking import CLIENT_RECORDS
-from rose.runtime.coserving.hooks.scheduler import arrived_ns, begun_ns, cached_tokens, finish_of
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, RequestRecord
+from rose.runtime.coserving.questions import CLIENT_RECORDS
+from rose.runtime.coserving.scheduler import arrived_ns, begun_ns, cached_tokens, finish_of
 
 _LEASE = "_rose_lease_number"
 _LAST_TOKEN, _LONGEST_GAP = "_rose_last_token_ns", "_rose_longest_gap_ns"

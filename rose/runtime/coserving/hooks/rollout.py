@@ -7,17 +7,17 @@ from functools import partial
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import Attachment, describe
-from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, Verb, asked
+from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, layers_of
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.activation import Activation, SavedMemory
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages, PoolMemory
 from rose.runtime.coserving.kv.remap import RemappedPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.questions import TAKEN, Ranks, Verb, asked
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.weights.weights import WeightUpdater
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe, detached_note
+from rose.runtime.coserving.attachment import Attachment, EngineState, describe, detached_note
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, abort_status
-from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from rose.runtime.coserving.scheduler import SchedulerView, abort_status
+from rose.runtime.coserving.settings import PAGE_LINK
 
 logger = logging.getLogger(__name__)
 

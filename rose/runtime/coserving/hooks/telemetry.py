@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.requests import RequestLog, last_token_ns
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.policy.credit import (
     CONTROL_EVERY,
     STRETCH_MAX,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.scheduler import SchedulerView
 from rose.runtime.coserving.kv.activation import Activation
 from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
+from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.policy.kv import retraction_order, under_pressure
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import LeaseTerms

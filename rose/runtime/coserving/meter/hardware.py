@@ -11,7 +11,7 @@ from pathlib import Path
 from rose.config import DeviceConfig
 from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
-from rose.runtime.engines.gpu import mps
+from rose.runtime.platform.gpu import mps
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 _DRIVER_S = 5.0  # the longest wait for a driver, which may hang

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.coserving.hooks.asking import Ranks
+    from rose.runtime.coserving.questions import Ranks
     from rose.runtime.transfer.layout.regions import Region
     from rose.runtime.transfer.package.manifest import Manifest
     from rose.runtime.transfer.turns import Turn

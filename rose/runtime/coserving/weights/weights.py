@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.questions import Ranks, Verb
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.weights.parameters import EngineWeights, copied
 from rose.runtime.transfer.errors import TransferError
@@ -158,8 +158,8 @@ class WeightUpdater:
 
     def _prepare(self, version: int, turn: Turn) -> _Ready:
         from rose.runtime.transfer.apply.apply import prepare
+        from rose.runtime.transfer.apply.staged import Staged
         from rose.runtime.transfer.package.manifest import Manifest
-        from rose.runtime.transfer.package.staged import Staged
 
         began = monotonic_ns()
         # The host reads and hashes chunks, which occupies the device only on the CPU.

@@ -8,10 +8,10 @@ import pytest
 from rose import private_files
 from rose.runtime.coserving.attach import attaching
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, PageUse, pages_in_use
-from rose.runtime.coserving.attach.attachment import Attachment, describe
+from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE
-from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.settings import PAGE_LINK
 from rose.runtime.engines.ports import free_port
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
