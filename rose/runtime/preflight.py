@@ -10,7 +10,6 @@ import psutil
 from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
-from rose.ledger.ledger import Ledger
 from rose.runtime import memory_plan, places, serving
 from rose.runtime.engines.sglang import EngineError, require_free_port
 from rose.runtime.errors import FolderError
@@ -204,7 +203,7 @@ def check_archive(config: FleetConfig) -> None:
 
     if config.archive.to is not None:
         with _refused(LedgerError, before=f"archive.to {config.archive.to!r}: "):
-            archive.outside(Store(config.archive.to), Ledger(places.ledger(config)))
+            archive.outside(Store(config.archive.to), places.ledger(config))
 
 
 def _check_folders(config: FleetConfig) -> None:
