@@ -18,7 +18,7 @@ import psutil
 import uvloop
 
 from rose.accept.report import ROOT
-from rose.client.address import authorization
+from rose.http_calls import authorization
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from rose.client.address import (
-    ClientError,
-    RunAddress,
-    RunExpiredError,
-    authorization,
-    message_of,
-    notice_gone,
-    refusal,
-)
+from rose.client.address import ClientError, RunAddress, RunExpiredError, message_of, refusal
 from rose.client.control import RETRIED, Failure, Patience, retried
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
+from rose.http_calls import authorization, watched_socket
 
 if TYPE_CHECKING:
     import aiohttp
@@ -192,14 +184,6 @@ class _AwayError(Exception):
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)
         self.failure, self.held_s, self.unheard = failure, held_s, unheard
-
-
-def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
-    family, kind, protocol, *_ = address
-    connection = socket.socket(family, kind, protocol)
-    notice_gone(connection)
-    return connection
 
 
 def _body(

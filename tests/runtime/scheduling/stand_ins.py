@@ -11,8 +11,9 @@ import pytest
 import uvicorn.server
 from aiohttp import web
 
-from rose.client.address import RunAddress, authorization
+from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
+from rose.http_calls import authorization
 from rose.runtime.coserving.continuation import MADE
 from rose.runtime.coserving.questions import TAKEN, asked
 from rose.runtime.engines.ports import free_port

@@ -10,9 +10,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from rose.client.address import authorization
-from rose.client.turns import watched_socket
 from rose.clock import monotonic_ns
+from rose.http_calls import authorization, watched_socket
 from rose.runtime.coserving.questions import question
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.answer import Answer
