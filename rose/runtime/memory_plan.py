@@ -55,8 +55,8 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The pools and memory parts of a fleet's devices. `serving_models` and `rollout_models` give the checkpoint folder
-    of each model that the fleet file names. A device has one rollout model at a time, and room for each of them."""
+    """Pools and memory parts of a fleet's devices. `serving_models` and `rollout_models` map each named model to its
+    checkpoint folder. A device has room for each rollout model, one at a time."""
 
     config: FleetConfig
     serving_models: Mapping[str, Path]
@@ -106,8 +106,8 @@ class MemoryPlan:
         return room // self.rollout_bytes_per_token(device, rollout)
 
     def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
-        """Return what runs of a model put on the device, in order of start. An owner's serving engine is there already.
-        The trainer's part is that of the largest model."""
+        """Return the parts that a run adds to the device, in order of start. The trainer's part is for the largest
+        model."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
@@ -124,8 +124,7 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU is too small for one engine's ranks with any of the rollout models, or
-        `kv_bytes` for a token."""
+        """Raises DeviceMemoryError if the GPU is too small for any rollout model, or `kv_bytes` for a token."""
         if device.gpu is None:
             return
         for table, rollout in self.config.rollouts.items():
@@ -166,8 +165,8 @@ class MemoryPlan:
         return None
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of the memory
-        free at its start for graphs and activations, and the rest limits the pool."""
+        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of its free
+        memory for graphs and activations."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)

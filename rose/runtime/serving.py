@@ -1,4 +1,4 @@
-"""The serving engines: an owner's is attached to and left as it was; one of ours ends only with its starter."""
+"""The serving engines: attaches to an owner's and leaves it as before; starts and ends its own."""
 
 import os
 import time

@@ -1,6 +1,5 @@
-"""The agent of one device: its rollout engine, its leases, its accounts, its talk with the gateway. The owner attaches
-and detaches the serving engine; no failure of the agent or the rollout engine affects it. One thread talks with the
-gateway and acts on each answer; another watches the page and keeps the accounts; a third keeps the engine."""
+"""The agent of one device: its rollout engine, leases, accounts and heartbeats. Its failures never affect the owner's
+serving engine. One thread talks with the gateway, one watches the page and keeps the accounts, one keeps the engine."""
 
 from __future__ import annotations
 
@@ -64,8 +63,8 @@ def budgets(given: ServingConfig | Terms) -> Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """Settings of an agent. `serving_*` name the owner's serving engine on the device. `rollout*` are of one of its
-    rollout models; `other_models` has the others by name."""
+    """Settings of an agent. `serving_*` name the owner's engine. `rollout*` describe one rollout model; `other_models`
+    has the others by name."""
 
     device: DeviceConfig
     coserving: CoservingConfig
@@ -181,8 +180,8 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. The controller decides on demand and weights. `before`: the state that
-    former agents left; None: the device joins. `last_lease`: the ledger's. `via` gives the way to a target."""
+    """Start with `start()`, end with `stop()`. `before`: state of former agents; None: the device joins. `last_lease`:
+    from the ledger. `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -304,8 +303,8 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice. `leave` an
-        engine that can outlive this agent to the next agent, which continues the accounts."""
+        """End the lease, the engine and the device's time in the fleet. Idempotent. `leave` an engine to the next
+        agent."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -336,8 +335,8 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return the device's name and why nothing is lent on demand or a dedicated engine is idle; None if neither.
-        Raises EngineError if the agent itself failed."""
+        """Return the device's name and why it lends nothing on demand or idles; None if neither. Raises EngineError if
+        the agent failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept

@@ -19,8 +19,8 @@ _REFUSAL_BYTES_MAX = 1024
 
 
 class Control:
-    """Sends heartbeats in a thread, and calls `answered` after each answer. `report` describes the device; `anchor` is
-    the clock of its time. An unavailable gateway is asked every `hold_s`."""
+    """Send heartbeats in a thread, and call `answered` after each answer. `anchor` is the clock of `report`. An
+    unavailable gateway is asked every `hold_s`."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The agent of one host: its devices' agents in one process, with one writer to the ledger. You can kill it at any
-time: the next one over the same folders continues. A device that fails is retried without harm to the others."""
+"""The agent of one host: its devices' agents in one process with one ledger writer. After a kill, the next agent over
+its folders continues. A failed device is retried alone."""
 
 import secrets
 import threading
@@ -25,8 +25,8 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """`start` returns at once; `faults` gives each device's state. The fleet run is the writer's. Engines with
-    `orphan_s` outlive this process. `relays` fetch publications of other hosts; without relays each engine does."""
+    """`start` returns at once; `faults` gives each device's state. Engines with `orphan_s` outlive this process.
+    `relays` fetch other hosts' publications; without them each engine does."""
 
     def __init__(
         self,
@@ -43,8 +43,7 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all devices' agents, or `leave` their engines to the next agents. Returns the devices whose agents ended
-        in order. Safe to call twice."""
+        """End all agents, or `leave` their engines to the next. Returns the devices that ended in order. Idempotent."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
@@ -136,8 +135,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the device's last lease in the ledger, or a random lease number to count from: a new disk's spool may
-        lack leases that the fleet's ledger has, and lease names are unique."""
+        """Return the device's last lease in the ledger, else a random number to count from: a new disk's spool lacks
+        the fleet's leases, and lease names are unique."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

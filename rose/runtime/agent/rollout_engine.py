@@ -1,4 +1,4 @@
-"""Keeps a device's rollout engine running: takes over or starts an engine, and restarts it after growing waits."""
+"""Keeps a device's rollout engine running: takes over or starts an engine, and restarts it with growing waits."""
 
 from __future__ import annotations
 
@@ -66,12 +66,10 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """One engine at a time, in a thread that lives as long: the kernel ties a process to that thread. A running engine
-    of an equal spec that can outlive its agent is taken over if it answers. An engine whose scheduler left the page is
-    dead, though SGLang's server runs on for seconds. A serving engine sizes its pool by the memory free at its start:
-    on a lent GPU this engine starts after it, and ends after a while without it. It ends for another model, too.
-    `changed` is called when the engine becomes usable or unusable, `assigned` learns its run, `via` gives the way to a
-    target."""
+    """One engine at a time, in a thread that lives as long: the kernel ties a process to it. A running engine of an
+    equal spec is taken over. An engine whose scheduler left the page is dead. On a lent GPU it starts after serving,
+    which sizes its pool by free memory, and ends after a while without serving. `changed` is called on usability
+    changes, `assigned` on its run; `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -122,8 +120,7 @@ class RolloutEngine:
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None], models: Mapping[str, str]) -> None:
-        """Note the run and the model that the controller assigned; an unnamed engine keeps them. A new run comes with
-        its model and weights: turns of the former run leave the engine first."""
+        """Note the controller's run and model; an unnamed engine keeps them. Turns of the former run leave first."""
         model = models.get(self._engine_spec.engine_id)
         if model in self.spec.models:
             self._wanted = model
@@ -336,8 +333,8 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that the device's last agent left open, if any; `page` is the path of the device's page. Raises
-    LedgerError, and UserError for a device in the fleet, whose time would be unaccounted."""
+    """End the lease that the device's last agent left open; `page` is its page's path. Raises LedgerError, and
+    UserError for a device still in the fleet."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

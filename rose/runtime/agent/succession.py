@@ -1,5 +1,5 @@
-"""State that an agent takes over from the device's former agents: clock, accounts and leases. Only the ledger says how
-far time is accounted for. The page's rings have the engines' later spans."""
+"""State that an agent takes over from former agents: clock, accounts and leases. Only the ledger says how far time is
+accounted for."""
 
 import json
 import os
@@ -26,8 +26,8 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """State of former agents: the monotonic time to which they accounted for the device; leases that ended since; the
-    run that trained on it last, "" if none."""
+    """State of former agents: the monotonic time they accounted for, leases that ended since, and the last training run
+    or ""."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -53,9 +53,8 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the anchor of this device's agents since the host's boot; later changes of the wall clock do not matter.
-    The first agent takes `anchor`, or the ledger's time of the device if later: device time never goes back. Raises
-    OSError, and LedgerError for an unreadable ledger."""
+    """Return the clock of this device's agents since boot. The first agent takes `anchor`, or the ledger's later time.
+    Raises OSError, and LedgerError for an unreadable ledger."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
@@ -73,8 +72,8 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    """Return the state that former agents left in the ledger; None if the device never joined this fleet, or left it.
-    Raises LedgerError for an unreadable ledger: time would be counted twice."""
+    """Return the state that former agents left; None if the device is not in this fleet. Raises LedgerError for an
+    unreadable ledger."""
     with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
         known = _known(connection, run_id, device_id)
         if known is None:
@@ -94,8 +93,7 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
 
 
 def last_lease(ledger: Path, run_id: str, device_id: str) -> LastLease:
-    """Return the device's last lease in the ledger, the only record after a host lost its memory. Raises LedgerError
-    for an unreadable ledger: two leases would have one name."""
+    """Return the device's last lease in the ledger. Raises LedgerError for an unreadable ledger."""
     of_device = {"run_id": run_id, "device_id": device_id}
     with _reading(ledger, f"the last lease of device {device_id}") as connection:
         for since_us in (utc_us() - _LATELY_US, 0):

@@ -1,4 +1,4 @@
-"""What an agent watches on its device: the attached serving engine, errors of step times, serving's last minute."""
+"""Watches of a device: the attached serving engine, step time errors, serving's last minute."""
 
 from __future__ import annotations
 

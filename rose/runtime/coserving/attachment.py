@@ -1,5 +1,5 @@
-"""An engine's report on itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
-`<page>.detached` exists from the moment a serving engine's owner releases the page until an engine takes it."""
+"""An engine's report: for its device in `<page>.<role>.json`, for its owner in `/server_info`. `<page>.detached` exists
+from an owner's release of the page until an engine takes it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """The engine's resolved SGLang arguments; `rose.runtime.coserving.hooks.mechanisms` names the mechanisms.
-    `refused`: why nothing is lent beside it."""
+    """The engine's resolved SGLang arguments and mechanisms (`hooks.mechanisms`). `refused`: why nothing is lent beside
+    it."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -28,8 +28,8 @@ STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """Whether a running engine has a page. `page`: its page, or the one that it should take. `detached`: its owner
-    released the page, so only the owner attaches it again. `reason`: why it has not taken the page."""
+    """An engine's page, taken or pending. `detached`: only its owner may attach it again. `reason`: why it has no
+    page."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -62,7 +62,7 @@ def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | N
 
 
 def detached_note(page: Path) -> Path:
-    """Return the file that exists while an owner has released the page and no serving engine has taken it since."""
+    """Return the file that marks a page as released by its owner."""
     return page.with_name(f"{page.name}.detached")
 
 

@@ -1,6 +1,6 @@
-"""Requests that continue a turn. The last input ids of such a request are output of the turn's earlier attempts, and
-`custom_params` says how many. SGLang then holds the request like one that it retracted: stop strings, grammars,
-penalties and token limits count these ids. The answer has only later tokens."""
+"""Requests that continue a turn: their last input ids are earlier output, counted in `custom_params`. SGLang then
+treats the request as retracted, so stop strings, grammars, penalties and limits count these ids. The answer has only
+later tokens."""
 
 from typing import Any
 
@@ -36,8 +36,7 @@ def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def before_prefill(request: Any) -> None:
-    """Bring the grammar to where the turn is. Let cached output be found, too: SGLang looks up to the first token whose
-    log probability is wanted, which it takes for the end of the input. It has none of earlier output."""
+    """Advance the grammar past earlier output, and allow prefix cache hits on it."""
     if made_before(request) or request.logprob_start_len >= len(request.origin_input_ids):
         request.logprob_start_len = -1
     if not getattr(request, _GRAMMAR_BEHIND, False):
@@ -53,8 +52,8 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count existing output in a new prefill batch's penalties. SGLang forgets it, even that of retracted requests.
-    Where it schedules ahead it counts each token a step late, and first the prompt's last one."""
+    """Count existing output in a new prefill batch's penalties, as SGLang does not. With the overlap schedule SGLang
+    counts each token a step late, beginning with the prompt's last token."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator

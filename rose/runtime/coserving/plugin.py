@@ -1,6 +1,5 @@
-"""The plugin inside SGLang, which finds it through its entry point `sglang.srt.plugins`. It hooks the scheduler's loop
-of every server beside which the package is installed. A serving engine is only watched, and only once an agent's page
-is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
+"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler's loop of every server in its
+environment. It only observes serving engines, and only with an agent's page. `ROSE_PLUGIN_ROLE=off` disables it."""
 
 import logging
 import os
@@ -139,7 +138,7 @@ def _internal_state(answer: Any, controller: Any, *_args: Any) -> Any:
         state = plugin.state if isinstance(plugin, ServingPlugin) else EngineState(role="rollout", pid=os.getpid())
         answer.internal_state[STATE] = asdict(state)
     except Exception:
-        logger.exception("ROSE cannot say how it is; serving goes on")
+        logger.exception("ROSE cannot report its state; serving continues")
     return answer
 
 

@@ -1,6 +1,5 @@
-"""Questions to the plugin inside a rollout engine, sent as `/generate` requests. SGLang hands every request to all
-ranks at the same point of their loops. The plugin takes a request whose id is a question out of the queue before any
-step, acts, and answers at once: aborted, with a message that says whether it was taken."""
+"""Questions to the plugin inside a rollout engine, sent as `/generate` requests, which reach all ranks at one point of
+their loops. The plugin takes a question out of the queue, acts, and answers at once by an abort with a message."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """Return the body of the `/generate` request that asks for `verb` of a policy version. "end" ends the request of
-    that id with the tokens it has: SGLang's own abort may answer without them."""
+    """Return the `/generate` body that asks for `verb` of a policy version. "end" ends the request of that id with its
+    tokens, which SGLang's abort may lose."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],

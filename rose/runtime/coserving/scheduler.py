@@ -1,5 +1,5 @@
-"""One engine's SGLang scheduler for ROSE. Only this module knows the scheduler's attribute names. Ended requests keep
-their tokens, so that turns continue elsewhere; their memory is free at once."""
+"""ROSE's view of SGLang's scheduler; no other module knows its attribute names. Ended requests keep their tokens for
+continuation, and free their memory."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -54,8 +54,8 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """From now on `queue_compiled` alone queues requests whose grammar is compiled: SGLang would do it past the
-        gate, in the step that prefills them."""
+        """Queue requests with compiled grammars only by `queue_compiled`. SGLang would pass the gate, in the step that
+        prefills them."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list
@@ -133,8 +133,7 @@ class SchedulerView:
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
-        """End requests now, each answered with its tokens: (requests, kept tokens). Their slots stay in the prefix
-        cache, from which they can be evicted."""
+        """End requests with their tokens: (requests, kept tokens). Their slots stay in the prefix cache, evictable."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -174,8 +173,8 @@ class SchedulerView:
             batch.batch_is_full = False
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that stopped between two layers; its requests end, or go back to the queue. Returns (ended
-        requests, their tokens). Only for a scheduler that does not run ahead of its results."""
+        """Undo a step that stopped between layers; its requests end or return to the queue: (ended requests, their
+        tokens). Only without the overlap schedule."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
@@ -249,7 +248,7 @@ def cached_tokens(request: Any) -> int | None:
 
 
 def finish_of(request: Any) -> tuple[Finish, int | None]:
-    """Return (why a request ended, the HTTP status of its abort). What was dropped without a reason is an abort."""
+    """Return (why a request ended, HTTP status of its abort). A drop without a reason is an abort."""
     reason = getattr(request, "finished_reason", None)
     kind = "abort" if reason is None else reason.to_json()["type"]
     status = getattr(reason, "status_code", None)

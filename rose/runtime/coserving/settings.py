@@ -15,8 +15,8 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """`gated` engines run a step only under a lease and only when the policy admits it. `page` None: not attached yet.
-    `host_cores`: where a rollout engine on CPU cores does work outside its device."""
+    """`gated` engines run only under a lease and the policy. `page` None: not attached yet. `host_cores`: for work of a
+    CPU engine outside its device."""
 
     role: Literal["serving", "rollout"]
     page: Path | None

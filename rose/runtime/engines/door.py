@@ -1,5 +1,5 @@
-"""A rollout engine's HTTP proxy for other hosts, in the engine's first process: it checks a token and passes on only
-`/generate`. SGLang's embedded server has no keys, so it listens on loopback."""
+"""A rollout engine's HTTP proxy for other hosts: checks a token and forwards only `/generate`. SGLang's embedded server
+has no keys, so it listens on loopback."""
 
 import asyncio
 import errno

@@ -1,5 +1,5 @@
-"""A process that has SGLang loaded and forks engines, which start faster. It dies with its starter, an engine with its
-requester. After an update it refuses requests: it would fork old code."""
+"""A process that has loaded SGLang and forks engines, which start faster. It dies with its starter, an engine with its
+requester. After an update it refuses requests."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's
-        variables; the server refuses an engine that would load SGLang differently. Raises OSError."""
+        """Start a server at `path`; requests wait until SGLang is loaded. `environment` extends this process's
+        variables, and engines with other settings are refused. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -111,7 +111,7 @@ def fork_engine(
     own_session: bool = False,
 ) -> DetachedProcess:
     """Have the server fork an engine with this whole environment and output `log`; it dies with this process unless
-    detached. `own_session`: the kernel weighs it separately. Blocks while the server loads. Raises ForkError."""
+    detached. `own_session`: weighed separately by the kernel. Raises ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):

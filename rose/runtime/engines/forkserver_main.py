@@ -1,5 +1,5 @@
-"""`python -m rose.runtime.engines.forkserver_main`: load SGLang once, then fork an engine for each request. A fork
-breaks threads, OpenMP regions and CUDA, so the server starts none. Settings read at load must equal the server's."""
+"""`python -m rose.runtime.engines.forkserver_main`: loads SGLang once, then forks engines. A fork breaks threads,
+OpenMP regions and CUDA, so the server starts none. Settings read at load must match."""
 
 import atexit
 import gc

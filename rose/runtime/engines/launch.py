@@ -1,5 +1,5 @@
-"""`python -m rose.runtime.engines.launch ...`: SGLang's own server with ROSE's plugin; settings come from the
-environment. Stand-ins are installed at import: processes that SGLang spawns import the main module again."""
+"""`python -m rose.runtime.engines.launch ...`: SGLang's server with ROSE's plugin. Stand-ins are installed at import,
+since SGLang's spawned processes import the main module again."""
 
 import ctypes
 import os

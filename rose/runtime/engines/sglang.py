@@ -47,10 +47,10 @@ class AddressInUseError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
-    `start_cores`, default all, apply during the start. `idle_class` makes its computing preemptible. `fork_server` is a
-    socket. `overlap`: schedule steps ahead on cores too, which delays results by one step. `any_port`: another port
-    will do. `orphan_s`: outlive the starter, and end after this many seconds without an agent."""
+    """How to start an engine on `gpu`, or on `cores`; HTTP and text use `host_cores`, default `cores`. `start_cores`
+    apply during the start. `idle_class` makes computing preemptible. `fork_server` is a socket. `overlap`: use the
+    overlap schedule on cores. `any_port`: accept another port. `orphan_s`: outlive the starter, and end after this time
+    without an agent."""
 
     engine_id: str
     model: str
@@ -104,7 +104,7 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 
 
 def has_embedded_server() -> bool:
-    """Return whether this SGLang has its HTTP server in the scheduler, which takes a fifth of the processor time."""
+    """Return whether this SGLang has its HTTP server in the scheduler, at a fifth of its processor time."""
     spec = importlib.util.find_spec("sglang")
     folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)

@@ -1,6 +1,6 @@
-"""The built-in policy: a small Llama, stored as an ordinary Hugging Face checkpoint. The forward pass is our own (no
-import of transformers; right-padded batches need no mask), with the parameter names of transformers'
-`LlamaForCausalLM`, which serving engines load. Masters are float32, checkpoints bfloat16."""
+"""The built-in policy: a small Llama, stored as a Hugging Face checkpoint with the names of transformers'
+`LlamaForCausalLM`. The forward pass is our own, so right-padded batches need no mask. Masters are float32, checkpoints
+bfloat16."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class Policy(nn.Module):
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return hidden states [batch, length, hidden_size] after the last norm; `lm_head` makes logits of them. `ids`
-        is [batch, length], int64, padded on the right: attention is causal, so padding reaches no real token."""
+        """Return hidden states [batch, length, hidden_size] after the last norm, for `lm_head`. `ids` [batch, length],
+        int64, are padded on the right, which causal attention ignores."""
         cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -195,8 +195,8 @@ def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: t
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row, on the policy's
-    device. The hidden state at i - 1 predicts the token at i; only such states meet the output layer."""
+    """Return logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row. The state at i - 1
+    predicts the token at i."""
     padded = pad(ids, device=policy.device)
     generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])

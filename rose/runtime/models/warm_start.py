@@ -1,5 +1,5 @@
-"""The built-in policy's start: a short imitation of a player whose reasoning is true and whose moves are often
-random. An untrained policy never reaches the goal, so RL would have nothing to compare. Imports no torch by itself."""
+"""The built-in policy's start: a short imitation of a noisy player with true reasoning, since an untrained policy never
+reaches the goal. Imports no torch by itself."""
 
 import dataclasses
 import hashlib

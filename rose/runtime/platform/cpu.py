@@ -37,8 +37,8 @@ _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return the type that engines compute in. Without bfloat16 units float32 is four to seven times faster from 16
-    rows on, because batching does not speed up bfloat16; it holds every bfloat16 weight exactly."""
+    """Return the type that engines compute in. Without bfloat16 units, float32 is four to seven times faster from 16
+    rows on, and exact."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -42,7 +42,7 @@ def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
     """Keep schedulers on `cores`, other processes on `host_cores` with `nice`. `idle_class` gives schedulers
-    SCHED_IDLE, which any other thread preempts. Raises PermissionError where the system forbids the way back."""
+    SCHED_IDLE. Raises PermissionError where that cannot be undone."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler

@@ -1,5 +1,5 @@
-"""How much of a serving device's KV memory rollouts may hold. Headroom stays free for serving; past its high watermark
-the rollout budget is halved once and frozen until the next term, so that it cannot oscillate."""
+"""How much KV memory rollouts may hold. Headroom stays free for serving; past its high watermark the rollout budget is
+halved once and frozen until the next term, so it cannot oscillate."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

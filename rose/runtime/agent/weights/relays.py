@@ -25,10 +25,9 @@ _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: It quotes no ori
 
 
 class Relays:
-    """Gives each target its URL on this host; thread-safe. Versions published on this host are fetched directly over
-    `loopback`, all others by a relay. `rules` are the fleet's limits on fetching. `route` names the way from an
-    origin's URL to this host. A relay keeps at most `budget_bytes` in `folder`, on loopback, behind a token. Folders of
-    a killed process count as unused relays."""
+    """Give each target its URL on this host; thread-safe. Versions of this host are fetched over `loopback`, others by
+    a relay. `rules` limit fetching. `route` names the way from an origin. A relay keeps at most `budget_bytes` in
+    `folder`, on loopback, behind a token."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules

@@ -1,5 +1,5 @@
-"""Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge.
-Audits afterwards that the engine still holds the version."""
+"""Brings one engine to a policy version: fetch, verify, decode beside the running model, swap, acknowledge; later
+audits."""
 
 import http.client
 import json
@@ -29,9 +29,8 @@ from rose.runtime.weight_version import weights_name
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version of an RL run's weights, and its origin. `run_id` "": of no run. `signer`: the public key that signed
-    its manifests; None: no signature is needed. `source` and `route`: the way as the ledger names it. `rules`: limits
-    on fetching."""
+    """A version of an RL run's weights, and its origin. `run_id` "": of no run. `signer`: public key of its manifests;
+    None: unsigned. `source` and `route`: its way in the ledger. `rules`: limits on fetching."""
 
     run_id: str
     version: int
@@ -183,10 +182,9 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync. One thread at a time calls its methods, except `give_up`. `version` is the engine's
-    version as far as the agent knows; 0: its checkpoint. It is a base for deltas of the same run once it was
-    acknowledged: every rank found it bit for bit, and the origin knows. Packages of another run are refused. `via`
-    gives the way to a target each time: unused relays end."""
+    """The agent's side of a sync; one thread at a time, except for `give_up`. `version` is the engine's known version;
+    0: its checkpoint. An acknowledged version is a base for its run's deltas: every rank verified it, and the origin
+    knows. `via` gives the way to a target each time."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -211,9 +209,8 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to a version; after a failure the event has `ok` false and the reason. If the engine refuses
-        a delta (its weights are not the base), an anchor is tried once. If the origin refuses the acknowledgement, the
-        engine holds unpublished weights: it is untrusted until an anchor succeeds."""
+        """Bring the engine to a version; a failed event has the reason. A refused delta is retried once as an anchor.
+        After a refused acknowledgement the engine is untrusted until an anchor succeeds."""
         self._asked = target
         return self._bring_to(target)
 
@@ -230,9 +227,8 @@ class EngineSync:
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out the weights of an engine that ran before this agent; return why that is impossible, else None. A
-        recorded version counts once the engine has hashed its weights and names that version. `swaps`: how often
-        weights were brought into the engine, by its own count."""
+        """Learn the weights of an engine from before this agent; return why that is impossible, else None. A recorded
+        version counts once the engine hashed it. `swaps`: the engine's own count."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "nothing is on record of the weights that it holds"
@@ -246,9 +242,8 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Have the engine hash its weights against the acknowledged ones, and compare these with the published ones.
-        Returns the event of a drift: the engine is untrusted from then on. None if all is well, or without a result:
-        `gives_way` was set, or the engine had no time."""
+        """Compare the engine's weights with the acknowledged and published versions. Return a drift event, which marks
+        the engine untrusted; None without drift or result."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -272,8 +267,8 @@ class EngineSync:
         return replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def give_up(self) -> None:
-        """Leave the engine to another agent: return once no question is open. A fetched version stays staged; the
-        record has the version that is being swapped in."""
+        """Leave the engine to another agent, once no question is open. A fetched version stays staged, and a version in
+        its swap recorded."""
         self._phases.give_up()
 
     def _bring_to(self, target: Target) -> Sync:
@@ -327,8 +322,8 @@ class EngineSync:
             return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit, acknowledge. Raises TransferError if the engine is not at the version, RefusedError
-        if its weights now differ from the published ones."""
+        """Fetch, prepare, commit, acknowledge. Raises TransferError off the version, RefusedError if weights differ
+        from published ones."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -409,8 +404,8 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the base to offer: the held version if it is of the target's run and acknowledged, or can be now.
-        Raises RefusedError if the engine's weights differ from the published ones."""
+        """Return the base to offer: the acknowledged version of the target's run. Raises RefusedError if weights differ
+        from published ones."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:

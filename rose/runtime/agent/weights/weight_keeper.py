@@ -1,5 +1,5 @@
-"""Keeps a device's engine at the controller's target weights, in its own thread: brings it to the target, audits it,
-and brings a drifted engine back. Audits take long, and yield to a new target."""
+"""Keeps a device's engine at the controller's target weights, in a thread: syncs, audits, and brings a drifted engine
+back. Audits yield to a new target."""
 
 import threading
 from collections.abc import Callable
@@ -18,9 +18,8 @@ _LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once it
 
 
 class WeightKeeper:
-    """The newest target wins; a replaced target is not retried. `engine` gives the sync of the engine that answers,
-    None without one. `coming` learns the run before its weights come. `take_out` gets the reason once the engine is
-    untrusted. Each sync, drift and attempt to bring the engine back is recorded; a clean audit is not."""
+    """The newest target wins; replaced targets are not retried. `engine` gives a live engine's sync. `coming` learns
+    the run first. `take_out` gets the reason of distrust. Syncs, drifts and recoveries are recorded."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Joins a running serving engine to a device's page, or releases it: for its owner, and for a fleet. It uses SGLang's
-`/set_internal_state` and `/server_info` on this host; another user may own the engine. The engine always serves."""
+"""Joins a running serving engine to a device's page, and releases it, through SGLang's `/set_internal_state` and
+`/server_info`. The engine serves throughout."""
 
 import http.client
 import json
@@ -46,7 +46,7 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started; `token`: its admin or API key. Methods raise
+    """A serving engine at `url` that somebody else started. `token`: its admin or API key. Methods raise
     AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
@@ -74,8 +74,8 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Return once the engine has the serving section of `page`; None if this key may not read its state. `waiting`
-        is called meanwhile; its error ends the wait. After an error the engine has no page."""
+        """Return once the engine has the serving section of `page`; None if its state is not readable. `waiting` runs
+        meanwhile, and its error ends the wait. After an error the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()

@@ -1,5 +1,4 @@
-"""Writes each request of serving's users to the page as it ends: times, numbers of tokens and its class. Text and ids
-of requests stay in the engine."""
+"""Writes each ended serving request to the page: times, token counts and class, but no text and no id."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -45,8 +44,8 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request that is over, unless it was already; returns whether it was not. `first_ns`: the time of its
-        first token. `status`: of an abort outside a step, if it has one."""
+        """Write an ended request; return False if it was written before. `status`: the HTTP status of an abort outside
+        a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)
@@ -85,7 +84,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether it is a user's. To cache a prompt, SGLang itself makes a request for no token."""
+        """Return whether it is a user's. SGLang requests no token when it caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns

@@ -27,7 +27,7 @@ _CLIENT_KEY = "_rose_client_key"
 
 
 class RolloutPlugin:
-    """One scheduler process of a rollout engine. A failure here ends the engine: it must not run unguarded."""
+    """One scheduler process of a rollout engine. A failure ends the engine, which must not run unguarded."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
         from sglang.srt.runtime_context import get_parallel
@@ -156,16 +156,16 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Keep this request's prefix cache entries apart from those of other weights. A request that runs across a sync
-        keeps its entries, under the old weights; a restarted request uses the new weights."""
+        """Separate this request's prefix cache entries from those under other weights. Requests that run across a sync
+        keep their old entries."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return the request's key in the prefix cache; it differs between values of `swaps` and `client`. None, as without
-    ROSE, before the first swap without a client's key. SGLang looks for a LoRA adapter at the end."""
+    """Return the request's key in the prefix cache; None before the first swap without a client's key. SGLang expects a
+    LoRA adapter at its end."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
@@ -183,7 +183,7 @@ def _check_parallel(parallel: Any, gated: bool) -> None:
 
 
 def _page(settings: PluginSettings, rank: int) -> ArbiterPage:
-    """Return the device's page for rank 0. Other ranks work at the same time, on pages of their own."""
+    """Return the device's page for rank 0, and private pages for other ranks."""
     assert settings.page is not None, "checked before"
     if rank == 0:
         return ArbiterPage.attach(settings.page, Party.ROLLOUT)

@@ -1,6 +1,5 @@
-"""The plugin inside a serving engine, which belongs to somebody else. It only watches, with one exception: on CPU cores
-the scheduler waits a moment, once in a lease, for memory that it needs (`rose.runtime.coserving.kv.memory.KvClaim`). A
-failure here ends the lending, not the serving."""
+"""The plugin inside an owner's serving engine. It only observes, except that on CPU cores the scheduler waits for
+needed memory once in a lease (`kv.memory.KvClaim`). A failure ends lending, not serving."""
 
 import logging
 import os
@@ -192,7 +191,7 @@ class ServingPlugin:
         try:
             act()
         except Exception as error:
-            logger.exception("ROSE lends nothing on this engine any more; serving goes on")
+            logger.exception("ROSE no longer lends this engine; serving continues")
             self._refused = f"the plugin failed in serving: {type(error).__name__}: {error}"
             self._give_up()
 

@@ -1,6 +1,5 @@
-"""The hardware of a device, whatever a fleet file calls it: its time is counted once, however many runs use it. A GPU
-or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host. Also
-whether a process is on the device, as far as that is visible from outside."""
+"""Names the hardware of a device, so its time is counted once. A GPU or MIG instance is its UUID; cores, and unreadable
+GPUs, are numbers on a host. Also tells whether a process is visibly elsewhere."""
 
 import os
 import socket
@@ -32,7 +31,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why process `pid`, which has the device's page, is not on the device; None if it is, or if unknown."""
+    """Return why process `pid`, which has the page, is not on the device; None if it is, or unknown."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)

@@ -42,8 +42,8 @@ def in_use(index: int) -> bool:
 
 
 def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None:
-    """End the work on the GPU of the processes of a group, before they are killed: what a kill does to a client with
-    work on the GPU, and to the other clients, is undefined. Does nothing without a daemon."""
+    """End the GPU work of a process group before a kill, whose effect on MPS clients is undefined. Does nothing without
+    a daemon."""
     if not daemon_runs(environment):
         return
     with suppress(OSError, subprocess.SubprocessError):
