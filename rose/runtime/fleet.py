@@ -44,11 +44,11 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
 
 def recorded_config(config: FleetConfig) -> str:
     """Return the configuration as JSON without its secret, with the SHA-256 of its price book's file."""
-    made = config.model_dump(mode="json", exclude={"gateway": {"token"}})
+    document = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
-            made["price_book_sha256"] = hashlib.sha256(Path(config.price_book).read_bytes()).hexdigest()
-    return json.dumps(made)
+            document["price_book_sha256"] = hashlib.sha256(Path(config.price_book).read_bytes()).hexdigest()
+    return json.dumps(document)
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
@@ -201,7 +201,7 @@ class FleetPlan:
         return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
-        """Return the computed memory share, which goes before the file's own arguments."""
+        """Return the computed memory share, placed before the file's arguments."""
         if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

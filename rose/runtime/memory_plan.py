@@ -89,9 +89,9 @@ class MemoryPlan:
 
     def serving_tokens(self, device: DeviceConfig) -> int:
         """Return the serving engine's pool: the file's, else the tokens that `kv_bytes` holds."""
-        given = self.config.serving_on(device).max_total_tokens
-        if given is not None:
-            return given
+        tokens = self.config.serving_on(device).max_total_tokens
+        if tokens is not None:
+            return tokens
         if device.gpu is None:
             return CORES_SERVING_TOKENS
         return device.kv_bytes // self.serving_bytes_per_token(device)
@@ -145,7 +145,7 @@ class MemoryPlan:
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
             f"needed{self._with(rollout)}, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}), of which the pools "
-            f"are made, {self._given_pools(device, table, rollout)}or end what else is on that GPU"
+            f"are made, {self._pools_in_file(device, table, rollout)}or end what else is on that GPU"
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
@@ -153,11 +153,11 @@ class MemoryPlan:
         if device.pool != "serving" or device.serving_url is not None or not self.config.coserving.enabled:
             return None
         for table, rollout in self.config.rollouts.items():
-            given = self._given_pools(device, table, rollout)
+            pools = self._pools_in_file(device, table, rollout)
             full = self._kv(device, rollout, self.serving_tokens(device), self.rollout_tokens(device, rollout))
-            if given and not under_pressure(full):
+            if pools and not under_pressure(full):
                 return (
-                    f"device {device.id!r}: {given}the pools hold {_gib(full.serving_bytes)} and "
+                    f"device {device.id!r}: {pools}the pools hold {_gib(full.serving_bytes)} and "
                     f"{_gib(full.rollout_bytes)} GiB{self._with(rollout)}, so that {_gib(device.kv_bytes)} GiB of "
                     "kv_bytes never run short and the headroom is never used: leave max_total_tokens out, or lower "
                     "kv_bytes"
@@ -185,10 +185,10 @@ class MemoryPlan:
     def _with(self, rollout: RolloutConfig) -> str:
         return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
 
-    def _given_pools(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> str:
+    def _pools_in_file(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> str:
         pools = {device.serving_table: self.config.serving_on(device).max_total_tokens, table: rollout.max_total_tokens}
-        given = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
-        return " and ".join(given) + (", " if given else "")
+        names = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
+        return " and ".join(names) + (", " if names else "")
 
     def _kv(
         self, device: DeviceConfig, rollout: RolloutConfig, serving_tokens: int = 0, rollout_tokens: int = 0
@@ -223,7 +223,7 @@ def free_memory(gpus: Sequence[int]) -> dict[int, int]:
 
 
 def _dtype(device: DeviceConfig) -> str | None:
-    """Return what the device's engines compute in; None: the checkpoint's type."""
+    """Return the type that the device's engines compute in; None: the checkpoint's."""
     return cpu.dtype() if device.gpu is None else None
 
 

@@ -125,7 +125,7 @@ def _stand_ins(config: FleetConfig) -> bool:
 
 
 def _check_kernels(config: FleetConfig) -> None:
-    """Stand-ins prove mechanisms; real requests must not meet them."""
+    """Refuse stand-in kernels where real requests are served."""
     if not _stand_ins(config):
         return
     attached = [device.id for device in config.device if device.serving_url is not None]

@@ -99,7 +99,6 @@ class ServingEngines:
         self._looked = time.monotonic()
 
     def stop(self) -> None:
-        """Detach from owners' engines, and end those started here."""
         for device in self._owned:
             with suppress(AttachError):  # An engine that is gone, or has another page by its owner, needs no detaching.
                 if has_engine(device.page):

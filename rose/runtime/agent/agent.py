@@ -48,17 +48,17 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutModel:
-    """A device's rollout engine with one model."""
-
     engine: EngineSpec
     capacity: int
     kv_bytes_per_token: int
 
 
-def budgets(given: ServingConfig | Terms) -> Budgets:
-    classes = {one.priority: (one.ttft_budget_ms, one.tpot_budget_ms) for one in given.classes}
-    made = {key: Budgets(*(round(ms * 1e6) for ms in pair)) for key, pair in classes.items()}
-    return Budgets(round(given.ttft_budget_ms * 1e6), round(given.tpot_budget_ms * 1e6), classes=made)
+def budgets(promised: ServingConfig | Terms) -> Budgets:
+    classes = {
+        item.priority: Budgets(round(item.ttft_budget_ms * 1e6), round(item.tpot_budget_ms * 1e6))
+        for item in promised.classes
+    }
+    return Budgets(round(promised.ttft_budget_ms * 1e6), round(promised.tpot_budget_ms * 1e6), classes=classes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +96,7 @@ class AgentSpec:
         return {self.rollout.model_name: first, **self.other_models}
 
     def with_model(self, name: str) -> AgentSpec:
-        """Return the settings with another one of the models as `rollout*`."""
+        """Return the settings with this model as `rollout*`."""
         model = self.models[name]
         return dataclasses.replace(
             self,
@@ -391,7 +391,6 @@ class DeviceAgent:
 
     @property
     def _rollout_spec(self) -> AgentSpec:
-        """Return the settings with the rollout engine's model."""
         return self._spec if self._engine is None else self._engine.spec
 
     @property

@@ -248,7 +248,6 @@ class RolloutEngine:
             self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
 
     def _become(self, model: str) -> None:
-        """Start the next engine with this model, for the run that wants it."""
         self._renew(lambda spec: spec.with_model(model))
         if self._run_id is not None:
             self._assigned.change(monotonic_ns(), self._run_id)

@@ -4,7 +4,7 @@ later tokens."""
 
 from typing import Any
 
-MADE = "rose_made"  #: The key in `custom_params`; in spans of weight versions, the name of earlier tokens' weights.
+EARLIER = "rose_made"  #: The key in `custom_params`; in spans of weight versions, the name of earlier tokens' weights.
 
 _MADE = "_rose_made"
 _GRAMMAR_BEHIND = "_rose_grammar_behind"
@@ -20,14 +20,14 @@ def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
-    made = params.get(MADE) if isinstance(params, dict) else None
+    made = params.get(EARLIER) if isinstance(params, dict) else None
     if type(made) is not int or not 0 < made < len(ids):
         return
     setattr(request, _MADE, made)
     setattr(request, _GRAMMAR_BEHIND, True)
     request.origin_input_ids = request.origin_input_ids_unpadded = ids[:-made]
     request.output_ids = ids[-made:]
-    request.weight_version_events = [WeightVersionEvent(old_version=MADE, num_output_tokens=made)]
+    request.weight_version_events = [WeightVersionEvent(old_version=EARLIER, num_output_tokens=made)]
     request.send_token_offset = request.send_output_token_logprobs_offset = made
     if request.return_logprob:
         for kind in ("output_token", "output_top", "output_token_ids"):
@@ -79,7 +79,7 @@ def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]
-    if spans[0].version != MADE:
+    if spans[0].version != EARLIER:
         return spans
     moved = [WeightVersionSpan(version=one.version, start=one.start - made, end=one.end - made) for one in later]
     return moved or [WeightVersionSpan(version=current_version, start=0, end=0)]

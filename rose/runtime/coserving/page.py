@@ -12,7 +12,7 @@ import os
 import pwd
 import struct
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
@@ -459,9 +459,9 @@ class ArbiterPage:
         return worked
 
 
-def page_users(environment: Mapping[str, str] = os.environ) -> list[int]:
+def page_users() -> list[int]:
     """Return the other users whose pages this process takes. Raises PageError."""
-    if not (name := environment.get(_PAGE_USER)):
+    if not (name := os.environ.get(_PAGE_USER)):
         return []
     try:
         return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid]

@@ -12,7 +12,7 @@ from rose.runtime.coserving.attachment import STATE, EngineState
 from rose.runtime.coserving.hooks.gate import add_layer_hooks, before_each_layer, capture_in_layers
 from rose.runtime.coserving.hooks.rollout import RolloutPlugin
 from rose.runtime.coserving.hooks.serving import ATTACH, RELEASE, ServingPlugin, refusal
-from rose.runtime.coserving.kv.remap import asked, create_buffers
+from rose.runtime.coserving.kv.remap import create_buffers, is_requested
 from rose.runtime.coserving.scheduler import StepAbandonedError
 from rose.runtime.coserving.settings import PluginSettings
 
@@ -62,7 +62,7 @@ def _plugin_of(scheduler: Any) -> RolloutPlugin | ServingPlugin:
             try:
                 refused = missing_hooks(SERVING_TARGETS) or refusal()
             except Exception as error:
-                refused = f"this SGLang cannot be asked how it is parallel: {type(error).__name__}: {error}"
+                refused = f"cannot read this SGLang's parallelism: {type(error).__name__}: {error}"
             _plugin = ServingPlugin(scheduler, settings.page, refused)
     return _plugin
 
@@ -221,7 +221,7 @@ def register() -> None:
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)
-    if asked() and _gated():  # If SGLang ignores it, the pool stays where it is and the ledger says so.
+    if is_requested() and _gated():  # If SGLang ignores it, the pool stays where it is and the ledger says so.
         HookRegistry.register(POOL, create_buffers, HookType.AROUND)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 

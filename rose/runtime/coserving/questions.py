@@ -35,7 +35,7 @@ def unrecorded_id() -> str:
     return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
 
 
-def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
+def parse_question(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
     """Return (verb, its subject) of a question; None for any other request."""
     name = client_id(request_id)
     if match := _END.fullmatch(name):

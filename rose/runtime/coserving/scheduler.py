@@ -74,12 +74,12 @@ class SchedulerView:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would help anybody: a finished request stays in its batch until the next step."""
+        """Return whether a step has unfinished requests; finished requests stay in the batch for a step."""
         return bool(self._scheduler.waiting_queue) or bool(self.running)
 
     @property
     def steps(self) -> int:
-        """Steps begun so far; the next one's number is one more."""
+        """Return the number of begun steps."""
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
@@ -99,7 +99,7 @@ class SchedulerView:
 
     @property
     def chunked_prefix(self) -> int:
-        """Computed tokens of the prompt that is prefilled in chunks; 0 without such a prompt."""
+        """Return the computed tokens of the chunked prompt; 0 without it."""
         chunked = self._scheduler.chunked_req
         return 0 if chunked is None else int(chunked.extend_end)
 

@@ -106,7 +106,6 @@ def fork_engine(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     log: IO[bytes],
-    timeout_s: float | None = None,
     *,
     own_session: bool = False,
 ) -> DetachedProcess:
@@ -116,14 +115,14 @@ def fork_engine(
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
-        raise ForkError(f"no fork server of this user's answers at {path}: its folder is gone, or open to others")
+        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or open to others")
     try:
         requester = os.pidfd_open(os.getpid())
     except OSError as error:
-        raise ForkError(f"this kernel gives no handle of a process ({error})") from None
+        raise ForkError(f"this kernel supports no process handles ({error})") from None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(_ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
+            connection.settimeout(_ANSWER_TIMEOUT_S)
             connection.connect(str(path))
             socket.send_fds(connection, [request], [requester, log.fileno()])
             packet, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 1)

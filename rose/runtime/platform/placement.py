@@ -97,7 +97,7 @@ def _serves(pid: int, thread: int) -> bool:
 
 
 def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
-    """Return whether anything changed."""
+    """Return whether a setting changed."""
     changed = False
     with suppress(ProcessLookupError):
         if cores and os.sched_getaffinity(thread) != cores:

@@ -31,7 +31,7 @@ class KvMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Negative when both pools together hold more than the device's share."""
+        """Return the free bytes; negative when both pools hold more than the device's share."""
         return self.device_bytes - self.serving_bytes - self.rollout_bytes
 
 

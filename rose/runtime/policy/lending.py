@@ -99,7 +99,7 @@ def _lease(facts: LendingFacts, engine: EngineState) -> Reason | None:
 
 
 def _busy(facts: LendingFacts) -> str:
-    """Return the end of a sentence: how busy serving was, where that explains an engine that stands still."""
+    """Return a clause on how busy serving was, if that explains an idle engine."""
     assert facts.engine is not None
     if not facts.engine.borrowed or facts.serving_ns < _BUSY_SHARE * facts.observed_ns or not facts.observed_ns:
         return ""

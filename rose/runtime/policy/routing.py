@@ -33,7 +33,7 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        """The load with one more turn."""
+        """Return the load with one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
     def alive(self, now_ns: int) -> bool:
@@ -44,7 +44,7 @@ class WorkerFacts:
         return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
 
     def lease_left_ns(self, now_ns: int) -> int | None:
-        """None on a dedicated device."""
+        """Return the lease's remaining time; None on a dedicated device."""
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
 
     def turn_ns(self, now_ns: int) -> int:

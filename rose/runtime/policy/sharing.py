@@ -28,7 +28,7 @@ class EngineFacts:
 
     @property
     def away(self) -> bool:
-        """Whether it does no work, for an unknown time."""
+        """Return whether it does no work for an unknown time."""
         return self.unable_ns >= AWAY_NS
 
 
@@ -114,8 +114,6 @@ def serve(
 
 
 class _Allotment:
-    """Engines under assignment, with slots and engines of each wanting run."""
-
     def __init__(self, everyone: Mapping[str, RunFacts], wanting: Mapping[str, RunFacts], now_ns: int) -> None:
         self._everyone, self._wanting, self._now_ns = everyone, wanting, now_ns
         self._bound: set[str] = set()  # Engines that may not change model.

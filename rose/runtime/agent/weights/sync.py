@@ -231,7 +231,7 @@ class EngineSync:
         version counts once the engine hashed it. `swaps`: the engine's own count."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
-        reason: str | None = "nothing is on record of the weights that it holds"
+        reason: str | None = "its weights are not on record"
         try:
             with self._phases.turn():
                 for manifest in self._record.candidates():
@@ -344,7 +344,7 @@ class EngineSync:
             self._note(trusted=False)
             raise
         except TransferError as error:
-            reason = f"not acknowledged, and told again before the next sync: {error}"
+            reason = f"not acknowledged; retried before the next sync: {error}"
         return replace(
             self._event(target, began, staged.base_version, reason),
             ok=True,

@@ -74,7 +74,7 @@ class WeightKeeper:
             raise
 
     def look(self, now_ns: int) -> bool:
-        """Do the first action due at `now_ns`; return whether there was one."""
+        """Do the first action due at `now_ns`; return False without one."""
         sync, target = self._engine(), self._newest
         if sync is not self._sync:
             self._sync, self._located, self._missed, self._taken_out = sync, None, None, False

@@ -52,7 +52,6 @@ class RequestRecorder:
         self._draw = random.Random(0)  # noqa: S311 (a sample, not secrets)
 
     def tell(self, until_ns: int) -> None:
-        """Record the requests that ended by `until_ns`."""
         records, self._tail, lost = self._page.drain_requests(self._tail)
         self._pending += [record for record in records if record.ended_ns > self._began_ns]
         over = [self._event(record) for record in self._pending if record.ended_ns <= until_ns]

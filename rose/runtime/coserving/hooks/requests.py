@@ -17,8 +17,6 @@ _OTHERS = ("HEALTH_CHECK", CLIENT_RECORDS)
 
 
 class RequestLog:
-    """The requests that reached one serving engine since it took the page."""
-
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
         self._since_ns = monotonic_ns()
@@ -37,7 +35,6 @@ class RequestLog:
         self._page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def token(self, request: Any, now_ns: int) -> None:
-        """Note that a step made tokens of a request."""
         last_ns = last_token_ns(request, now_ns)
         if now_ns - last_ns > getattr(request, _LONGEST_GAP, 0):
             setattr(request, _LONGEST_GAP, now_ns - last_ns)
@@ -90,7 +87,6 @@ class RequestLog:
         return arrived_ns(request) >= self._since_ns
 
     def rests(self) -> None:
-        """Note that serving has no request."""
         if self._in_flight:
             self._in_flight = 0
             self._page.set(Party.SERVING, Field.IN_FLIGHT, 0)

@@ -15,7 +15,7 @@ from rose.runtime.coserving.kv.activation import Activation, SavedMemory
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages, PoolMemory
 from rose.runtime.coserving.kv.remap import RemappedPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.coserving.questions import TAKEN, Ranks, Verb, asked
+from rose.runtime.coserving.questions import TAKEN, Ranks, Verb, parse_question
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.weights.weights import WeightUpdater
@@ -109,7 +109,7 @@ class RolloutPlugin:
     def answer(self) -> None:
         self.view.queue_compiled()
         for request in list(self.view.waiting):
-            question = asked(str(request.rid))
+            question = parse_question(str(request.rid))
             if question is None:
                 continue
             verb, about = question

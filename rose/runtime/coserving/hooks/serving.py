@@ -47,7 +47,6 @@ class ArrivalWatch(threading.Thread):
                 self._taken_in.wait(_WATCH_S)
 
     def taken_in(self) -> None:
-        """Say that the scheduler has all that arrived."""
         self._taken_in.set()
 
 

@@ -226,7 +226,7 @@ class ServingTelemetry(EngineTelemetry):
         page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
 
     def withdraw(self) -> None:
-        """Take back what is left of the credit. Any thread may."""
+        """Take back the remaining credit; thread-safe."""
         if self._page.get(Party.SERVING, Field.CREDIT_NS):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
@@ -312,7 +312,6 @@ class ServingTelemetry(EngineTelemetry):
             self._count(request, now_ns, worked)
 
     def aborted(self, request: Any, status: int | None) -> None:
-        """Note a request that ended outside a step."""
         first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
         self.requests.ended(request, None if first is None else first.at_ns, status=status)
 

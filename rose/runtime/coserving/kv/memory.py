@@ -47,7 +47,7 @@ class KvGuard:
 
     @property
     def withheld_tokens(self) -> int:
-        """Slots of the pool that a prefill may not count on."""
+        """Return the pool's slots that a prefill may not use."""
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
     @property

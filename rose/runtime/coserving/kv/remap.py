@@ -19,7 +19,7 @@ from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 logger = logging.getLogger(__name__)
 
-ASKED = "ROSE_KV_REMAP"  # `1` in an engine's environment: put its KV pool into memory that other processes can get
+REMAP_VARIABLE = "ROSE_KV_REMAP"  #: `1` in an engine's environment: its KV pool lies in returnable memory.
 SPARE_BYTES = 512 << 20  # left free on a GPU: torch and the other engine's driver may need it at any moment
 _AGAIN_NS = 20_000_000  #: Wait before a device that had too little memory is asked again.
 _BUFFERS = "_rose_buffers"
@@ -110,8 +110,6 @@ class KvBuffers:
 
 
 class RemappedPages:
-    """The `PoolMemory` of a pool in `KvBuffers`."""
-
     mechanism = "remap"
 
     def __init__(self, scheduler: Any, buffers: KvBuffers) -> None:
@@ -246,8 +244,8 @@ def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
     return original(pool)
 
 
-def asked() -> bool:
-    return os.environ.get(ASKED) == "1"
+def is_requested() -> bool:
+    return os.environ.get(REMAP_VARIABLE) == "1"
 
 
 def _refusal(pool: Any) -> str | None:

@@ -75,6 +75,6 @@ def _ask(gpu: int, answers: list[str]) -> None:
 
 
 def _ranges(cores: list[int]) -> str:
-    """Return `0-3,8` for 0, 1, 2, 3 and 8."""
+    """Return ranges, such as `0-3,8` for 0, 1, 2, 3 and 8."""
     spans = [(begin, end - 1) for begin, end in runs(cores)]
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)

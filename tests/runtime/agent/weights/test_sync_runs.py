@@ -7,7 +7,7 @@ import torch
 from rose.runtime.agent.succession import recorded_run
 from rose.runtime.agent.weights.sync import Target
 from rose.runtime.coserving.page import Field, Party
-from rose.runtime.coserving.questions import asked
+from rose.runtime.coserving.questions import parse_question
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.hand_made_engine import (
@@ -121,7 +121,7 @@ def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, t
     post = engine.post
 
     def killed(path, body):
-        if asked(body["rid"])[0] == "commit":
+        if parse_question(body["rid"])[0] == "commit":
             if swapped:
                 post(path, body)
             raise Killed
@@ -208,7 +208,7 @@ def garbled_answer(engine):
     [
         (garbled_answer, "did not answer when told to confirm version 0"),
         (drifted, "model.norm.weight"),
-        (no_record, "nothing is on record"),
+        (no_record, "not on record"),
         (damaged_record, "cannot be found out"),
     ],
 )
