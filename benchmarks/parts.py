@@ -17,11 +17,11 @@ import psutil
 import uvloop
 
 from rose.accept.report import ROOT
-from rose.client.address import authorization
 from rose.client.control import call
+from rose.http_calls import authorization
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.scheduling.gateway import Gateway

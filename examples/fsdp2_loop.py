@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from rose import client
-from rose.runtime.training.policy_model import Policy, generated_logits
+from rose.runtime.models.policy_model import Policy, generated_logits
 
 FLEET = {"model": "frozenlake-tiny", "token": os.environ.get("ROSE_TOKEN")}
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 8}

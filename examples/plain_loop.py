@@ -10,7 +10,7 @@ from time import monotonic_ns
 import torch
 
 from rose import client
-from rose.runtime.training.policy_model import Policy  # any module with the checkpoint's parameter names will do
+from rose.runtime.models.policy_model import Policy  # any module with the checkpoint's parameter names will do
 
 FLEET = {"model": "frozenlake-tiny", "token": os.environ.get("ROSE_TOKEN")}
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 8}

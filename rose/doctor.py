@@ -78,7 +78,7 @@ def main(as_json: bool) -> int:
 
 def token_ids_only(fleet: FleetConfig) -> list[str]:
     """Return a line for each rollout model whose engines have no tokenizer, as far as the file and this host say."""
-    from rose.runtime.engines import models
+    from rose.runtime.models import models
 
     found = []
     for table, rollout in fleet.rollouts.items():
@@ -132,7 +132,7 @@ def _sglang_hooks() -> Finding:
     if importlib.util.find_spec("sglang") is None:
         return Finding(what, "missing", "SGLang is not installed", "see the line above")
     from rose.runtime.coserving.meter import meter_gpu
-    from rose.runtime.engines import cpu
+    from rose.runtime.platform import cpu
 
     on_cpu = not meter_gpu.names()[0]
     environment = {**os.environ, **({"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT} if on_cpu else {})}

@@ -118,8 +118,8 @@ ENGINES = (
     "runtime/engines/test_forkserver.py",
     "runtime/engines/test_remapped.py",
     "runtime/coserving/attach/test_commands.py",
-    "runtime/coserving/agent/test_succession.py",
-    "runtime/coserving/agent/test_two_models.py",
+    "runtime/agent/test_succession.py",
+    "runtime/agent/test_two_models.py",
 )
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
@@ -146,7 +146,7 @@ LONGEST_FIRST = (
     "runtime/service/test_owner.py",
     "ledger/growth/test_archive.py",
     "runtime/service/test_up.py",
-    "runtime/coserving/agent/test_agent.py",
+    "runtime/agent/test_agent.py",
     "runtime/service/test_host.py",
     "pricing/audit/test_explain.py",
     "ledger/commands/test_commands.py",
@@ -241,8 +241,8 @@ def gone():
 
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory) -> Path:
+    from rose.runtime.models.policy_model import Policy, PolicyShape
     from rose.runtime.rollout import vocabulary
-    from rose.runtime.training.policy_model import Policy, PolicyShape
 
     folder = tmp_path_factory.mktemp("policy")
     Policy(PolicyShape()).save(folder)

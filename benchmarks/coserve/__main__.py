@@ -12,12 +12,12 @@ from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_S
 from rose.accept.coserve.rounds import LATENCIES, Round, Scene
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
-from rose.runtime.engines import models
+from rose.runtime.models import models
+from rose.runtime.models.policy_model import Policy, PolicyShape
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
 from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
-from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.terminal import echo
 
 #: Calibration wants serving alone to keep the device busy for a share between these.

@@ -17,7 +17,7 @@ from rose.accept.report import Report, phase
 from rose.clock import monotonic_ns
 from rose.config import CoservingConfig
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.engines.placement import is_scheduler
+from rose.runtime.platform.placement import is_scheduler
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.terminal import echo

@@ -87,7 +87,7 @@ class Setting:
 
 
 def make_model(folder: Path) -> None:
-    from rose.runtime.training.policy_model import Policy, PolicyShape
+    from rose.runtime.models.policy_model import Policy, PolicyShape
 
     shape = PolicyShape(
         hidden_size=32,

@@ -13,7 +13,7 @@ from benchmarks.faults.setting import SERVING
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig, TrafficConfig
 from rose.events import Event, Request
-from rose.runtime.engines import models
+from rose.runtime.models import models
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
 from rose.terminal import echo

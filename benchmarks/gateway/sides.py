@@ -16,8 +16,8 @@ from benchmarks import parts
 from benchmarks.parts import Client, http_post
 from benchmarks.shared import CACHE
 from rose.errors import UserError
-from rose.runtime.engines import models
 from rose.runtime.engines.ports import free_port
+from rose.runtime.models import models
 from rose.terminal import echo
 
 ROUTER = "sglang-router==0.3.2"

@@ -17,7 +17,8 @@ from benchmarks.transfer.chain import RATES, Chain, one_thread, recorded
 from benchmarks.transfer.scope import Scope
 from benchmarks.transfer.ways import COO, DENSE, SMALL, XOR, ZSTD, Way, ours_at
 from rose.accept.report import ROOT, Report
-from rose.runtime.engines import cpu, models
+from rose.runtime.models import models
+from rose.runtime.platform import cpu
 from rose.runtime.transfer.codec import changes
 from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.codec.choice import Link

@@ -15,9 +15,9 @@ import torch
 from benchmarks.shared import CACHE
 from benchmarks.transfer.sampler import rollouts
 from rose.config import TaskConfig, TrainingConfig
-from rose.runtime.engines.models import once
+from rose.runtime.models.models import once
+from rose.runtime.models.warm_start import WarmStart, train
 from rose.runtime.training.trainer import Trainer
-from rose.runtime.training.warm_start import WarmStart, train
 from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.codec.header import Bits
 

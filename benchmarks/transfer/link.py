@@ -18,10 +18,10 @@ from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
 from benchmarks.transfer.ways import DENSE, XOR, Way, in_threads
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.codec.bits import digest, from_bits
 from rose.runtime.transfer.codec.header import Bits, Buffer
 from rose.runtime.transfer.package.manifest import Manifest, PieceEntry
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.store.store import VersionStore

@@ -13,9 +13,10 @@ from benchmarks.shared import CACHE
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import Scope
 from rose.accept.report import Report
-from rose.runtime.coserving.weights.sync import EngineSync, Target
-from rose.runtime.engines import cpu, models
+from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.models import models
+from rose.runtime.platform import cpu
 from rose.runtime.transfer.store.store import VersionStore
 from rose.terminal import echo
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from rose.config import TaskConfig
+from rose.runtime.models.policy_model import Policy, pad
 from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode, FrozenLake, seed_of
 from rose.runtime.rollout.trajectory import Trajectory, Verifier
-from rose.runtime.training.policy_model import Policy, pad
 
 
 def rollouts(

@@ -11,9 +11,9 @@ from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
-from rose.runtime.transfer.layout.cuts import cut_part
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
+from rose.runtime.transfer.package.cuts import cut_part
 from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver

@@ -1,14 +1,10 @@
-"""The address of a run, the client's errors, and sockets that notice a vanished peer."""
+"""The address of a run, and the client's errors."""
 
-import socket
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rose.errors import UserError
-
-AWAY_S = 300.0  # Longer than `rose down --keep-runs` and `rose up` take.
-GONE_S = 30  # A peer whose host is silent for about this long is gone. Its program may be silent for longer.
-_IDLE_S, _PROBE_S = 10, 5
+from rose.http_calls import AWAY_S
 
 
 class ClientError(UserError):
@@ -52,10 +48,6 @@ class RunAddress:
         return f"{self.url}/runs/{self.run_id}"
 
 
-def authorization(token: str | None) -> dict[str, str]:
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
 def message_of(answer: Any) -> str | None:
     """Return the error message of a controller's answer, else None."""
     error = answer.get("error") if isinstance(answer, dict) else None
@@ -74,15 +66,3 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
     if status == 404 or (status == 409 and "is closed" in text):
         return RunEndedError(f"the controller at {url} refused: {text}")
     return ClientError(f"the controller at {url} refused: {text}")
-
-
-def notice_gone(connection: socket.socket) -> None:
-    """Let the kernel close TCP connections to a vanished host. Accepted sockets inherit it."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, _IDLE_S),
-        (socket.TCP_KEEPINTVL, _PROBE_S),
-        (socket.TCP_KEEPCNT, (GONE_S - _IDLE_S) // _PROBE_S),
-        (socket.TCP_USER_TIMEOUT, GONE_S * 1000),
-    ):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from rose.client.address import ClientError, ControllerAwayError, RunAddress, authorization, message_of, refusal
+from rose.client.address import ClientError, ControllerAwayError, RunAddress, message_of, refusal
+from rose.http_calls import authorization
 
 _TIMEOUT_S = 10.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0  # Drawn at random: clients of a restarted controller do not all return at once.

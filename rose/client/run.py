@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from rose.client.address import (
-    AWAY_S,
     ClientError,
     ControllerAwayError,
     RunAddress,
@@ -32,6 +31,7 @@ from rose.client.ranks import Ranks
 from rose.client.turns import TurnClient, TurnLabels
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
+from rose.http_calls import AWAY_S
 from rose.private_files import TemporaryFolder
 
 if TYPE_CHECKING:

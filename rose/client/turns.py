@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,13 +14,12 @@ from rose.client.address import (
     ClientError,
     RunAddress,
     RunExpiredError,
-    authorization,
     message_of,
-    notice_gone,
     refusal,
 )
 from rose.client.control import RETRY_STATUSES, Failure, RetryLimit, failure_of
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
+from rose.http_calls import authorization, watched_socket
 
 if TYPE_CHECKING:
     import aiohttp
@@ -191,14 +189,6 @@ class _AwayError(Exception):
     def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)
         self.failure, self.open_s, self.is_silent = failure, open_s, is_silent
-
-
-def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that breaks once the peer's host is gone."""
-    family, kind, protocol, *_ = address
-    connection = socket.socket(family, kind, protocol)
-    notice_gone(connection)
-    return connection
 
 
 def _body(

@@ -14,15 +14,16 @@ import psutil
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.events import Run
-from rose.runtime.coserving.agent.agent import AgentSpec, RolloutModel, budgets
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.agent.agent import AgentSpec, RolloutModel, budgets
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
-from rose.runtime.engines import gpu, models
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.door import Door, addresses
-from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.models import models
+from rose.runtime.platform import gpu
+from rose.runtime.platform.gpu import mps
 from rose.runtime.serving import ServingDevice
 from rose.runtime.traffic.trace import fit, open_trace
 
@@ -43,11 +44,11 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
 
 def recorded_config(config: FleetConfig) -> str:
     """Return the configuration as JSON without its secret, with the SHA-256 of its price book's file."""
-    made = config.model_dump(mode="json", exclude={"gateway": {"token"}})
+    document = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
-            made["price_book_sha256"] = hashlib.sha256(Path(config.price_book).read_bytes()).hexdigest()
-    return json.dumps(made)
+            document["price_book_sha256"] = hashlib.sha256(Path(config.price_book).read_bytes()).hexdigest()
+    return json.dumps(document)
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
@@ -199,7 +200,7 @@ class FleetPlan:
         return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
-        """Return the computed memory share, which goes before the file's own arguments."""
+        """Return the computed memory share, placed before the file's arguments."""
         if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.config.checks import more_ranks
-from rose.runtime.engines import cpu, models
-from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
+from rose.runtime.models import models
+from rose.runtime.models.models import kv_bytes_per_token, weights_bytes
+from rose.runtime.platform import cpu
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
 
 CORES_SERVING_TOKENS = 8192  # Pools on CPU cores, where a page is taken when first written: more than a core fills.
@@ -54,8 +55,8 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The pools and memory parts of a fleet's devices. `serving_models` and `rollout_models` give the checkpoint folder
-    of each model that the fleet file names. A device has one rollout model at a time, and room for each of them."""
+    """Pools and memory parts of a fleet's devices. `serving_models` and `rollout_models` map each named model to its
+    checkpoint folder. A device has room for each rollout model, one at a time."""
 
     config: FleetConfig
     serving_models: Mapping[str, Path]
@@ -88,9 +89,9 @@ class MemoryPlan:
 
     def serving_tokens(self, device: DeviceConfig) -> int:
         """Return the serving engine's pool: the file's, else the tokens that `kv_bytes` holds."""
-        given = self.config.serving_on(device).max_total_tokens
-        if given is not None:
-            return given
+        tokens = self.config.serving_on(device).max_total_tokens
+        if tokens is not None:
+            return tokens
         if device.gpu is None:
             return CORES_SERVING_TOKENS
         return device.kv_bytes // self.serving_bytes_per_token(device)
@@ -105,8 +106,8 @@ class MemoryPlan:
         return room // self.rollout_bytes_per_token(device, rollout)
 
     def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
-        """Return what runs of a model put on the device, in order of start. An owner's serving engine is there already.
-        The trainer's part is that of the largest model."""
+        """Return the parts that a run adds to the device, in order of start. The trainer's part is for the largest
+        model."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
@@ -123,8 +124,7 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU is too small for one engine's ranks with any of the rollout models, or
-        `kv_bytes` for a token."""
+        """Raises DeviceMemoryError if the GPU is too small for any rollout model, or `kv_bytes` for a token."""
         if device.gpu is None:
             return
         for table, rollout in self.config.rollouts.items():
@@ -145,7 +145,7 @@ class MemoryPlan:
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
             f"needed{self._with(rollout)}, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}), of which the pools "
-            f"are made, {self._given_pools(device, table, rollout)}or end what else is on that GPU"
+            f"are made, {self._pools_in_file(device, table, rollout)}or end what else is on that GPU"
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
@@ -153,11 +153,11 @@ class MemoryPlan:
         if device.pool != "serving" or device.serving_url is not None or not self.config.coserving.enabled:
             return None
         for table, rollout in self.config.rollouts.items():
-            given = self._given_pools(device, table, rollout)
+            pools = self._pools_in_file(device, table, rollout)
             full = self._kv(device, rollout, self.serving_tokens(device), self.rollout_tokens(device, rollout))
-            if given and not under_pressure(full):
+            if pools and not under_pressure(full):
                 return (
-                    f"device {device.id!r}: {given}the pools hold {_gib(full.serving_bytes)} and "
+                    f"device {device.id!r}: {pools}the pools hold {_gib(full.serving_bytes)} and "
                     f"{_gib(full.rollout_bytes)} GiB{self._with(rollout)}, so that {_gib(device.kv_bytes)} GiB of "
                     "kv_bytes never run short and the headroom is never used: leave max_total_tokens out, or lower "
                     "kv_bytes"
@@ -165,8 +165,8 @@ class MemoryPlan:
         return None
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of the memory
-        free at its start for graphs and activations, and the rest limits the pool."""
+        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of its free
+        memory for graphs and activations."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)
@@ -185,10 +185,10 @@ class MemoryPlan:
     def _with(self, rollout: RolloutConfig) -> str:
         return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
 
-    def _given_pools(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> str:
+    def _pools_in_file(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> str:
         pools = {device.serving_table: self.config.serving_on(device).max_total_tokens, table: rollout.max_total_tokens}
-        given = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
-        return " and ".join(given) + (", " if given else "")
+        names = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
+        return " and ".join(names) + (", " if names else "")
 
     def _kv(
         self, device: DeviceConfig, rollout: RolloutConfig, serving_tokens: int = 0, rollout_tokens: int = 0
@@ -223,7 +223,7 @@ def free_memory(gpus: Sequence[int]) -> dict[int, int]:
 
 
 def _dtype(device: DeviceConfig) -> str | None:
-    """Return what the device's engines compute in; None: the checkpoint's type."""
+    """Return the type that the device's engines compute in; None: the checkpoint's."""
     return cpu.dtype() if device.gpu is None else None
 
 

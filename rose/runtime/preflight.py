@@ -10,13 +10,12 @@ import psutil
 from rose.config import ConfigError, DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.ledger import Ledger
-from rose.runtime import memory_plan, serving
-from rose.runtime.engines import gpu, models
+from rose.runtime import memory_plan, places, serving
 from rose.runtime.engines.sglang import EngineError, require_free_port
 from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
-from rose.runtime.service import places
+from rose.runtime.models import models
+from rose.runtime.platform import gpu
 
 ENGINE_BYTES = 3 << 30  # Measured resident memory, rounded up: an engine's processes on CPU cores.
 REST_BYTES = 3 << 30  # Measured resident memory, rounded up: all else in a run.
@@ -126,7 +125,7 @@ def _stand_ins(config: FleetConfig) -> bool:
 
 
 def _check_kernels(config: FleetConfig) -> None:
-    """Stand-ins prove mechanisms; real requests must not meet them."""
+    """Refuse stand-in kernels where real requests are served."""
     if not _stand_ins(config):
         return
     attached = [device.id for device in config.device if device.serving_url is not None]
@@ -204,7 +203,7 @@ def check_archive(config: FleetConfig) -> None:
 
     if config.archive.to is not None:
         with _refused(LedgerError, before=f"archive.to {config.archive.to!r}: "):
-            archive.outside(Store(config.archive.to), Ledger(places.ledger(config)))
+            archive.outside(Store(config.archive.to), places.ledger(config))
 
 
 def _check_folders(config: FleetConfig) -> None:

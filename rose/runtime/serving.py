@@ -1,4 +1,4 @@
-"""The serving engines: an owner's is attached to and left as it was; one of ours ends only with its starter."""
+"""The serving engines: attaches to an owner's and leaves it as before; starts and ends its own."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, has_engine
-from rose.runtime.coserving.attach.attachment import detached_note
+from rose.runtime.coserving.attachment import detached_note
 from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 
@@ -99,7 +99,6 @@ class ServingEngines:
         self._looked = time.monotonic()
 
     def stop(self) -> None:
-        """Detach from owners' engines, and end those started here."""
         for device in self._owned:
             with suppress(AttachError):  # An engine that is gone, or has another page by its owner, needs no detaching.
                 if has_engine(device.page):

@@ -7,9 +7,9 @@ import torch
 from rose.accept.coserve.host import Cores, Host, Models
 from rose.accept.stage import Scope, SkippedError, StageReport
 from rose.accept.stages import engine_models, engines
-from rose.runtime.engines import gpu
+from rose.runtime.models.policy_model import Policy
+from rose.runtime.platform import gpu
 from rose.runtime.traffic.prompts import prompt_text
-from rose.runtime.training.policy_model import Policy
 
 
 @pytest.fixture

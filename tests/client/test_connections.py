@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rose.client.address import GONE_S, notice_gone
+from rose.http_calls import GONE_S, notice_gone
 from tests.long_form import LONG
 from tests.runtime import hosts
 from tests.runtime.conftest import until

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from rose import client
-from rose.runtime.engines.cpu import define_torchvision
+from rose.runtime.platform.cpu import define_torchvision
 from rose.runtime.transfer.package.manifest import plan
 from tests.client.fleet import MODEL, fleet
 from tests.runtime.transfer.training import same, stage

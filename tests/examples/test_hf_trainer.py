@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rose.runtime.engines.cpu import define_torchvision
+from rose.runtime.platform.cpu import define_torchvision
 from tests.client.fleet import Engine, Holding, fleet, same_bits
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "hf_trainer.py"

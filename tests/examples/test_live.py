@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rose.runtime.engines import models
-from rose.runtime.engines.cpu import define_torchvision
 from rose.runtime.engines.ports import free_port
+from rose.runtime.models import models
+from rose.runtime.platform.cpu import define_torchvision
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

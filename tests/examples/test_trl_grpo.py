@@ -8,7 +8,7 @@ import pytest
 
 from rose.ledger.files import catalog, layout
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.engines.cpu import define_torchvision
+from rose.runtime.platform.cpu import define_torchvision
 from tests.client.fleet import Engine, Fetching, fleet
 from tests.runtime.scheduling.gateway.conftest import WORDS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rose.runtime.engines.cpu import define_torchvision
+from rose.runtime.platform.cpu import define_torchvision
 from tests.client.fleet import Engine, Fetching, fleet
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "verl_rollout.py"

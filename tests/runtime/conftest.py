@@ -32,8 +32,8 @@ def chat_model(tmp_path_factory):
     """A checkpoint with the small chat model's tokenizer and the smallest tied weights."""
     from gguf import GGUFReader
 
-    from rose.runtime.engines import models
-    from rose.runtime.training.policy_model import Policy, PolicyShape
+    from rose.runtime.models import models
+    from rose.runtime.models.policy_model import Policy, PolicyShape
 
     folder = tmp_path_factory.mktemp("chat-model")
     meta = {key: value.contents() for key, value in GGUFReader(models.packaged_gguf()).fields.items()}

@@ -6,8 +6,6 @@ import pytest
 
 from rose import config
 from rose.runtime import memory_plan, preflight
-from rose.runtime.engines import cpu
-from rose.runtime.engines.models import weights_bytes
 from rose.runtime.memory_plan import (
     CORES_ROLLOUT_TOKENS,
     CORES_SERVING_TOKENS,
@@ -16,6 +14,8 @@ from rose.runtime.memory_plan import (
     DeviceMemoryError,
     MemoryPlan,
 )
+from rose.runtime.models.models import weights_bytes
+from rose.runtime.platform import cpu
 from tests.runtime.loads import LLAMA_8B
 
 GIB = 1 << 30

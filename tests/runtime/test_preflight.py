@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from rose.runtime import preflight
-from rose.runtime.engines import gpu
+from rose.runtime.platform import gpu
 from rose.runtime.preflight import PreflightError
 from rose.runtime.service.up import up
 from tests.runtime.test_memory_plan import fleet

@@ -16,13 +16,14 @@ import psutil
 from rose.accept.coserve.keeper import Policy
 from rose.config import CoservingConfig
 from rose.errors import UserError
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.engines import cpu, models, placement
-from rose.runtime.engines.gpu import GATED_ARGUMENTS
-from rose.runtime.engines.models import kv_bytes_per_token
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.models import models
+from rose.runtime.models.models import kv_bytes_per_token
+from rose.runtime.platform import cpu, placement
+from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.kv import KvMemory
 
 SERVING, ROLLOUT = "serving", "rollout"

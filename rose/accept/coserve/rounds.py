@@ -19,7 +19,7 @@ from rose.accept.report import Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.accounts.slices import slice_time
 from rose.runtime.coserving.page import Span, SpanRecord
-from rose.runtime.engines import models
+from rose.runtime.models import models
 from rose.runtime.policy.slack import Budgets
 
 _RAMP_S = 1.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rose.runtime.models.policy_model import PolicyShape
 from rose.runtime.traffic.prompts import WORDS
-from rose.runtime.training.policy_model import PolicyShape
 
 LARGE = PolicyShape(
     vocab_size=32768,

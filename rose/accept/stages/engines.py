@@ -39,13 +39,13 @@ from rose.accept.coserve.worker import Worker
 from rose.accept.stage import Scope, SkippedError, StageReport
 from rose.accept.stages import engine_models
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import described
+from rose.runtime.agent.weights.sync import EngineSync, Target
+from rose.runtime.coserving.attachment import described
 from rose.runtime.coserving.page import Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync, Target
-from rose.runtime.engines import gpu
+from rose.runtime.models.policy_model import PolicyShape
+from rose.runtime.platform import gpu
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.traffic import trace as traces
-from rose.runtime.training.policy_model import PolicyShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from rose.terminal import echo

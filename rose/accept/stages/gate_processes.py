@@ -18,11 +18,11 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, add_layer_hooks
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.serving import ServingPlugin
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.policy.credit import FACTOR_GUESSED
 
 PROMPT_TOKENS = 256

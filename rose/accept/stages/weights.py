@@ -21,14 +21,14 @@ import torch
 from rose.accept.report import phase
 from rose.accept.stage import Scope, StageReport
 from rose.accept.stages.host import median_s
-from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.questions import Ranks, Verb
 from rose.runtime.coserving.weights.parameters import EngineWeights
 from rose.runtime.coserving.weights.weights import WeightUpdater
-from rose.runtime.training.policy_model import PolicyShape
+from rose.runtime.models.policy_model import PolicyShape
 from rose.runtime.transfer.codec.bits import integers
-from rose.runtime.transfer.layout.cuts import cut_whole
 from rose.runtime.transfer.layout.fused import hf_views
+from rose.runtime.transfer.package.cuts import cut_whole
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.transfer.store.store import Publisher, VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rose.clock import utc_us
@@ -46,7 +47,7 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
     archiving."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
-    store = outside(Store(to), ledger)
+    store = outside(Store(to), ledger.folder)
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)
     try:
@@ -117,14 +118,14 @@ def newest_us(ledger: Ledger) -> int | None:
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
-def outside(store: Store, ledger: Ledger) -> Store:
-    """Return `store`. Raises LedgerError for a place in the ledger or in memory, or a folder that cannot be made."""
+def outside(store: Store, root: Path) -> Store:
+    """Return `store`. Raises LedgerError for a place in memory or in the ledger at `root`, or an unmakeable folder."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
     if folder is not None:
-        if folder == ledger.folder or ledger.folder in folder.parents:
-            raise LedgerError(f"{folder} lies in the ledger {ledger.folder}; archive to another folder")
+        if folder == root or root in folder.parents:
+            raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
         try:
             layout.make_folder(folder)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""The arbiter page: one shared memory file per device, through which two engines and their agent coordinate.
-Each party has a section with one writer, who holds the section's lock; the kernel drops the lock when its holder dies.
-A single fact is one aligned 8-byte word, which the processor stores whole. Facts that belong together are a block with
-a checksum, so no reader takes half of one for the truth. Spans of work, and requests that serving ended, go into rings,
-which the agent drains into the ledger. All times are monotonic nanoseconds of this host."""
+"""The arbiter page: a shared memory file per device that connects two engines and their agent.
+
+Each party has a section, and its writer holds the section's lock until it dies. A single fact is an aligned 8-byte
+word, stored whole. Related facts are a block with a checksum. Spans and ended requests go into rings, which the agent
+drains into the ledger. Times are monotonic ns of this host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os
 import pwd
 import struct
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
@@ -99,8 +99,8 @@ class Block(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """[start_ns, end_ns) of one party's time; monotonic nanoseconds. `latency_ns`: a yield's delay after serving's
-    wish; of a rollout span that the wish ended, rollouts' computing time after it, less serving's in that time."""
+    """[start_ns, end_ns) of one party's time, monotonic. `latency_ns`: a yield's delay after serving's wish, or a
+    rollout's computing time after it, less serving's."""
 
     kind: Span
     start_ns: int
@@ -119,8 +119,8 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestRecord:
-    """A request that serving ended. `tpot_max_ns`: its longest wait for a further token. `status`: the HTTP status of
-    an abort by the server; None: its client gave it up. `lease_number`: of the lease at its arrival; 0: none."""
+    """A request that serving ended. `tpot_max_ns`: its longest wait for a token. `status`: HTTP status of the server's
+    abort; None: its client left. `lease_number` at its arrival; 0: none."""
 
     arrived_ns: int
     ended_ns: int
@@ -139,7 +139,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutRecord:
-    """The last cut that a rollout engine carried out by itself; `count` cuts so far. Tokens are KV slots."""
+    """The last cut of a rollout engine, after `count` cuts. Tokens are KV slots."""
 
     count: int
     lease_number: int
@@ -182,8 +182,8 @@ class SectionHeldError(PageError):
 
 
 class _Ring:
-    """Records of a few words each, with a checksum. A new record overwrites the oldest. `section[head]`: records ever
-    written."""
+    """Records of a few words with a checksum. A new record overwrites the oldest. `section[head]` counts all
+    records."""
 
     def __init__(
         self, section: NDArray[np.int64], head: Field, words: NDArray[np.int64], words_per_record: int
@@ -215,8 +215,8 @@ class _Ring:
 
 
 class ArbiterPage:
-    """A mapped page. `take` makes its holder the writer of a section; without a section you may only read it. A page is
-    never truncated: others may have it mapped. `create` replaces a page of another version by a new file."""
+    """A mapped page. `take` makes its holder a section's writer; others may only read. A mapped page is never
+    truncated, so `create` replaces a page of another version by a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -349,7 +349,7 @@ class ArbiterPage:
         return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span to the ring before it is withdrawn as open: a reader may see it twice but never misses it."""
+        """Add a span to the ring before it is withdrawn as open: readers may see it twice but never miss it."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
@@ -378,8 +378,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when the unfinished rollout step of `start_ns` can have had the device. A core that serving took
-        stays taken until the step looks again, whatever serving wants meanwhile."""
+        """Return when the unfinished rollout step of `start_ns` last could have the device. A core that serving took
+        stays taken until the step's next look."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -459,9 +459,9 @@ class ArbiterPage:
         return worked
 
 
-def page_users(environment: Mapping[str, str] = os.environ) -> list[int]:
+def page_users() -> list[int]:
     """Return the other users whose pages this process takes. Raises PageError."""
-    if not (name := environment.get(_PAGE_USER)):
+    if not (name := os.environ.get(_PAGE_USER)):
         return []
     try:
         return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid]

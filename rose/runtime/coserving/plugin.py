@@ -1,6 +1,5 @@
-"""The plugin inside SGLang, which finds it through its entry point `sglang.srt.plugins`. It hooks the scheduler's loop
-of every server beside which the package is installed. A serving engine is only watched, and only once an agent's page
-is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
+"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler's loop of every server in its
+environment. It only observes serving engines, and only with an agent's page. `ROSE_PLUGIN_ROLE=off` disables it."""
 
 import logging
 import os
@@ -8,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rose.runtime.coserving.attach.attachment import STATE, EngineState
-from rose.runtime.coserving.hooks import continued
+from rose.runtime.coserving import continuation
+from rose.runtime.coserving.attachment import STATE, EngineState
 from rose.runtime.coserving.hooks.gate import add_layer_hooks, before_each_layer, capture_in_layers
 from rose.runtime.coserving.hooks.rollout import RolloutPlugin
-from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
 from rose.runtime.coserving.hooks.serving import ATTACH, RELEASE, ServingPlugin, refusal
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.coserving.kv.remap import asked, create_buffers
+from rose.runtime.coserving.kv.remap import create_buffers, is_requested
+from rose.runtime.coserving.scheduler import StepAbandonedError
+from rose.runtime.coserving.settings import PluginSettings
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ def _plugin_of(scheduler: Any) -> RolloutPlugin | ServingPlugin:
             try:
                 refused = missing_hooks(SERVING_TARGETS) or refusal()
             except Exception as error:
-                refused = f"this SGLang cannot be asked how it is parallel: {type(error).__name__}: {error}"
+                refused = f"cannot read this SGLang's parallelism: {type(error).__name__}: {error}"
             _plugin = ServingPlugin(scheduler, settings.page, refused)
     return _plugin
 
@@ -139,7 +138,7 @@ def _internal_state(answer: Any, controller: Any, *_args: Any) -> Any:
         state = plugin.state if isinstance(plugin, ServingPlugin) else EngineState(role="rollout", pid=os.getpid())
         answer.internal_state[STATE] = asdict(state)
     except Exception:
-        logger.exception("ROSE cannot say how it is; serving goes on")
+        logger.exception("ROSE cannot report its state; serving continues")
     return answer
 
 
@@ -147,7 +146,7 @@ def _init_next_round_input(original: Any, req: Any, tree_cache: Any = None, *arg
     # Without a tree nothing is matched: the request is in the middle of a chunked prefill.
     if tree_cache is not None and isinstance(_plugin, RolloutPlugin):
         _plugin.key_by_weights(req)
-        continued.before_prefill(req)
+        continuation.before_prefill(req)
     return original(req, tree_cache, *args, **kwargs)
 
 
@@ -216,13 +215,13 @@ def register() -> None:
     HookRegistry.register(HANDLERS, _update_handlers, HookType.AFTER)
     HookRegistry.register(READBACK, _internal_state, HookType.AFTER)
     HookRegistry.register(MATCH, _init_next_round_input, HookType.AROUND)
-    HookRegistry.register(NEW, _of_rollouts(continued.continue_turn), HookType.AFTER)
-    HookRegistry.register(PREFILL, _of_rollouts(continued.count_penalties), HookType.AFTER)
-    HookRegistry.register(SPANS, _of_rollouts(continued.later_spans), HookType.AFTER)
+    HookRegistry.register(NEW, _of_rollouts(continuation.continue_turn), HookType.AFTER)
+    HookRegistry.register(PREFILL, _of_rollouts(continuation.count_penalties), HookType.AFTER)
+    HookRegistry.register(SPANS, _of_rollouts(continuation.later_spans), HookType.AFTER)
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)
-    if asked() and _gated():  # If SGLang ignores it, the pool stays where it is and the ledger says so.
+    if is_requested() and _gated():  # If SGLang ignores it, the pool stays where it is and the ledger says so.
         HookRegistry.register(POOL, create_buffers, HookType.AROUND)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 

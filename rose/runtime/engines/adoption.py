@@ -176,15 +176,15 @@ def spec_sha256(spec: EngineSpec) -> str:
 def environment(spec: EngineSpec) -> dict[str, str]:
     if spec.orphan_s is None:
         return {}
-    told = {"port": spec.port, "spec_sha256": spec_sha256(spec), "orphan_s": spec.orphan_s}
-    return {_VARIABLE: json.dumps({"page": str(spec.plugin.page), **told})}
+    facts = {"port": spec.port, "spec_sha256": spec_sha256(spec), "orphan_s": spec.orphan_s}
+    return {_VARIABLE: json.dumps({"page": str(spec.plugin.page), **facts})}
 
 
-def watch_from_within(environment: Mapping[str, str] = os.environ) -> None:
+def watch_from_within() -> None:
     """In an engine's first process: write its record, and end the engine once it is given up."""
-    if not (told := environment.get(_VARIABLE)):
+    if not (text := os.environ.get(_VARIABLE)):
         return
-    facts = json.loads(told)
+    facts = json.loads(text)
     page = Path(facts["page"])
     own = EngineRecord.of_process(os.getpid(), facts["port"], facts["spec_sha256"])
     own.write(page)
@@ -232,7 +232,7 @@ def _watch(own: EngineRecord, page: Path, orphan_s: float) -> None:
     while True:
         time.sleep(min(_LOOK_S, orphan_s / 4))
         if EngineRecord.read(page) != own:
-            _end("its record is gone, or another engine's")
+            _end("its record is gone or names another engine")
         if _has_agent(page):
             seen_s = time.monotonic()
         elif time.monotonic() - seen_s >= orphan_s:

@@ -1,5 +1,5 @@
-"""A rollout engine's HTTP proxy for other hosts, in the engine's first process: it checks a token and passes on only
-`/generate`. SGLang's embedded server has no keys, so it listens on loopback."""
+"""A rollout engine's HTTP proxy for other hosts: checks a token and forwards only `/generate`. SGLang's embedded server
+has no keys, so it listens on loopback."""
 
 import asyncio
 import errno
@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 import aiohttp
@@ -34,11 +33,11 @@ def environment(door: Door | None, port: int) -> dict[str, str]:
     return {} if door is None else {_VARIABLE: json.dumps(asdict(door) | {"port": port})}
 
 
-def open_from_within(environment: Mapping[str, str] = os.environ) -> None:
+def open_from_within() -> None:
     """In an engine's first process: open its door, if any, and return once it listens; else exit with the reason."""
-    if not (told := environment.get(_VARIABLE)):
+    if not (text := os.environ.get(_VARIABLE)):
         return
-    facts = json.loads(told)
+    facts = json.loads(text)
     door, port = Door(facts["address"], facts["token"]), int(facts["port"])
     listening = threading.Event()
     failed: list[OSError] = []
@@ -65,7 +64,7 @@ async def _serve(door: Door, port: int, listening: threading.Event) -> None:
 
         async def generate(request: web.Request) -> web.StreamResponse:
             if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), wanted):
-                return _refused(401, "this engine wants its token: turns are asked for at the controller")
+                return _refused(401, "send this engine's token, or request turns from the controller")
             try:
                 body = await request.read()
                 async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:

@@ -1,5 +1,5 @@
-"""A process that has SGLang loaded and forks engines, which start faster. It dies with its starter, an engine with its
-requester. After an update it refuses requests: it would fork old code."""
+"""A process that has loaded SGLang and forks engines, which start faster. It dies with its starter, an engine with its
+requester. After an update it refuses requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO
 
 from rose import private_files
 from rose.runtime.engines.adoption import DetachedProcess, installed_version
-from rose.runtime.engines.placement import start_prefix
+from rose.runtime.platform.placement import start_prefix
 
 PACKET_BYTES_MAX = 1 << 20
 #: Loading SGLang takes minutes, and a fresh process would slow that down. The end of a server is noticed at once.
@@ -92,7 +92,7 @@ def installed_code() -> dict[str, str]:
 
 def server_environment() -> dict[str, str]:
     """Return a server's variables. One OpenMP thread, because a pool does not survive a fork."""
-    from rose.runtime.engines import cpu, gpu
+    from rose.runtime.platform import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
 
@@ -102,7 +102,6 @@ def fork_engine(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     log: IO[bytes],
-    timeout_s: float | None = None,
     *,
     cores: Sequence[int] = (),
     nice: int = 0,
@@ -116,14 +115,14 @@ def fork_engine(
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
-        raise ForkError(f"no fork server of this user's answers at {path}: its folder is gone, or open to others")
+        raise ForkError(f"no fork server of this user answers at {path}: its folder is gone, or open to others")
     try:
         requester = os.pidfd_open(os.getpid())
     except OSError as error:
-        raise ForkError(f"this kernel gives no handle of a process ({error})") from None
+        raise ForkError(f"this kernel supports no process handles ({error})") from None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(_ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
+            connection.settimeout(_ANSWER_TIMEOUT_S)
             connection.connect(str(path))
             socket.send_fds(connection, [request], [requester, log.fileno()])
             packet, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 1)

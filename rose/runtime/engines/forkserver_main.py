@@ -1,5 +1,5 @@
-"""`python -m rose.runtime.engines.forkserver_main`: load SGLang once, then fork an engine for each request. A fork
-breaks threads, OpenMP regions and CUDA, so the server starts none. Settings read at load must equal the server's."""
+"""`python -m rose.runtime.engines.forkserver_main`: loads SGLang once, then forks engines. A fork breaks threads,
+OpenMP regions and CUDA, so the server starts none. Settings read at load must match."""
 
 import atexit
 import gc
@@ -19,8 +19,9 @@ from typing import Any
 
 import setproctitle
 
-from rose.runtime.engines import adoption, launch, placement
+from rose.runtime.engines import adoption, launch
 from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, installed_code
+from rose.runtime.platform import placement
 
 #: Prefixes of variables that SGLang and its libraries read while they load.
 _READ_AT_LOAD = (

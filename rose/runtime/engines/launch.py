@@ -1,5 +1,5 @@
-"""`python -m rose.runtime.engines.launch ...`: SGLang's own server with ROSE's plugin; settings come from the
-environment. Stand-ins are installed at import: processes that SGLang spawns import the main module again."""
+"""`python -m rose.runtime.engines.launch ...`: SGLang's server with ROSE's plugin. Stand-ins are installed at import,
+since SGLang's spawned processes import the main module again."""
 
 import ctypes
 import os
@@ -7,15 +7,16 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import adoption, door, placement
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import adoption, door
+from rose.runtime.platform import placement
 
 if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
-    from rose.runtime.engines import cpu
+    from rose.runtime.platform import cpu
 
     cpu.install()
 else:
-    from rose.runtime.engines import gpu
+    from rose.runtime.platform import gpu
 
     gpu.install()
 

@@ -28,8 +28,8 @@ def shift_logs(log: Path) -> None:
 def remove_unused() -> int:
     removed = 0
     for path in sorted(_SHARED_MEMORY.iterdir()):
-        known = _KNOWN.fullmatch(path.name)
-        if known and not (known[1] and Path("/proc", known[1]).exists()) and is_unused(path):
+        match = _KNOWN.fullmatch(path.name)
+        if match and not (match[1] and Path("/proc", match[1]).exists()) and is_unused(path):
             path.unlink(missing_ok=True)
             removed += 1
     return removed

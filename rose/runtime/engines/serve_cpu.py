@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rose.runtime.engines import cpu
+from rose.runtime.platform import cpu
 
 
 def serve_cpu_command(
@@ -21,8 +21,8 @@ def serve_cpu_command(
     """Serve a model by an SGLang server of your own on CPU cores, until Ctrl-C; a fleet file's serving_url names it."""
     from rose.config import FleetConfig
     from rose.errors import UserError
-    from rose.runtime.engines import models
     from rose.runtime.engines.sglang import require_free_port
+    from rose.runtime.models import models
     from rose.terminal import progress, user_errors
 
     available = sorted(os.sched_getaffinity(0))

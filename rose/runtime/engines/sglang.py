@@ -21,13 +21,14 @@ from pathlib import Path
 import psutil
 
 from rose.errors import UserError
-from rose.runtime.coserving.hooks.asking import unrecorded_id
-from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import adoption, door, leftovers, placement, ports
+from rose.runtime.coserving.questions import unrecorded_id
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import adoption, door, leftovers, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import ForkError, fork_engine
-from rose.runtime.engines.gpu import mps
+from rose.runtime.platform import placement
+from rose.runtime.platform.gpu import mps
 
 START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
@@ -104,7 +105,7 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 
 
 def has_embedded_server() -> bool:
-    """Return whether this SGLang has its HTTP server in the scheduler, which takes a fifth of the processor time."""
+    """Return whether this SGLang has its HTTP server in the scheduler, at a fifth of its processor time."""
     spec = importlib.util.find_spec("sglang")
     folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)
@@ -252,7 +253,7 @@ class EngineProcess:
         )
 
     def _arguments(self) -> list[str]:
-        from rose.runtime.engines import cpu, gpu
+        from rose.runtime.platform import cpu, gpu
 
         spec = self.spec
         arguments = [
@@ -285,7 +286,7 @@ class EngineProcess:
         return self.spec.start_cores or (range(os.cpu_count() or 1) if self.spec.gpu is None else ())
 
     def _environment(self) -> dict[str, str]:
-        from rose.runtime.engines import cpu, gpu
+        from rose.runtime.platform import cpu, gpu
 
         spec = self.spec
         environment = {

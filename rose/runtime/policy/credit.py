@@ -72,7 +72,7 @@ class Interference:
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
     """Nanoseconds since a request's first token, and in that time rollouts' time while serving rested (`lent_ns`), and
-    their work beside serving's steps. `due_ns`: the moment by which its TPOT budget wants its next token."""
+    their work beside serving's steps. `due_ns`: when its TPOT budget wants its next token."""
 
     elapsed_ns: int
     lent_ns: int
@@ -115,8 +115,8 @@ def share_of_busy(stretch: float, slack_share: float) -> float:
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's pool holds the live requests when each takes longer: their number grows as their tokens'
-    time (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""
+    """Return whether serving's pool holds the live requests when each takes longer: their number grows with their
+    tokens' time (Little's law), at most by STRETCH_MAX."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 

@@ -1,5 +1,5 @@
-"""How much of a serving device's KV memory rollouts may hold. Headroom stays free for serving; past its high watermark
-the rollout budget is halved once and frozen until the next term, so that it cannot oscillate."""
+"""How much KV memory rollouts may hold. Headroom stays free for serving; past its high watermark the rollout budget is
+halved once and frozen until the next term, so it cannot oscillate."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class KvMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Negative when both pools together hold more than the device's share."""
+        """Return the free bytes; negative when both pools hold more than the device's share."""
         return self.device_bytes - self.serving_bytes - self.rollout_bytes
 
 

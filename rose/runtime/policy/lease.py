@@ -1,5 +1,5 @@
-"""The lease machine: each change of a lease from facts and a time. A lease ends without the gateway's answers, so
-nothing stays lent after the gateway or agent dies. If lending makes serving late, the lease is taken back in steps."""
+"""The lease machine: changes of a lease from facts and a time. A lease ends without the gateway's answers. If lending
+makes serving late, the lease is taken back in steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

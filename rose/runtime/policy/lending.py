@@ -1,4 +1,4 @@
-"""Why a device lends nothing: one answer for `rose status`, the page "Fleet now" and the ledger's `hold`."""
+"""Why a device lends nothing: for `rose status`, the page "Fleet now" and the ledger's `hold`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """A rollout engine. `turns` are open in its run, or wait in the fleet if it has no run. `version_min` is the oldest
-    version that they accept."""
+    """A rollout engine. `turns` are open in its run, or without one in the fleet. `version_min`: their oldest accepted
+    version."""
 
     engine_id: str
     borrowed: bool
@@ -99,7 +99,7 @@ def _lease(facts: LendingFacts, engine: EngineState) -> Reason | None:
 
 
 def _busy(facts: LendingFacts) -> str:
-    """Return the end of a sentence: how busy serving was, where that explains an engine that stands still."""
+    """Return a clause on how busy serving was, if that explains an idle engine."""
     assert facts.engine is not None
     if not facts.engine.borrowed or facts.serving_ns < _BUSY_SHARE * facts.observed_ns or not facts.observed_ns:
         return ""

@@ -12,8 +12,8 @@ from rose.runtime.policy.slack import Decision, StepFacts
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`place` a turn, `borrow` a device, `admit` a rollout step, `cut` a KV budget. `yields`: a running rollout step
-    yields between layers. `guards`: rollouts answer to serving's lateness, memory pressure and priority."""
+    """`place` a turn, `borrow` a device, `admit` a rollout step, `cut` a KV budget. `yields`: running steps yield
+    between layers. `guards`: rollouts answer to serving's lateness, memory pressure and priority."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Callable[[BorrowCase], bool]

@@ -1,4 +1,4 @@
-"""Where a turn runs, and how much device time turns want."""
+"""Chooses where a turn runs, and how much device time turns want."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        """The load with one more turn."""
+        """Return the load with one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
     def alive(self, now_ns: int) -> bool:
@@ -44,7 +44,7 @@ class WorkerFacts:
         return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
 
     def lease_left_ns(self, now_ns: int) -> int | None:
-        """None on a dedicated device."""
+        """Return the lease's remaining time; None on a dedicated device."""
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
 
     def turn_ns(self, now_ns: int) -> int:
@@ -54,8 +54,8 @@ class WorkerFacts:
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
-        """Return the expected time of one more turn; more turns side by side than of late make it longer. `unknown_ns`
-        stands for an unknown pace."""
+        """Return the expected time of one more turn; more parallel turns make it longer. `unknown_ns` stands for an
+        unknown pace."""
         return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
             1.0, (self.in_flight + 1) / (self.pace_turns + 1)
         )
@@ -77,12 +77,13 @@ class Placement:
 
 
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """Choose a worker for one turn; `engine_id` None means that it waits. Eligible workers are live, have room, weights
-    within the bound and a lease in force if needed, and are not avoided. A turn's length does not matter: it keeps its
-    tokens when a lease ends. The choice is the holder of the turn's prefix, if it has slack ("prefix"); else a borrowed
-    worker with slack ("lease"), because idle serving time is paid for anyway; else the quickest ("least_loaded"). The
-    first two must not be `SLOWER_MAX` times slower. An unknown pace counts as the slowest known pace; without a known
-    pace the load decides. A worker without slack is the last resort; without any worker the turn waits ("queue")."""
+    """Choose a worker for one turn; `engine_id` None: it waits.
+
+    Eligible workers are live, have room, new enough weights and a needed lease, and are not avoided. First comes the
+    holder of the turn's prefix with slack ("prefix"), then a borrowed worker with slack ("lease"), since idle serving
+    time is paid for, then the quickest ("least_loaded"). The first two may be at most `SLOWER_MAX` times slower. An
+    unknown pace counts as the slowest known pace; without any, the load decides. A worker without slack is the last
+    resort; without any worker the turn waits ("queue")."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
@@ -129,9 +130,8 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to take off borrowed engines: each ran `STALLED_PACES` times as long as it would on another
-    engine with slack and room: a turn of more tokens than that engine's usual ones takes longer there, too. The longest
-    come first, while there is room."""
+    """Return turns to move off borrowed engines: each ran `STALLED_PACES` times as long as on another engine with slack
+    and room, scaled by its tokens. The longest come first, while there is room."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -174,8 +174,8 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: the length of the turns that fill
-    it, times 1 / (1 - follow_share) turns of a trajectory, or the time waited if longer."""
+    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: the time of the turns that fill
+    it, times 1 / (1 - follow_share) turns per trajectory, or the time waited if longer."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

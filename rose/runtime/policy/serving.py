@@ -42,7 +42,7 @@ class ServingHistory:
 
     @property
     def late_alone_share(self) -> float:
-        """Share of the last requests that were late without lending; 0 while too few are known."""
+        """Return the share of recent requests late without lending; 0 for too few requests."""
         if not self.counts:
             return 0.0
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]

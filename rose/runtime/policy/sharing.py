@@ -1,5 +1,5 @@
-"""Which RL run each rollout engine works for: by priority, then by weight, with few switches, and fewer changes of
-model: an engine changes model by starting again."""
+"""Assigns rollout engines to RL runs by priority, then weight, with few switches and fewer changes of model, which
+restart an engine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,9 +12,8 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine, the time of its last switch, and for how long it has taken no turns for want of a lease or of
-    weights. `model` is the model it has or is changing to, since `model_since_ns`; `start_ns` is the time of its last
-    start. It cannot run the model `unstarted`."""
+    """A usable engine, its last switch, and how long it lacked a lease or weights for turns. `model` is its model or
+    the next, since `model_since_ns`; `start_ns`: time of its last start. It cannot run `unstarted`."""
 
     engine_id: str
     capacity: int
@@ -29,14 +28,14 @@ class EngineFacts:
 
     @property
     def away(self) -> bool:
-        """Whether it does no work, for an unknown time."""
+        """Return whether it does no work for an unknown time."""
         return self.unable_ns >= AWAY_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with weights. `turns` are queued or in flight; `served` is its past capacity (see `serve`). `quiet_ns`: how
-    long it has had no turns; None: always."""
+    """A run with weights. `turns` are queued or in flight; `served` is its past capacity (see `serve`). `quiet_ns`:
+    time without turns; None: always."""
 
     run_id: str
     turns: int
@@ -48,10 +47,9 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine with one. Runs of higher priority get room for all their turns first. Within a
-    priority, runs get whole engines up to their share by weight, and the run served least for its weight gets the next.
-    Spare engines spread turns. Runs keep engines where possible, during a hold always; absent engines come last.
-    An engine changes model only where `may_change` allows it."""
+    """Return each engine's run. Higher priorities get room for all their turns first. Within a priority, runs get whole
+    engines by weight, and the least served run gets the next. Spare engines spread turns. Runs keep engines where
+    possible, during a hold always. `may_change` limits changes of model."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     by_priority = [
@@ -74,8 +72,8 @@ def hold_ns(engine: EngineFacts) -> int:
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may get another model: not while its run only pauses, for up to the time of a start, and
-    not before its model, if any run has turns for it, has worked for as many starts as a run works for switches."""
+    """Return whether an engine may change its model: not while its run pauses for up to a start's time, nor before its
+    model, if wanted, has worked for as many starts as a run works for switches."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
@@ -102,9 +100,8 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return slot-seconds by weight after `elapsed_ns` more with these capacities. A run begins at the level of the run
-    served least: it gets nothing for its absence. One that pauses, for up to `paused_ns`, keeps what it is owed, up to
-    what another run can have had in that time."""
+    """Return slot-seconds by weight after `elapsed_ns` more. A new run begins at the level of the least served run. A
+    run that pauses for up to `paused_ns` keeps its claim, up to another run's possible gain."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -117,8 +114,6 @@ def serve(
 
 
 class _Allotment:
-    """Engines under assignment, with slots and engines of each wanting run."""
-
     def __init__(self, everyone: Mapping[str, RunFacts], wanting: Mapping[str, RunFacts], now_ns: int) -> None:
         self._everyone, self._wanting, self._now_ns = everyone, wanting, now_ns
         self._bound: set[str] = set()  # Engines that may not change model.

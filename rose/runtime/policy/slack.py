@@ -67,8 +67,8 @@ class ServingLoad:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Latency promised to serving requests, in nanoseconds. `classes`: budgets by the priority of a request; `ttft_ns`
-    and `tpot_ns` are for requests without such a priority."""
+    """Latency promised to serving requests, in ns. `classes`: budgets by priority; `ttft_ns` and `tpot_ns` apply
+    otherwise."""
 
     ttft_ns: int
     tpot_ns: int
@@ -84,7 +84,7 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseTerms:
-    """A rollout engine's lease on the arbiter page. `expires_ns` is monotonic; `policy` indexes `policies.NAMES`."""
+    """A rollout engine's lease on the page. `expires_ns` is monotonic; `policy` indexes `policies.NAMES`."""
 
     number: int = 0
     expires_ns: int = 0
@@ -166,8 +166,8 @@ def admit(facts: StepFacts) -> Decision:
 
 
 def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
-    """Return how long to hold a step that only the next request opposes: a step that costs k times its share may run
-    1/k of the time, so over all requests the share is kept."""
+    """Return how long to hold a step that only the next request opposes. A step at k times its share may run 1/k of the
+    time."""
     expected_ns, room = _next_regret(load, facts)
     if hold is not Hold.REGRET or room <= 0:
         return PROBE_AFTER_NS
@@ -205,8 +205,8 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return the next request's expected wait for a step to yield, and its share of its time alone. Before the first
-    request its budget stands for that time; otherwise nothing would ever be lent."""
+    """Return the next request's expected wait for a step to yield, and its share of its time alone, at first its
+    budget."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)

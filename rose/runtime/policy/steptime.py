@@ -36,8 +36,8 @@ _Matrix = tuple[_Vector, ...]
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """A least-squares fit of `weights @ (features * scale)`, nanoseconds, after `count` observations. `error_share` is
-    the recent mean of |predicted - observed| / observed, each predicted before it was learned."""
+    """A least-squares fit of `weights @ (features * scale)`, ns, after `count` observations. `error_share`: recent mean
+    of |predicted - observed| / observed, predicted before learning."""
 
     gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
     moment: _Vector  # Sum over observations, with forgetting, of x times duration.
@@ -125,8 +125,8 @@ def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:
 
 
 def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int]) -> _Vector:
-    """Return the w of (gram + ridges) @ w = moment for the coefficients `kept`, by Gaussian elimination without
-    pivoting: the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section 4.2)."""
+    """Return the w of (gram + ridges) @ w = moment for the coefficients `kept`. Gaussian elimination without pivoting,
+    as the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section 4.2)."""
     rows = [[gram[i][j] + (ridges[i] if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):

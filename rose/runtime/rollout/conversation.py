@@ -23,7 +23,7 @@ class Conversation:
     their log probabilities hold. Raises ConversationError."""
 
     def __init__(self, checkpoint: Path) -> None:
-        from rose.runtime.engines import cpu
+        from rose.runtime.platform import cpu
 
         cpu.define_torchvision()
         from transformers import AutoTokenizer

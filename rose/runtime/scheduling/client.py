@@ -4,7 +4,7 @@ import urllib.request
 
 from pydantic import BaseModel
 
-from rose.client.address import authorization
+from rose.http_calls import authorization
 from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptReply, PreemptRequest
 
 

@@ -19,7 +19,6 @@ from rose.runtime.scheduling.demand import Answers, Demand, Wanted
 from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.engines.workers import InFlight, UnknownEngineError, Worker, WorkerTable
 from rose.runtime.scheduling.holds import LOOK_NS, Holds
 from rose.runtime.scheduling.messages import (
     CloseRun,
@@ -32,14 +31,15 @@ from rose.runtime.scheduling.messages import (
     RunEvents,
     Terms,
 )
+from rose.runtime.scheduling.obstacles import Obstacles
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
-from rose.runtime.scheduling.status import not_lent, why_waiting
+from rose.runtime.scheduling.turn_service import TurnService
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
-from rose.runtime.scheduling.turns.turn_service import TurnService
 from rose.runtime.scheduling.turns.turns import Trajectories
+from rose.runtime.scheduling.workers import InFlight, UnknownEngineError, Worker, WorkerTable
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Controller:
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
         self.assignment = Assignment(self.workers, self.runs, self.loads)
+        self.obstacles = Obstacles(self.workers, self.runs, self.queue, self.assignment, self.loads, self.drained)
         self._demand = Demand()
         self.wanted = self._announced = Wanted()
         self._polls = Answers()
@@ -108,7 +109,7 @@ class Controller:
             self.answers,
             self.recorder,
             self.moved,
-            lambda turn: why_waiting(self, turn),
+            self.obstacles.why_waiting,
         )
         self.recorder.catch_up(self.answers.events_json())
         self._terms = self.read_terms()
@@ -367,7 +368,7 @@ class Controller:
             if (worker := self.workers.get(engine_id)) is not None
             and worker.report.borrowed
             and worker.lease_id is None
-            and (reason := not_lent(self, device, now_ns)) is not None
+            and (reason := self.obstacles.not_lent(device, now_ns)) is not None
         }
         self._holds.look(unlent, now_ns)
 

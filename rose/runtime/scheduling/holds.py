@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rose.clock import utc_us
 from rose.events import Hold
 from rose.runtime.policy.lending import Reason
-from rose.runtime.scheduling.engines.workers import Worker
+from rose.runtime.scheduling.workers import Worker
 
 LOOK_NS = 1_000_000_000
 HOLD_NS = 10_000_000_000  # A longer hold is recorded in parts of this length.

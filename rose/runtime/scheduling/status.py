@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.policy.lending import EngineState, LendingFacts, Reason, why_not_lent
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.engines.assignment import Load
-from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, Worker
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.scheduling.runs.registry import Run
-from rose.runtime.scheduling.turns.turns import Turn
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
@@ -46,7 +44,7 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
     return {name: getattr(run.facts, name) for name in _RUN_FACTS} | {
         "turns_queued": max(0, len(load.turns) - in_flight),
         "turns_in_flight": in_flight,
-        "waits": None if first is None else why_waiting(controller, first),
+        "waits": None if first is None else controller.obstacles.why_waiting(first),
         "turns_completed": load.completed,
         "tokens": load.tokens,
         "engines": [worker.report.engine_id for worker in controller.workers.values() if worker.assigned == run.run_id],
@@ -98,44 +96,6 @@ def _waits(facts: HostFacts) -> str | None:
     return f"{what} wait there{long}: {facts.problem or 'they are sent more slowly than they come'}"
 
 
-def why_waiting(controller: Controller, turn: Turn) -> str:
-    if controller.runs.get(turn.run_id).facts.version is None:
-        return f"run {turn.run_id!r} has published no version"
-    if not len(controller.workers):
-        return "there is no engine"
-    if not (assigned := [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]):
-        return f"no engine is assigned to its run{_other_models(controller, turn.run_id)}"
-    if not (holders := [worker.report for worker in assigned if worker.serves(turn.run_id)]):
-        changing = [text for worker in assigned if (text := _changes(controller, worker)) is not None]
-        if len(changing) == len(assigned):
-            return "; ".join(changing)
-        failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
-        return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
-    if (newest := max(report.policy_version for report in holders)) < turn.version_min:
-        return f"engines hold version {newest} at most, and it wants {turn.version_min}"
-    if turn.error is not None:
-        return "what was tried made no token"
-    return "no engine that it may run on had room"
-
-
-def _other_models(controller: Controller, run_id: str) -> str:
-    """Return the end of a sentence: which models engines have, if none has the run's."""
-    model = controller.runs.get(run_id).facts.model
-    others = {worker.report.model for worker in controller.workers.values()}
-    if None in others or model in others:
-        return ""
-    return f": its model is {model!r}, and engines work for runs of {', '.join(sorted(map(repr, others)))}"
-
-
-def _changes(controller: Controller, worker: Worker) -> str | None:
-    if (model := controller.assignment.new_model(worker)) is None:
-        return None
-    report = worker.report
-    if report.unstarted == model:
-        return f"engine {report.engine_id} does not start with model {model!r}: {report.fault or 'its agent lacks it'}"
-    return f"engine {report.engine_id} changes from model {report.model!r} to {model!r}"
-
-
 def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:
     workers = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
     return {
@@ -145,7 +105,7 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
         "drained": device.device_id in controller.drained,
         "drain_reason": controller.drained.get(device.device_id),
         "fault": None if device.fault is None else device.fault.text,
-        "not_lent": None if (reason := not_lent(controller, device, now_ns)) is None else reason.text,
+        "not_lent": None if (reason := controller.obstacles.not_lent(device, now_ns)) is None else reason.text,
         "reason": None if reason is None else reason.name,
         "clock_offset_ns": device.clock_offset_ns,
         "clock_steps": device.clock_steps,
@@ -175,46 +135,6 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
         "slack_ok": facts.slack_ok,
         "beside": None if worker.report.beside is None else worker.report.beside.model_dump(),
     }
-
-
-def not_lent(controller: Controller, device: Device, now_ns: int) -> Reason | None:
-    """Return why no rollout can run on a device; None if one can."""
-    workers = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
-    states = [_state(controller, worker) for worker in workers] or [None]
-    reasons = [why_not_lent(_facts(controller, device, state, now_ns)) for state in states]
-    return None if None in reasons else reasons[0]
-
-
-def _facts(controller: Controller, device: Device, state: EngineState | None, now_ns: int) -> LendingFacts:
-    overdue = now_ns - device.due_ns > SILENCE_MAX_NS
-    return LendingFacts(
-        engine=state,
-        drained=device.device_id in controller.drained,
-        drain_reason=controller.drained.get(device.device_id),
-        silent_ns=now_ns - device.heard_ns if overdue else 0,
-        refused=device.fault,
-        serving_ns=device.serving_ns,
-        observed_ns=device.observed_ns,
-    )
-
-
-def _state(controller: Controller, worker: Worker) -> EngineState | None:
-    report, load = worker.report, controller.loads.get(worker.assigned or "")
-    alive = report.alive and not worker.suspected
-    return EngineState(
-        engine_id=report.engine_id,
-        borrowed=report.borrowed,
-        leased=worker.lease_id is not None,
-        works=report.slack_ok,
-        fault=None if alive else report.fault or f"engine {report.engine_id} is not alive",
-        start=_changes(controller, worker),
-        failed=report.failed,
-        run_id=worker.assigned,
-        held_run_id=report.run_id,
-        version=report.policy_version,
-        version_min=0 if load is None else load.version_min,
-        turns=len(controller.queue) if load is None else len(load.turns),
-    )
 
 
 def _seconds(ns: int | None) -> float | None:

@@ -85,7 +85,8 @@ def down_command(
 ) -> None:
     """End a fleet: leases, engines and accounts, then the controller and its RL runs. Serving of yours goes on."""
     from rose import config as configuration
-    from rose.runtime.service import memory, places
+    from rose.runtime import places
+    from rose.runtime.service import memory
     from rose.runtime.service.up import down
 
     with user_errors("stopped waiting: `rose down` again ends what is left"):

@@ -16,8 +16,9 @@ from rich.table import Table
 
 from rose.config import FleetConfig
 from rose.errors import UserError
+from rose.runtime import places
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import local_ray, memory, places
+from rose.runtime.service import local_ray, memory
 from rose.runtime.service.fabric import listens
 from rose.terminal import styled
 

@@ -14,10 +14,11 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.engines import models
+from rose.runtime import places
 from rose.runtime.fleet import BACKGROUND_NICE, writer_name
+from rose.runtime.models import models
 from rose.runtime.scheduling.messages import Terms
-from rose.runtime.service import memory, places, process
+from rose.runtime.service import memory, process
 from rose.runtime.service.fabric import GcsWatch
 from rose.runtime.service.process import STOPPING, Report, log_to
 from rose.tokens import of_secret

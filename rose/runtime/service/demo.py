@@ -18,12 +18,12 @@ from pathlib import Path
 
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.runtime import preflight
+from rose.runtime import places, preflight
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import local_ray, owner, places
+from rose.runtime.places import HostPlan
+from rose.runtime.service import local_ray, owner
 from rose.runtime.service.memory import FleetMemory
-from rose.runtime.service.places import HostPlan
 from rose.runtime.service.process import log_to
 from rose.runtime.service.up import Fleet, down, up
 from rose.terminal import progress

@@ -19,21 +19,21 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
-from rose.runtime import preflight
-from rose.runtime.coserving.agent.agent import AgentSpec
-from rose.runtime.coserving.agent.host_agent import HostAgent
-from rose.runtime.coserving.agent.rollout_engine import end_without_agent
-from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.engines import models
+from rose.runtime import places, preflight
+from rose.runtime.agent.agent import AgentSpec
+from rose.runtime.agent.host_agent import HostAgent
+from rose.runtime.agent.rollout_engine import end_without_agent
+from rose.runtime.agent.weights.relays import Relays
 from rose.runtime.engines.door import Door
-from rose.runtime.engines.models import weights_bytes
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.fleet import FleetPlan, host_cores, writer_name
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.models import models
+from rose.runtime.models.models import weights_bytes
+from rose.runtime.places import HostPlan
 from rose.runtime.scheduling.messages import HostFacts
-from rose.runtime.service import owner, places, process
+from rose.runtime.service import owner, process
 from rose.runtime.service.memory import engines_token
-from rose.runtime.service.places import HostPlan
 from rose.runtime.service.process import STOPPING, Report
 from rose.runtime.serving import ServingEngines
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rose import private_files
+from rose.runtime import places
 from rose.runtime.engines.ports import free_port
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import places
 
 if TYPE_CHECKING:
     import psutil

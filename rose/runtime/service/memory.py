@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rose import private_files
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.runtime.service.places import hosts_by_device, make_state, state_folder
+from rose.runtime.places import hosts_by_device, make_state, state_folder
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.messages import Terms

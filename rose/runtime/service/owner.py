@@ -20,8 +20,8 @@ from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.files.layout import is_locked
-from rose.runtime import preflight
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime import places, preflight
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import leftovers, ports
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.forkserver import ForkServer
@@ -29,8 +29,7 @@ from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 from rose.runtime.fleet import FleetPlan, host_cores
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.service import places
-from rose.runtime.service.places import HostPlan
+from rose.runtime.places import HostPlan
 from rose.runtime.service.process import log_to
 from rose.runtime.serving import ServingDevice, ServingEngines
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from rose.runtime.engines.leftovers import LOGS_KEPT
-from rose.runtime.service.places import make_state
+from rose.runtime.places import make_state
 
 LOG_BYTES_MAX = 32 << 20
 STOPPING = "is stopping"  # Report of a part that ends; its process runs until it is ended.

@@ -12,12 +12,13 @@ from rose.clock import monotonic_ns
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.writer import LedgerWriter
+from rose.runtime import places
 from rose.runtime.coserving.leases.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
 from rose.runtime.fleet import host_cores, writer_name
-from rose.runtime.service import owner, places
+from rose.runtime.places import HostPlan
+from rose.runtime.service import owner
 from rose.runtime.service.memory import FleetMemory
-from rose.runtime.service.places import HostPlan
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
 from rose.terminal import echo, user_errors

@@ -10,7 +10,7 @@ import aiohttp
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig
 from rose.events import Event, Request
-from rose.runtime.coserving.hooks.asking import unrecorded_id
+from rose.runtime.coserving.questions import unrecorded_id
 from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.traffic.stream import Arrivals, StreamError, follow
 from rose.runtime.traffic.trace import FittedTrace

@@ -10,11 +10,10 @@ from rose.client.control import wait_ready
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, TrainingConfig
 from rose.errors import UserError, did_you_mean
 from rose.events import Step
-from rose.runtime.engines import models
 from rose.runtime.fleet import host_cores
+from rose.runtime.models import models, warm_start
 from rose.runtime.rollout.players import Players, Task
 from rose.runtime.service.console import ControllerClient
-from rose.runtime.training import warm_start
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.train_time import TrainTime, page_of
 

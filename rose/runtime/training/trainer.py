@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rose.config import TrainingConfig
 from rose.ledger.files.layout import replace_file
+from rose.runtime.models.policy_model import Policy, generated_logits
 from rose.runtime.rollout.frozenlake import seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss
-from rose.runtime.training.policy_model import Policy, generated_logits
 
 #: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy. They are for a model of
 #: `_TOKEN_VALUES` values (hidden size times layers) for a token; a larger one has fewer.

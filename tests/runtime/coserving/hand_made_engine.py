@@ -6,11 +6,12 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
+import pytest
 import torch
 
-from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, asked
+from rose.runtime.agent.weights.sync import EngineSync
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.coserving.weights.sync import EngineSync
+from rose.runtime.coserving.questions import TAKEN, Ranks, parse_question
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
 from rose.runtime.transfer.store.store import VersionStore
@@ -165,7 +166,7 @@ class HandMadeEngine:
 
     def post(self, path, body):
         assert path == "/generate"
-        verb, version = asked(body["rid"])
+        verb, version = parse_question(body["rid"])
         self.before.pop(verb, lambda: None)()
         if verb in self.deaf_to:
             return answer_to(TAKEN)
@@ -184,17 +185,17 @@ class HandMadeEngine:
 
     def wait_as_gated(self):
         """From now on serve requests one by one in one thread, as a gated scheduler does; returns what ends that."""
-        post, asked, ended = self.post, queue.SimpleQueue(), threading.Event()
+        post, calls, ended = self.post, queue.SimpleQueue(), threading.Event()
 
         def enqueue(path, body):
             answer = queue.SimpleQueue()
-            asked.put((path, body, answer))
+            calls.put((path, body, answer))
             return answer.get(timeout=10)
 
         def wait():
             while not ended.is_set():
                 with suppress(queue.Empty):
-                    path, body, answer = asked.get(timeout=0.001)
+                    path, body, answer = calls.get(timeout=0.001)
                     answer.put(post(path, body))
 
         thread = threading.Thread(target=wait)
@@ -222,3 +223,11 @@ def corrupt(engine, name, rank=-1):
     flat = engine.ranks[rank][name].data.reshape(-1)
     bits = flat.view(torch.int32 if flat.element_size() == 4 else torch.int16)
     bits[3] ^= 1 << 16 if flat.element_size() == 4 else 1
+
+
+@pytest.fixture(autouse=True)
+def engines_closed(tmp_path):
+    """Closes engines while `tmp_path` still exists."""
+    yield
+    while HandMadeEngine.open:
+        HandMadeEngine.open.pop().close()

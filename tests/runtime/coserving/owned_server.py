@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http.server import ThreadingHTTPServer
 
-from rose.runtime.coserving.attach.attachment import EngineState, detached_note
+from rose.runtime.coserving.attachment import EngineState, detached_note
 from rose.runtime.coserving.hooks.serving import DETACH, linked_page
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from tests.runtime.coserving.json_server import JsonHandler

@@ -3,7 +3,7 @@
 import multiprocessing
 from dataclasses import replace
 
-from rose.runtime.coserving.attach.attachment import Attachment, describe
+from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.slack import Hold
 from tests.runtime.loads import IDLE

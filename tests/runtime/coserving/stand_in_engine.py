@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.ports import free_port
@@ -33,7 +33,7 @@ import sys, threading, time
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
+from rose.runtime.coserving.questions import TAKEN, parse_question
 from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
 from rose.runtime.engines import adoption
 from tests.runtime.coserving.json_server import JsonHandler
@@ -43,7 +43,7 @@ page = ArbiterPage.attach(Path(sys.argv[2]), Party.ROLLOUT)
 class Handler(JsonHandler):
     def do_POST(self):
         body = self.body()
-        if asked(body.get("rid", "")) is not None:
+        if parse_question(body.get("rid", "")) is not None:
             self.answer({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
             return
         tokens = body["sampling_params"]["max_new_tokens"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import UNKNOWN_EXIT, DetachedProcess, EngineRecord, spec_sha256, start_detached
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec

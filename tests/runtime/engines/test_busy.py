@@ -16,9 +16,9 @@ import pytest
 
 from rose.clock import monotonic_ns
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.agent import DeviceAgent
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.agent.agent import DeviceAgent
 from rose.runtime.coserving.page import Field, Party, Span
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.policies import NAMES
@@ -27,8 +27,8 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service.console import ControllerClient
 from tests import programs
 from tests.ledger.conftest import ask
+from tests.runtime.agent.agent_of_engine import agent_spec
 from tests.runtime.conftest import until
-from tests.runtime.coserving.agent_of_engine import agent_spec
 from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 from tests.runtime.engines.test_sglang import FOREVER_NS, MEMORY, generate, make_spec
 from tests.runtime.scheduling.stand_ins import AGENT_TOKEN

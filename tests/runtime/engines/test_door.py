@@ -97,8 +97,8 @@ def test_a_turn_comes_through_whole_however_long(engine):
 
 @pytest.mark.parametrize("token", [None, "wrong", "secre", "sécret"])
 def test_without_the_token_nothing_comes_through(engine, token):
-    status, text = asked(engine, {"ask": "count"}, token=token)
-    assert (status, "asked for at the controller" in text) == (401, True)
+    status, _ = asked(engine, {"ask": "count"}, token=token)
+    assert status == 401
 
 
 def test_there_is_nothing_behind_it_but_turns(engine):

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.engines import placement
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.platform import placement
 from tests.runtime.conftest import ENVIRONMENT
 
 pytestmark = pytest.mark.live

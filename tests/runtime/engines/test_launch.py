@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 

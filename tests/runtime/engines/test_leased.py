@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
+from rose.runtime.agent.weights.sync import EngineSync, Target
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS, Move
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync, Target
-from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.slack import LeaseTerms
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.conftest import until

@@ -6,11 +6,11 @@ import psutil
 import pytest
 import torch
 
-from rose.runtime.coserving.attach.attachment import described
-from rose.runtime.coserving.kv.remap import ASKED
+from rose.runtime.coserving.attachment import described
+from rose.runtime.coserving.kv.remap import REMAP_VARIABLE
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.platform.gpu import GATED_ARGUMENTS
 from rose.runtime.policy.slack import LeaseTerms
 from tests.runtime.conftest import ENVIRONMENT, until
 from tests.runtime.engines.test_leased import moves, show
@@ -36,12 +36,12 @@ def held_bytes(engine, gpu):
     "gpu", [pytest.param(None, id="cpu", marks=pytest.mark.long), pytest.param(0, id="cuda", marks=pytest.mark.cuda)]
 )
 def test_a_pool_is_the_device_s_again_without_a_lease_and_after_a_cut(tmp_path, tiny_policy, fork_server, gpu):
-    asked = {**ENVIRONMENT, ASKED: "1"}
+    asked = {**ENVIRONMENT, REMAP_VARIABLE: "1"}
     changes = {"fork_server": fork_server.path, "environment": asked}
     if gpu is not None:
         # The policy's heads are smaller than other kernels take.
         arguments = [*GATED_ARGUMENTS, "--mem-fraction-static=0.4", "--attention-backend=triton"]
-        changes = {"gpu": gpu, "cores": (), "environment": {ASKED: "1"}, "extra_args": arguments}
+        changes = {"gpu": gpu, "cores": (), "environment": {REMAP_VARIABLE: "1"}, "extra_args": arguments}
     page, spec = make_spec(tmp_path, tiny_policy, max_total_tokens=TOKENS, **changes)
     serving = ArbiterPage.attach(page.path, Party.SERVING)
     serving.set_load(IDLE)

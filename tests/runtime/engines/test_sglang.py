@@ -14,18 +14,18 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.coserving.hooks.continued import MADE
-from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.agent.weights.sync import EngineSync, Target
+from rose.runtime.coserving.continuation import EARLIER
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync, Target
+from rose.runtime.coserving.questions import question
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.models.policy_model import Policy, PolicyShape
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.rollout import vocabulary
 from rose.runtime.scheduling.turns import turns
-from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
@@ -157,7 +157,7 @@ def sharded(both):
 
 def generate(engine, tokens=8, prompt=(1, 2, 3), made=0, **more):
     """The last `made` tokens of the prompt were made by an earlier attempt."""
-    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0, "custom_params": {MADE: made}}
+    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0, "custom_params": {EARLIER: made}}
     # A busy host computes slowly.
     return engine.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **more}, timeout_s=150)
 
@@ -407,7 +407,7 @@ LONG = {"regex": f"{MOVES}{{99}}"}
 
 def sampled(engine, made=(), **sampling):
     """Return greedy tokens after `made`, their log probabilities, and how they ended."""
-    sampling = {"max_new_tokens": 16, "temperature": 0, "custom_params": {MADE: len(made)}} | sampling
+    sampling = {"max_new_tokens": 16, "temperature": 0, "custom_params": {EARLIER: len(made)}} | sampling
     body = {"input_ids": [*BOARD, *made], "sampling_params": sampling, "return_logprob": True}
     answer = engine.post("/generate", body, timeout_s=150)
     tokens, meta = answer["output_ids"], answer["meta_info"]

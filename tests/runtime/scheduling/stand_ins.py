@@ -11,10 +11,11 @@ import pytest
 import uvicorn.server
 from aiohttp import web
 
-from rose.client.address import RunAddress, authorization
+from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.hooks.continued import MADE
+from rose.http_calls import authorization
+from rose.runtime.coserving.continuation import EARLIER
+from rose.runtime.coserving.questions import TAKEN, parse_question
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import sharing
 from rose.runtime.scheduling import controller, demand
@@ -28,7 +29,7 @@ from rose.runtime.scheduling.turns import turns
 def left_of(body):
     """Return how many tokens an engine may make, which does not count those that it is told were made before."""
     sampling = body["sampling_params"]
-    return sampling["max_new_tokens"] - sampling.get("custom_params", {}).get(MADE, 0)
+    return sampling["max_new_tokens"] - sampling.get("custom_params", {}).get(EARLIER, 0)
 
 
 class FakeEngine:
@@ -41,7 +42,7 @@ class FakeEngine:
 
     async def generate(self, request):
         body = await request.json()
-        if question := asked(body["rid"]):
+        if question := parse_question(body["rid"]):
             self.aborted.add(question[1])
             self.abort[question[1]].set()
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})

@@ -1,7 +1,7 @@
 import asyncio
 
 from rose.clock import monotonic_ns
-from rose.runtime.scheduling.engines import workers
+from rose.runtime.scheduling import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, play, post, reported, serve, until

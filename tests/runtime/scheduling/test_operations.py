@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling.engines import workers
+from rose.runtime.scheduling import workers
 from rose.runtime.scheduling.messages import CloseRun
 from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import (

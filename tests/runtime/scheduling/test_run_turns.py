@@ -4,10 +4,11 @@ import pytest
 
 from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling import turn_service
 from rose.runtime.scheduling.engines import assignment
 from rose.runtime.scheduling.gateway import paths
 from rose.runtime.scheduling.messages import PreemptRequest
-from rose.runtime.scheduling.turns import turn_queue, turn_service
+from rose.runtime.scheduling.turns import turn_queue
 from tests.runtime.scheduling.stand_ins import (
     SERVERS,
     STEP,

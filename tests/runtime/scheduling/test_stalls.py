@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling import devices
 from rose.runtime.scheduling.controller import Controller, excused_ns
-from rose.runtime.scheduling.engines.workers import FORGET_NS, InFlight
 from rose.runtime.scheduling.messages import Heartbeat, OpenRun
+from rose.runtime.scheduling.workers import FORGET_NS, InFlight
 from tests.runtime.scheduling.stand_ins import report
 
 S = 1_000_000_000

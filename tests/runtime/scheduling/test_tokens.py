@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rose import tokens
-from rose.client.address import authorization
+from rose.http_calls import authorization
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import Heartbeat

@@ -12,8 +12,8 @@ from pathlib import Path
 from aiohttp import web
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.coserving.page import PageError, Party, Span, SpanRecord
+from rose.runtime.coserving.questions import TAKEN, parse_question
 from rose.runtime.rollout import vocabulary
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
@@ -42,7 +42,7 @@ class Engine(FakeEngine):
 
     async def generate(self, request):
         rid = (await request.json()).get("rid", "")
-        question = asked(rid)
+        question = parse_question(rid)
         if not rid:
             # Who started it asks for no more than that it answers.
             return web.json_response({})

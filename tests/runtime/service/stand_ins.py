@@ -71,7 +71,7 @@ async def begin(port: int, path: Path, generate: Any) -> ArbiterPage:
 async def rollout(port: int, path: Path) -> None:
     from aiohttp import web
 
-    from rose.runtime.coserving.hooks.asking import TAKEN, asked
+    from rose.runtime.coserving.questions import TAKEN, parse_question
     from tests.runtime.scheduling.stand_ins import FakeEngine
 
     engine = FakeEngine(0.01)
@@ -80,7 +80,7 @@ async def rollout(port: int, path: Path) -> None:
         rid = (await request.json()).get("rid")
         if rid is None:  # Who started it asks for no more than that it answers.
             return web.json_response({})
-        question = asked(rid)
+        question = parse_question(rid)
         if question is None or question[0] == "end":
             return await engine.generate(request)
         verb, version = question

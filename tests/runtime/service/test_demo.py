@@ -18,8 +18,8 @@ from rose.events import BUCKETS
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.run import report
-from rose.runtime.coserving.attach.attachment import described
-from rose.runtime.service.places import HostPlan
+from rose.runtime.coserving.attachment import described
+from rose.runtime.places import HostPlan
 from tests.ledger.conftest import ask
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]

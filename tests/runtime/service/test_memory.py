@@ -6,11 +6,12 @@ import pytest
 from rose import config
 from rose.config import ConfigError
 from rose.errors import UserError
+from rose.runtime import places
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.service import memory, places
+from rose.runtime.places import HostPlan
+from rose.runtime.service import memory
 from rose.runtime.service.host import HostRunner
 from rose.runtime.service.memory import FleetMemory, Remembered
-from rose.runtime.service.places import HostPlan
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from tests import strangers
 from tests.runtime.conftest import until

@@ -10,9 +10,9 @@ import pytest
 
 from rose.config.example import demo
 from rose.errors import UserError
-from rose.runtime import preflight
+from rose.runtime import places, preflight
 from rose.runtime.errors import DeploymentError
-from rose.runtime.service import local_ray, memory, places, process, up
+from rose.runtime.service import local_ray, memory, process, up
 from rose.runtime.service.console import ControllerClient
 from rose.runtime.service.demo import run as run_demo
 from rose.runtime.service.memory import FleetMemory

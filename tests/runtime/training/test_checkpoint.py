@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from rose.config import TaskConfig, TrainingConfig
+from rose.runtime.models.policy_model import Policy, PolicyShape
 from rose.runtime.training.checkpoint import Checkpoint
 from rose.runtime.training.loop import step_event
-from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.training.trainer import Trainer
 
 

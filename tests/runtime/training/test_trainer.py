@@ -7,11 +7,11 @@ import torch
 
 from benchmarks.transfer import sampler
 from rose.config import TaskConfig, TrainingConfig
+from rose.runtime.models.policy_model import Policy, PolicyShape
+from rose.runtime.models.warm_start import WarmStart, train
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training import trainer as module
-from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.training.trainer import Trainer
-from rose.runtime.training.warm_start import WarmStart, train
 
 TASK = TaskConfig(size=3, turns_max=6)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, index_bytes, plan
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.origin import Route
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import Server

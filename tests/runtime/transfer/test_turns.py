@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rose.runtime.transfer import turns
+from rose.runtime.transfer.apply import staged
 from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.codec import blocks
-from rose.runtime.transfer.package import staged
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 

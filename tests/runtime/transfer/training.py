@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Package, plan
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 
 Weights = dict[str, torch.Tensor]

@@ -20,7 +20,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class _Group(NamedTuple):
-    """Waits that ended in one second, for one reason (None: yields), under one lease and run."""
+    """Waits of one second with one reason (None: yields), lease and run."""
 
     second: int
     lease_id: str | None
@@ -30,8 +30,8 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Collects the waits of one rollout engine, and records those of a second once it is over. `run_at` gives the RL
-    run, `lease_at` a moment's (lease, step), monotonic ns; without a lease the last one."""
+    """Record one rollout engine's waits, second by second. `run_at` gives the RL run, `lease_at` the (lease, step) at a
+    monotonic time, or the last lease."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ def _hold_name(number: int) -> str:
 
 
 class Accountant:
-    """Accounts for [joined, left) of one device in slices without gap or overlap, from `began_ns`, monotonic. A slice
-    ends where its lease or run changes. The accountant trims `leases`. `moved` gets each move of the rollout engine's
-    memory and the lease in force. `takes_over`: a former agent accounted until `began_ns`."""
+    """Account for a device's time from `began_ns`, monotonic, in slices without gap or overlap. A slice ends with its
+    lease or run. `moved` gets each move of the rollout engine's memory and its lease. `takes_over`: a former agent
+    accounted until `began_ns`."""
 
     def __init__(
         self,
@@ -142,14 +142,14 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Note that the engine answers, or its start was given up: that engine alone is charged for the start."""
+        """Charge the start to the engine that now answers or gave up."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
                 self._starting_since_ns = 0
 
     def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
-        """Record the slices from the end of the last one to `now_ns` less the lag (`final`: to `now_ns`)."""
+        """Record slices up to `now_ns` less the lag; `final` leaves no lag."""
         until_ns = now_ns if final else now_ns - LAG_NS
         if until_ns <= self._until_ns:
             return []
@@ -227,7 +227,7 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return serving's delay since the last slice. A faster step offsets a slower one; a negative sum waits."""
+        """Return serving's delay since the last slice. A negative sum waits for later steps."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns

@@ -1,5 +1,5 @@
-"""Requests of serving's users, from its engine's page into the ledger. Above a rate they are sampled: each row then
-stands for several requests that are alike in all that shares are made of, so that counts stay exact."""
+"""Records serving's requests from its engine's page in the ledger. Above a rate, each row stands for several like
+requests, so counts stay exact."""
 
 import json
 import math
@@ -23,8 +23,8 @@ _FINISH_REASONS: dict[int, Literal["stop", "length", "abort"]] = {
 
 
 class RequestRecorder:
-    """Records requests of one serving engine that ended after `began_ns`, monotonic. `takes_over`: a former agent
-    recorded those before. `per_s_max`: rows for each second. `window_ns`: the length of windows of withheld leases."""
+    """Record a serving engine's requests that ended after `began_ns`, monotonic. `takes_over`: a former agent recorded
+    earlier requests. `per_s_max` limits rows per second. `window_ns`: length of a withholding window."""
 
     def __init__(
         self,
@@ -52,7 +52,6 @@ class RequestRecorder:
         self._draw = random.Random(0)  # noqa: S311 (a sample, not secrets)
 
     def tell(self, until_ns: int) -> None:
-        """Record the requests that ended by `until_ns`."""
         records, self._tail, lost = self._page.drain_requests(self._tail)
         self._pending += [record for record in records if record.ended_ns > self._began_ns]
         over = [self._event(record) for record in self._pending if record.ended_ns <= until_ns]
@@ -94,7 +93,7 @@ class RequestRecorder:
         )
 
     def _tell_death(self, at_ns: int) -> None:
-        """Record the requests that a serving engine had when it died. When each arrived is unknown."""
+        """Record the requests of a dead serving engine. Their arrival is unknown."""
         pid = self._page.get(Party.SERVING, Field.PID)
         if pid == self._dead_pid or self._page.alive(Party.SERVING):
             return
@@ -131,8 +130,8 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield all requests, or about `rows` of them with `requests` set. Requests that one row stands for have one
-    outcome, class, lease and window of arrival, and keep the same promises: such counts are exact."""
+    """Yield all requests, or about `rows` with `requests` set. A row's requests share outcome, class, lease, window and
+    kept promises."""
     if len(requests) <= rows:
         yield from requests
         return

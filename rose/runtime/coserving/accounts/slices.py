@@ -1,8 +1,8 @@
-"""Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets. The published rule:
-while rollouts run beside serving's steps on credit, rollouts get their work, spread evenly over that time, and serving
-the rest. Any other instant in which k parties work is split equally among them; an instant without work is `headroom`
-if a rollout had work and was held, else `idle`. Integer nanoseconds that do not divide evenly go to the buckets in the
-order of `rose.events.BUCKETS`, so the sum is exact."""
+"""Divides device time among seven buckets, exactly.
+
+While rollouts run on credit beside serving's steps, rollouts get their work, spread evenly, and serving gets the rest.
+At any other instant, k working parties get equal parts. An instant without work is `headroom` if a rollout was held,
+else `idle`. Indivisible nanoseconds go to buckets in the order of `rose.events.BUCKETS`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 
 class Assignments:
-    """Which run was assigned when, monotonic nanoseconds, in order. One thread reads, other threads change."""
+    """Times and runs of assignments, monotonic ns, in order. One thread reads; other threads add."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]
@@ -49,8 +49,8 @@ _ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Nanoseconds of [t0_ns, t1_ns) by bucket. In `overlap_ns` two parties worked and had half each. In `beside_ns`
-    rollouts ran on credit: `beside_work_ns` of it are in their bucket."""
+    """Nanoseconds of [t0_ns, t1_ns) by bucket. In `overlap_ns` two parties got half each. In `beside_ns` rollouts ran
+    on credit for `beside_work_ns`."""
 
     t0_ns: int
     t1_ns: int

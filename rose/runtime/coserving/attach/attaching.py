@@ -1,5 +1,5 @@
-"""Joins a running serving engine to a device's page, or releases it: for its owner, and for a fleet. It uses SGLang's
-`/set_internal_state` and `/server_info` on this host; another user may own the engine. The engine always serves."""
+"""Joins a running serving engine to a device's page, and releases it, through SGLang's `/set_internal_state` and
+`/server_info`. The engine serves throughout."""
 
 import http.client
 import json
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rose.errors import UserError
+from rose.http_calls import authorization
 from rose.private_files import is_private
-from rose.runtime.coserving.attach.attachment import STATE, EngineState, described
+from rose.runtime.coserving.attachment import STATE, EngineState, described
 from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
-from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, page_users
+from rose.runtime.coserving.settings import PAGE_LINK
 
 TIMEOUT_S = 60.0  #: A scheduler answers between two steps, and a step can be a long prefill.
 ANSWER_TIMEOUT_S = 15.0
@@ -46,7 +47,7 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started; `token`: its admin or API key. Methods raise
+    """A serving engine at `url` that somebody else started. `token`: its admin or API key. Methods raise
     AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
@@ -74,8 +75,8 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Return once the engine has the serving section of `page`; None if this key may not read its state. `waiting`
-        is called meanwhile; its error ends the wait. After an error the engine has no page."""
+        """Return once the engine has the serving section of `page`; None if its state is not readable. `waiting` runs
+        meanwhile, and its error ends the wait. After an error the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
@@ -116,7 +117,7 @@ class OwnedEngine:
             raise AttachError(str(error)) from None
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
-                f"serving at {self.url} knows no pages (it answered {taken}): install rose-serving beside its SGLang "
+                f"serving at {self.url} has no pages (answer: {taken}): install rose-serving beside its SGLang "
                 "and start it without ROSE_PLUGIN_ROLE=off"
             )
 
@@ -129,8 +130,7 @@ class OwnedEngine:
                 raise AttachError(f"the engine at {self.url} does not take {view.path}: {self._explained(state)}")
             if time.monotonic() >= deadline:
                 raise AttachError(
-                    f"the engine at {self.url} has not taken {view.path} and does not say why: its log does, in "
-                    "lines with ROSE"
+                    f"the engine at {self.url} has not taken {view.path}: see the lines with ROSE in its log"
                 )
             waiting()
             time.sleep(_POLL_S)
@@ -145,9 +145,7 @@ class OwnedEngine:
         return state.reason
 
     def _call(self, path: str, body: object = None) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        headers = {"Content-Type": "application/json", **authorization(self._token or None)}
         try:
             data = None if body is None else json.dumps(body).encode()
             request = urllib.request.Request(self.url + path, data=data, headers=headers)
@@ -161,7 +159,7 @@ class OwnedEngine:
                 ) from None
             if error.code == 404 and body is not None:
                 raise AttachError(
-                    f"the server at {self.url} has no {path}, as SGLang's embedded server has none "
+                    f"the server at {self.url} lacks {path}, as SGLang's embedded server does "
                     "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
                 ) from None
             why = "no reason"
@@ -188,7 +186,7 @@ def _link(page: Path) -> Iterator[int]:
         link.symlink_to(page)
     except OSError as error:
         raise AttachError(
-            f"no link to {page} can be made in {link.parent} ({error.strerror}): the engine finds the page by one"
+            f"cannot link {page} in {link.parent}, where the engine finds it ({error.strerror})"
         ) from None
     try:
         yield number
@@ -226,8 +224,8 @@ def _opened(page: Path) -> ArbiterPage:
         return ArbiterPage(page)
     except FileNotFoundError:
         raise AttachError(
-            f"there is no page at {page}: the agent of a device makes it when `rose up` starts. `rose attach` lists "
-            "the pages of this host"
+            f"there is no page at {page}: a device's agent creates it during `rose up`. `rose attach` lists this "
+            "host's pages"
         ) from None
     except PageError as error:
         raise AttachError(str(error)) from None

@@ -12,7 +12,7 @@ from rose.terminal import echo, user_errors
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.attach.attaching import PageUse
-    from rose.runtime.coserving.attach.attachment import EngineState
+    from rose.runtime.coserving.attachment import EngineState
 
 TokenOption = Annotated[
     str | None,
@@ -30,7 +30,7 @@ def attach_command(
     token: TokenOption = None,
     timeout: Annotated[float, typer.Option(min=1, help="Longest wait for the engine, seconds.")] = 60.0,
 ) -> None:
-    """Join an SGLang server that runs to the page of a device; without --page, show what is attached where."""
+    """Attach a running SGLang server to a device's page. Without --page, list attached servers."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine, pages_in_use
 
     with user_errors():
@@ -51,7 +51,7 @@ def detach_command(
     url: Annotated[str, typer.Option(help="The SGLang server, such as http://127.0.0.1:30000.")],
     token: TokenOption = None,
 ) -> None:
-    """Let go of an SGLang server, which goes on serving; what was lent beside it is taken back at once."""
+    """Detach an SGLang server, which continues to serve. Its lease ends at once."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine
 
     with user_errors():

@@ -1,6 +1,6 @@
-"""Rollout layers beside serving's steps, within serving's credit, and the count of their work. On cores a thread's own
-clock measures its work. The kernel's idle class gets no time beside a serving that computes, so a thread on the host's
-cores takes the engine out of that class while it has credit."""
+"""Runs rollout layers beside serving's steps, within serving's credit, and counts their work. On cores, work is a
+thread's own clock time. The idle class gets no time beside a computing serving engine, so a thread on host cores takes
+the engine out of that class while it has credit."""
 
 import os
 import threading
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.engines import placement
+from rose.runtime.platform import placement
 
 _LOOK_S = 0.001
 _WAIT_S = 0.02
 
 
 class BesideServing:
-    """One rollout engine's layers beside serving; made in the thread that computes them. `on_cores`: not on a GPU.
-    `host_cores`: where to watch for credit, by default on its own."""
+    """One rollout engine's layers beside serving, created in the computing thread. `on_cores`: no GPU. `host_cores`:
+    cores of the watching thread, by default the engine's own."""
 
     def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
         self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
@@ -62,7 +62,7 @@ class BesideServing:
         self._add(self._layer_ns)
 
     def count(self) -> None:
-        """Correct the count by later work. On a GPU the wall's clock counts, for layers of unknown time alone."""
+        """Correct the count by the work done. On a GPU this is the wall time of layers with unknown time."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
@@ -88,8 +88,8 @@ class BesideServing:
         return self._watching.is_set()
 
     def wait(self, layers: int = 1) -> None:
-        """Return soon, and at once when serving rests or gives credit for so many layers. A caller with credit waits
-        for another cause, and each look takes serving's core."""
+        """Return soon, and at once when serving rests or gives credit for this many layers. Each look takes serving's
+        core."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return

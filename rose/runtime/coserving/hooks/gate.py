@@ -1,5 +1,5 @@
-"""Holds a rollout engine's steps until the policy admits them, and makes a running step yield between layers. A step is
-abandoned between two layers if its lease ended while serving had the device, or serving needs its memory."""
+"""Holds a rollout engine's steps until the policy admits them, and makes running steps yield between layers. A step is
+abandoned if its lease ended while serving had the device, or serving needs its memory."""
 
 import os
 import time
@@ -9,10 +9,10 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.beside import BesideServing
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import CREDIT_LAYERS, Decision, Hold, LeaseTerms, ServingLoad, StepFacts
 
@@ -20,8 +20,8 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keeps at most `layers` of a step queued on the GPU, by events at the layers' ends: otherwise Python queues a
-    whole step before its first layer ran. Raises ValueError below 1."""
+    """Keep at most `layers` of a step queued on the GPU. Otherwise Python queues a whole step before its first layer
+    ran. Raises ValueError below 1."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
@@ -78,7 +78,7 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return `between_layers` so that it ends a segment while a graph is captured and runs in each replay."""
+    """Return `between_layers`, which ends a segment during graph capture and runs in each replay."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -97,8 +97,7 @@ CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
-    """The gate of a rollout engine on a shared device, between its `layers`. `run_ahead`: for a GPU, None on CPU
-    cores."""
+    """The gate of a rollout engine on a shared device. `run_ahead`: None on CPU cores."""
 
     def __init__(
         self,
@@ -203,8 +202,8 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill with a short layer beside serving's allowed wait, or, beside serving's step, of
-        which several layers fit its credit."""
+        """Return the largest prefill chunk whose layers fit serving's allowed wait or, beside serving's step, its
+        credit."""
         chunk = self._chunk_tokens
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
@@ -331,8 +330,7 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Time the layers alone: with a GPU's full queue, looks are one layer apart. The host's other work does not
-        occupy the device, and takes most of a small model's step."""
+        """Time the layers alone: with a full GPU queue, looks are one layer apart."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -355,9 +353,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record time for which the operating system took the core as a yield, from serving's first wish on: the
-        thread's clock stands still meanwhile, so the step does not notice. Returns how long the step computed after a
-        wish since the last look; None without a wish."""
+        """Record time in which the operating system took the core as a yield, since the thread's clock stood still.
+        Return the computing time after serving's wish since the last look; None without a wish."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -401,8 +398,8 @@ def layers_of(model: Any) -> Any:
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` with the number of layers left before every decoder layer; `after_last`: and after them,
-    since logits and sampling may take longer than a layer. Raises as `layers_of`."""
+    """Call `between_layers` with the number of layers left before each decoder layer, and with `after_last` after all.
+    Raises TypeError as `layers_of`."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

@@ -1,4 +1,4 @@
-"""The ledger's names of how an engine really shares its device, whatever the configuration asks."""
+"""The ledger's names of the mechanisms that share a device."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
         return {"gated": gated}
     import torch
 
-    from rose.runtime.engines.gpu import mps, sgl_kernel_absent
+    from rose.runtime.platform.gpu import mps, sgl_kernel_absent
 
     facts: dict[str, Any] = {
         "gated": gated,
@@ -37,9 +37,8 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the name. `decode_graphs` and `prefill_graphs` are SGLang's resolved backends of the phases. `mps`: a
-    client of NVIDIA's service. `native_kernels`: stand-ins for compiled kernels. `preemptible`: the operating system
-    takes the engine's cores as soon as serving wakes."""
+    """Return the compute mechanism. `decode_graphs` and `prefill_graphs` are SGLang's graph backends. `native_kernels`:
+    stand-ins for compiled kernels. `preemptible`: the operating system gives the engine's cores to serving at once."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:
@@ -52,6 +51,6 @@ def compute_mechanism(
 
 
 def memory_mechanism(*, pool: str | None, leased: bool) -> str:
-    """Return the name. `leased`: all of the engine's memory leaves the device. `pool`: how free slots return memory
-    ("page-return" to the system, "remap" to the device); None if they keep it."""
+    """Return the memory mechanism. `leased`: the engine's memory leaves the device. `pool`: how free slots return
+    memory, "page-return" or "remap"; None if never."""
     return pool or ("leased+budget" if leased else "budget")

@@ -1,14 +1,13 @@
-"""Writes each request of serving's users to the page as it ends: times, numbers of tokens and its class. Text and ids
-of requests stay in the engine."""
+"""Writes each ended serving request to the page: times, token counts and class, but no text and no id."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.coserving.hooks.asking import CLIENT_RECORDS
-from rose.runtime.coserving.hooks.scheduler import arrived_ns, begun_ns, cached_tokens, finish_of
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, RequestRecord
+from rose.runtime.coserving.questions import CLIENT_RECORDS
+from rose.runtime.coserving.scheduler import arrived_ns, begun_ns, cached_tokens, finish_of
 
 _LEASE = "_rose_lease_number"
 _LAST_TOKEN, _LONGEST_GAP = "_rose_last_token_ns", "_rose_longest_gap_ns"
@@ -18,8 +17,6 @@ _OTHERS = ("HEALTH_CHECK", CLIENT_RECORDS)
 
 
 class RequestLog:
-    """The requests that reached one serving engine since it took the page."""
-
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
         self._since_ns = monotonic_ns()
@@ -38,15 +35,14 @@ class RequestLog:
         self._page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def token(self, request: Any, now_ns: int) -> None:
-        """Note that a step made tokens of a request."""
         last_ns = last_token_ns(request, now_ns)
         if now_ns - last_ns > getattr(request, _LONGEST_GAP, 0):
             setattr(request, _LONGEST_GAP, now_ns - last_ns)
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request that is over, unless it was already; returns whether it was not. `first_ns`: the time of its
-        first token. `status`: of an abort outside a step, if it has one."""
+        """Write an ended request; return False if it was written before. `status`: the HTTP status of an abort outside
+        a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)
@@ -85,13 +81,12 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether it is a user's. To cache a prompt, SGLang itself makes a request for no token."""
+        """Return whether it is a user's. SGLang requests no token when it caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns
 
     def rests(self) -> None:
-        """Note that serving has no request."""
         if self._in_flight:
             self._in_flight = 0
             self._page.set(Party.SERVING, Field.IN_FLIGHT, 0)

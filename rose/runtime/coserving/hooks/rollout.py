@@ -7,17 +7,17 @@ from functools import partial
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import Attachment, describe
-from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, Verb, asked
+from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, layers_of
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.activation import Activation, SavedMemory
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages, PoolMemory
 from rose.runtime.coserving.kv.remap import RemappedPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.questions import TAKEN, Ranks, Verb, parse_question
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.weights.weights import WeightUpdater
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _CLIENT_KEY = "_rose_client_key"
 
 
 class RolloutPlugin:
-    """One scheduler process of a rollout engine. A failure here ends the engine: it must not run unguarded."""
+    """One scheduler process of a rollout engine. A failure ends the engine, which must not run unguarded."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
         from sglang.srt.runtime_context import get_parallel
@@ -109,7 +109,7 @@ class RolloutPlugin:
     def answer(self) -> None:
         self.view.queue_compiled()
         for request in list(self.view.waiting):
-            question = asked(str(request.rid))
+            question = parse_question(str(request.rid))
             if question is None:
                 continue
             verb, about = question
@@ -156,16 +156,16 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Keep this request's prefix cache entries apart from those of other weights. A request that runs across a sync
-        keeps its entries, under the old weights; a restarted request uses the new weights."""
+        """Separate this request's prefix cache entries from those under other weights. Requests that run across a sync
+        keep their old entries."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return the request's key in the prefix cache; it differs between values of `swaps` and `client`. None, as without
-    ROSE, before the first swap without a client's key. SGLang looks for a LoRA adapter at the end."""
+    """Return the request's key in the prefix cache; None before the first swap without a client's key. SGLang expects a
+    LoRA adapter at its end."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
@@ -183,7 +183,7 @@ def _check_parallel(parallel: Any, gated: bool) -> None:
 
 
 def _page(settings: PluginSettings, rank: int) -> ArbiterPage:
-    """Return the device's page for rank 0. Other ranks work at the same time, on pages of their own."""
+    """Return the device's page for rank 0, and private pages for other ranks."""
     assert settings.page is not None, "checked before"
     if rank == 0:
         return ArbiterPage.attach(settings.page, Party.ROLLOUT)

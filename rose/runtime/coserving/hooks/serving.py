@@ -1,6 +1,5 @@
-"""The plugin inside a serving engine, which belongs to somebody else. It only watches, with one exception: on CPU cores
-the scheduler waits a moment, once in a lease, for memory that it needs (`rose.runtime.coserving.kv.memory.KvClaim`). A
-failure here ends the lending, not the serving."""
+"""The plugin inside an owner's serving engine. It only observes, except that on CPU cores the scheduler waits for
+needed memory once in a lease (`kv.memory.KvClaim`). A failure ends lending, not serving."""
 
 import logging
 import os
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe, detached_note
+from rose.runtime.coserving.attachment import Attachment, EngineState, describe, detached_note
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, abort_status
-from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from rose.runtime.coserving.scheduler import SchedulerView, abort_status
+from rose.runtime.coserving.settings import PAGE_LINK
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,6 @@ class ArrivalWatch(threading.Thread):
                 self._taken_in.wait(_WATCH_S)
 
     def taken_in(self) -> None:
-        """Say that the scheduler has all that arrived."""
         self._taken_in.set()
 
 
@@ -192,7 +190,7 @@ class ServingPlugin:
         try:
             act()
         except Exception as error:
-            logger.exception("ROSE lends nothing on this engine any more; serving goes on")
+            logger.exception("ROSE no longer lends this engine; serving continues")
             self._refused = f"the plugin failed in serving: {type(error).__name__}: {error}"
             self._give_up()
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.requests import RequestLog, last_token_ns
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.policy.credit import (
     CONTROL_EVERY,
     STRETCH_MAX,
@@ -30,8 +30,8 @@ _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Steps paired by number, and their times without interruptions, for both engines. An SGLang that schedules ahead
-    begins a step before the previous one ends, and then passes a copy of its batch."""
+    """Both engines' steps, paired by number, and their times without interruptions. With the overlap schedule SGLang
+    begins a step before the previous step ends, and passes a copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -115,8 +115,7 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """A first token's time, and rollouts' time by then: while serving rested, beside its steps, and the steps'
-    delay."""
+    """Time of a first token, and rollouts' time by then: while serving rested, beside its steps, and the delay."""
 
     at_ns: int
     worked_ns: int
@@ -227,7 +226,7 @@ class ServingTelemetry(EngineTelemetry):
         page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
 
     def withdraw(self) -> None:
-        """Take back what is left of the credit. Any thread may."""
+        """Take back the remaining credit; thread-safe."""
         if self._page.get(Party.SERVING, Field.CREDIT_NS):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
@@ -257,7 +256,7 @@ class ServingTelemetry(EngineTelemetry):
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:
-        """Note a launched step. Where SGLang schedules ahead, the device begins it after the previous step."""
+        """Note a launched step. With the overlap schedule the device begins it after the previous step."""
         now = monotonic_ns()
         self._want(now)
         if batch.forward_mode.is_extend():
@@ -313,7 +312,6 @@ class ServingTelemetry(EngineTelemetry):
             self._count(request, now_ns, worked)
 
     def aborted(self, request: Any, status: int | None) -> None:
-        """Note a request that ended outside a step."""
         first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
         self.requests.ended(request, None if first is None else first.at_ns, status=status)
 
@@ -331,8 +329,7 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load for admission and leases. `just_stepped`: requests of a step that the scheduler has not yet
-        returned to the running ones."""
+        """Write the load. `just_stepped`: requests that the scheduler has not yet returned to the running batch."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -430,8 +427,7 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return (predicted time of the next step, None until enough of its kind ran; whether it is a prefill).
-        `layers`: the time of its layers alone, where known."""
+        """Return (predicted ns of the next step or None, whether it is a prefill). `layers`: its layers' time alone."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -440,7 +436,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None if unknown."""
+        """Return the most tokens whose prefill, or its `layers`, fits in `limit_ns`; None if unknown."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

@@ -1,7 +1,6 @@
-"""A rollout engine's memory on the device: brought in at a lease's start or first use, released after its end. With
-`coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps weights and KV pool of an engine without a lease;
-the host keeps the weights. A sync brings only the weights back, if there is room, since versions are written on the
-device. Elsewhere weights stay, and memory of the pool comes and goes (`memory.PoolMemory`)."""
+"""Moves a rollout engine's memory: in at a lease's start or first use, out after its end. With `coserving.activation`
+"leased" on a GPU, SGLang's memory saver unmaps weights and KV pool, and the host keeps the weights. A sync brings back
+only weights. Elsewhere weights stay and pool memory moves (`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move of an engine's own memory; it travels as the `aux` of its `ACTIVATION` span."""
+    """A move of an engine's memory, in the `aux` of its `ACTIVATION` span."""
 
     moved_bytes: int
     away: bool
@@ -89,8 +88,8 @@ class SavedMemory:
 
 
 class Activation:
-    """Decides when memory moves, and publishes moves on the page; used by the scheduler's thread between two steps.
-    Saved memory comes with a lease, a pool's with its use. `weights_needed`: a sync or an audit runs."""
+    """Decide when memory moves, and publish moves on the page, between two steps. Saved memory moves with a lease, a
+    pool's with its use. `weights_needed`: a sync or an audit runs."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -102,8 +101,8 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring memory for the lease in force; return whether some had to come at once, which takes a while. Raises
-        NoRoomError, and RuntimeError if it took longer than a lease waits for it."""
+        """Bring memory for the lease; return whether some had to come at once. Raises NoRoomError, and RuntimeError on
+        timeout."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)

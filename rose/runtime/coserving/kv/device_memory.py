@@ -1,6 +1,6 @@
-"""Device memory behind fixed addresses, mapped and unmapped in pieces. Captured graphs and tensors keep their
-addresses; the driver may give unmapped memory to any process of the device. See "Virtual Memory Management" in CUDA's
-driver API (https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` does the same on the host."""
+"""Device memory mapped and unmapped in pieces behind fixed addresses, so captured graphs and tensors stay valid.
+Source: "Virtual Memory Management", CUDA driver API (https://docs.nvidia.com/cuda/cuda-driver-api/). `host_memory` does
+this on the host."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class DriverError(RuntimeError):
 
 
 class CudaMemory:
-    """Pieces of a CUDA device's physical memory, through cuda-bindings, and addresses to map them at. Sizes and
-    addresses are multiples of `granularity`. `exportable`: other processes may adopt pieces. All methods raise
-    DriverError if the device or its driver fails."""
+    """Pieces of a CUDA device's memory, and their addresses. Sizes are multiples of `granularity`. `exportable`: other
+    processes may adopt pieces. Methods raise DriverError."""
 
     def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
         try:
@@ -129,8 +128,8 @@ class Reservation:
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Map memory behind pieces [begin, end): new, or of `handles`, which stay the caller's. All or nothing. Raises
-        ValueError for a mapped piece, NoRoomError and DriverError."""
+        """Map pieces [begin, end), all or nothing: new, or the caller's `handles`. Raises ValueError for a mapped
+        piece, NoRoomError and DriverError."""
         self._check(begin, end)
         if handles and len(handles) != end - begin:
             raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
@@ -155,8 +154,8 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Unmap pieces [begin, end) once the device's queued work is done; do not access them until they are mapped
-        again. Raises ValueError for an unmapped piece, DriverError."""
+        """Unmap pieces [begin, end) after the device's queued work. Raises ValueError for an unmapped piece,
+        DriverError."""
         self._check(begin, end)
         if not self._mapped.issuperset(range(begin, end)):
             raise ValueError(f"pieces {begin} to {end} are not all mapped")
@@ -173,7 +172,7 @@ class Reservation:
         return whole[: prod(shape)].view(tuple(shape))
 
     def close(self) -> None:
-        """Unmap all and give the addresses back; do not use tensors over them again. Raises DriverError."""
+        """Unmap all and release the addresses. Raises DriverError."""
         for begin, end in runs(self._mapped):
             self.unmap(begin, end)
         self._memory.unreserve(self.address, self.size_bytes)

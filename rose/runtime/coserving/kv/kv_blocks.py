@@ -1,6 +1,5 @@
-"""Which parts of a KV pool to give back or bring in: arithmetic on slots, blocks and bytes. A block is the fewest token
-slots that are whole pieces of memory in each buffer, so no piece holds slots of two blocks. Slot 0 takes the writes of
-padding: it is never free, and its block always stays."""
+"""Arithmetic on a KV pool's slots, blocks and bytes. A block is the fewest slots that are whole memory pieces in each
+buffer. Slot 0 takes padding, so its block always stays."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ BLOCKS_MIN = 32  #: Fewest blocks of a pool; larger pieces move faster, smaller 
 
 
 def block_slots(row_bytes: Iterable[int], granularity_bytes: int, slots: int) -> int:
-    """Return a block's slots, as large as `BLOCKS_MIN` allows, in a pool with buffers of these row sizes."""
+    """Return the slots of a block in a pool with these row sizes."""
     smallest = lcm(*(granularity_bytes // gcd(granularity_bytes, row) for row in row_bytes))
     doublings = max(1, slots // (smallest * BLOCKS_MIN)).bit_length() - 1
     return smallest << doublings

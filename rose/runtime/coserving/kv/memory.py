@@ -1,6 +1,5 @@
-"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and the cut memory returned. Each
-engine's pool is sized for its maximum; together they hold the device's budget at most. After a cut and at a lease's
-end, a rollout engine's pool returns pages of free slots on CPU cores, or blocks (`remap`)."""
+"""Keeps two engines within one KV budget, inside the rollout engine. Each pool has its maximum size. After a cut and at
+a lease's end, a rollout pool returns pages on CPU cores, or blocks (`remap`)."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.scheduler import SchedulerView
 from rose.runtime.coserving.kv.activation import Activation
 from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
+from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.policy.kv import retraction_order, under_pressure
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import LeaseTerms
@@ -31,8 +30,8 @@ _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its KV budget, in slots of a token. `pages` returns the memory of free slots,
-    `activation` moves the engine's memory as leases begin and end; None where memory stays."""
+    """Keep a rollout engine within its KV budget in token slots. `pages` returns free slots' memory, `activation` moves
+    the engine's memory; None where memory stays."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
@@ -48,7 +47,7 @@ class KvGuard:
 
     @property
     def withheld_tokens(self) -> int:
-        """Slots of the pool that a prefill may not count on."""
+        """Return the pool's slots that a prefill may not use."""
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
     @property
@@ -60,8 +59,8 @@ class KvGuard:
         return self._pressed_since_ns != 0
 
     def pressed(self, policy: Policy) -> bool:
-        """Return whether serving grew past the watermark and this lease can still be cut. A cut of a pool whose memory
-        stays would free nothing."""
+        """Return whether serving passed the watermark and this lease can be cut. Cutting a pool whose memory stays
+        frees nothing."""
         if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
@@ -73,8 +72,8 @@ class KvGuard:
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Keep the engine within its lease and serving's memory, between two steps. Return False if memory had to come
-        to the device first: that takes a while, so the lease has to be read again."""
+        """Keep the engine within its lease and serving's memory, between two steps. Return False if memory came first,
+        so the lease must be read again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -128,8 +127,8 @@ class KvGuard:
         self._pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End requests, the youngest first, until the rest and its next step fit: (requests, kept tokens). Also ends a
-        waiting request above its budget. `lasting_tokens`: the budget once the device has room."""
+        """End the youngest requests until the rest and its next step fit: (requests, kept tokens). Also ends a waiting
+        request above its budget. `lasting_tokens`: the budget once the device has room."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -153,9 +152,8 @@ class KvGuard:
 
 
 class KvClaim:
-    """Serving's side: publishes that it holds or will take memory past the watermark, and waits a moment for a cut. A
-    rollout engine that Linux runs only on idle cores could not cut while serving's next step takes the core. Serving
-    does not wait for other engines."""
+    """Publish serving's memory past the watermark, and wait a moment for a cut. Linux gives a rollout engine on idle
+    cores no time for a cut during serving's next step."""
 
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
@@ -200,8 +198,8 @@ class KvClaim:
 
 
 class KvPages:
-    """The memory behind a KV pool on CPU cores: pages with only free slots go back to the system. Such a slot reads as
-    zeros until it is written again, which SGLang does before it reads."""
+    """The memory behind a KV pool on CPU cores. Pages with only free slots return to the system and read as zeros;
+    SGLang writes a slot before it reads it."""
 
     mechanism = "page-return"
 

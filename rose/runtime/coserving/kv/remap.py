@@ -1,6 +1,5 @@
-"""A rollout engine's KV pool in pieces of memory that come and go: a cut returns memory to the device. The pool's
-buffers lie in reserved addresses, so tensors and captured graphs stay. SGLang's allocator loses the slots of a block
-(`kv_blocks`) before its memory goes and gets them after memory came."""
+"""A rollout engine's KV pool in returnable pieces of memory. Buffers lie at reserved addresses, so tensors and captured
+graphs stay. SGLang's allocator loses a block's slots before its memory goes, and gets them back after it came."""
 
 from __future__ import annotations
 
@@ -20,16 +19,15 @@ from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 logger = logging.getLogger(__name__)
 
-ASKED = "ROSE_KV_REMAP"  # `1` in an engine's environment: put its KV pool into memory that other processes can get
+REMAP_VARIABLE = "ROSE_KV_REMAP"  #: `1` in an engine's environment: its KV pool lies in returnable memory.
 SPARE_BYTES = 512 << 20  # left free on a GPU: torch and the other engine's driver may need it at any moment
 _AGAIN_NS = 20_000_000  #: Wait before a device that had too little memory is asked again.
 _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The buffers of a pool of slots 0 to `slots`, all mapped: a key and a value tensor for each layer. `shape` and
-    `value_shape` are those of a slot. As in SGLang, a layer's two buffers are halves of one tensor if their shapes are
-    equal. Raises NoRoomError and DriverError, and then nothing is held."""
+    """Mapped key and value tensors of each layer, for slots 0 to `slots`. `shape` and `value_shape` describe a slot;
+    with equal shapes both buffers are halves of one tensor. Raises NoRoomError and DriverError, holding nothing."""
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Return the memory of these blocks to the device; return the bytes. Raises DriverError."""
+        """Return these blocks' memory to the device; return the bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -112,8 +110,6 @@ class KvBuffers:
 
 
 class RemappedPages:
-    """The `PoolMemory` of a pool in `KvBuffers`."""
-
     mechanism = "remap"
 
     def __init__(self, scheduler: Any, buffers: KvBuffers) -> None:
@@ -222,7 +218,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Replace SGLang's buffers of a pool of a row a slot; if impossible SGLang makes them, and logs why."""
+    """Replace SGLang's buffers. If impossible, log why and let SGLang allocate them."""
     refused = _refusal(pool)
     if refused is None:
         try:
@@ -248,8 +244,8 @@ def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
     return original(pool)
 
 
-def asked() -> bool:
-    return os.environ.get(ASKED) == "1"
+def is_requested() -> bool:
+    return os.environ.get(REMAP_VARIABLE) == "1"
 
 
 def _refusal(pool: Any) -> str | None:

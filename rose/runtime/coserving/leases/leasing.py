@@ -1,4 +1,4 @@
-"""Carries out the decisions of the lease machine: every lease change on the page, at the gateway and in the ledger."""
+"""Applies the lease machine's decisions to the page, the gateway and the ledger."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,15 +36,15 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """A device's last lease in the ledger: its number, its grant if it is open, and its expiry without renewal."""
+    """A device's last lease in the ledger: number, grant if open, and expiry."""
 
     number: int = 0
     granted: Lease | None = None
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return the ledger's end of a lease left open, now or at its expiry; None without an open lease. `anchor`: the
-        device's; None: the wall clock."""
+        """Return the ledger's end of an open lease, now or at its expiry; None if closed. `anchor` None: the wall
+        clock."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -58,10 +58,9 @@ class LastLease:
 
 
 class Leasing:
-    """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe. `take_back` has the
-    gateway take all turns off the engine, for a reason, and returns their number. `last`: the device's last lease,
-    ended here at once if open. `ended_before`: ended leases that this agent accounts for. `run` gives the engine's RL
-    run, `kv_bytes_per_token` the size of a token of its model."""
+    """At most one lease on one device. Times are monotonic ns. Not thread-safe. `take_back` takes turns off the engine
+    and returns their number. `last` is ended here if open. `ended_before`: ended leases of this agent's time. `run`
+    gives the engine's RL run."""
 
     def __init__(
         self,

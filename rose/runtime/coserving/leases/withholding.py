@@ -18,8 +18,8 @@ def rules(coserving: CoservingConfig) -> HoldoutRules:
 
 
 class Withholding:
-    """The windows of one device, monotonic nanoseconds, recorded if leases are ever withheld. Not thread-safe. `look`
-    raises as `record`."""
+    """One device's windows, monotonic ns, recorded if leases are ever withheld. Not thread-safe. `look` raises as
+    `record`."""
 
     def __init__(
         self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int

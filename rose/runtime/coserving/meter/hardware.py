@@ -1,6 +1,5 @@
-"""The hardware of a device, whatever a fleet file calls it: its time is counted once, however many runs use it. A GPU
-or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host. Also
-whether a process is on the device, as far as that is visible from outside."""
+"""Names the hardware of a device, so its time is counted once. A GPU or MIG instance is its UUID; cores, and unreadable
+GPUs, are numbers on a host. Also tells whether a process is visibly elsewhere."""
 
 import os
 import socket
@@ -11,7 +10,7 @@ from pathlib import Path
 from rose.config import DeviceConfig
 from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
-from rose.runtime.engines.gpu import mps
+from rose.runtime.platform.gpu import mps
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 _DRIVER_S = 5.0  # the longest wait for a driver, which may hang
@@ -32,7 +31,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why process `pid`, which has the device's page, is not on the device; None if it is, or if unknown."""
+    """Return why process `pid`, which has the page, is not on the device; None if it is, or unknown."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -76,6 +75,6 @@ def _ask(gpu: int, answers: list[str]) -> None:
 
 
 def _ranges(cores: list[int]) -> str:
-    """Return `0-3,8` for 0, 1, 2, 3 and 8."""
+    """Return ranges, such as `0-3,8` for 0, 1, 2, 3 and 8."""
     spans = [(begin, end - 1) for begin, end in runs(cores)]
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)

@@ -1,6 +1,5 @@
-"""Reads one device's power and use, and records them as `power` events. Readings have no gap or overlap, so their
-energy can be summed. An unreadable device is recorded as not measured, with the reason, at the start and end of that
-time; it is retried ever more rarely. A fault never stops the agent."""
+"""Records one device's power and use as `power` events without gap or overlap. An unreadable device is recorded as not
+measured, with the reason, and retried ever more rarely. A fault never stops the agent."""
 
 import dataclasses
 import os
@@ -87,8 +86,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 class DeviceMeter:
-    """Reads `device` every `period_s` seconds in its own thread; 0 reads nothing. It runs while the device is in the
-    fleet: other power cannot be priced."""
+    """Read `device` every `period_s` seconds in a thread; 0 reads nothing. It runs while the device is in the fleet."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Reads a GPU, or one MIG instance of it, through NVML. Energy is the difference of the card's counter. A card has one
-meter: MIG instances that share it are not measured."""
+"""Reads a GPU or MIG instance through NVML. Energy is the difference of the card's counter. MIG instances that share a
+card are not measured."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -52,8 +52,8 @@ def clock_reasons(bits: int) -> str:
 
 
 class GpuInstrument:
-    """The CUDA device `gpu`, among the ones that `visible` (CUDA_VISIBLE_DEVICES) leaves. CUDA and NVML number alike on
-    a host with GPUs of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """The CUDA device `gpu` among those in `visible` (CUDA_VISIBLE_DEVICES). On hosts with mixed GPUs set
+    CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA and NVML number alike."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu

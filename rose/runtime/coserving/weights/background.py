@@ -19,10 +19,9 @@ class GivenUpError(Exception):
 
 
 class Background:
-    """Runs jobs, each of which is given up for the next. Only the scheduler's thread calls `start` and `busy`. A job on
-    the device calls `wait_for_device` before each portion, in any of its threads. `record_span` learns the times of
-    portions: neither spans nor calls overlap, but calls come from several threads. With `host_cores`, a job that calls
-    `settle` runs there instead, at its own niceness."""
+    """Run one job at a time; a new job ends the former. Only the scheduler's thread calls `start` and `busy`. Device
+    jobs call `wait_for_device` before each portion. `record_span` gets portions' times, from several threads but never
+    at once. With `host_cores`, jobs that call `settle` run there, at low priority."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -49,9 +48,8 @@ class Background:
             self._busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Have a thread run `job` once the former job, which is given up, has ended. Waits for neither. `job` gets a
-        context manager for each portion, which raises GivenUpError once the job is given up; the job must not catch it.
-        A job's result is called unless it was given up, and the job cannot be given up during the call."""
+        """Run `job` in a thread after the former job, which is given up. Waits for neither. `job` gets a context
+        manager for portions, which raises GivenUpError once given up. Its result is called unless it was given up."""
         self.give_up()
         self._given_up, self._busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)

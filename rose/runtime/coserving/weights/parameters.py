@@ -1,5 +1,5 @@
-"""The engine's parameters under the published names. An accelerator's are written in place: captured graphs read
-there."""
+"""The engine's parameters under published names. Accelerators' parameters are written in place, where captured graphs
+read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.coserving.hooks.asking import Ranks
+    from rose.runtime.coserving.questions import Ranks
     from rose.runtime.transfer.layout.regions import Region
     from rose.runtime.transfer.package.manifest import Manifest
     from rose.runtime.transfer.turns import Turn
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters under the published names, and their boxes in the whole tensors. The engine may compute in
-    a wider type (float32 on cores without bfloat16 units), which holds published values exactly."""
+    """This rank's parameters under published names, and their boxes in the whole tensors. The engine's type may be
+    wider (float32 on cores without bfloat16 units)."""
 
     views: dict[str, torch.Tensor]
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
@@ -33,8 +33,8 @@ class EngineWeights:
         ranks: Ranks,
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> EngineWeights:
-        """Return the engine's weights, or those in other `parameters` of its names. Raises TransferError if they do not
-        fit the head counts."""
+        """Return the engine's weights, or those in `parameters`. Raises TransferError if they do not fit the head
+        counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config

@@ -1,8 +1,8 @@
-"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in. The
-agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it in a thread
-while requests run, `commit` swaps it in between two steps. `audit` hashes the engine's weights against the manifest
-`held-<version>.json`; `confirm` does so for a new agent, and drops a prepared version. Each tensor-parallel rank
-handles its shard, and leaves a report `<version>.<verb>.<rank>.json`."""
+"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap.
+
+The agent stages a verified version as `v<version>` and sends `questions`: `prepare` decodes in a thread, `commit` swaps
+between two steps, `audit` hashes weights against `held-<version>.json`. `confirm` audits for a new agent and drops a
+prepared version. Each rank reports in `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.questions import Ranks, Verb
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.weights.parameters import EngineWeights, copied
 from rose.runtime.transfer.errors import TransferError
@@ -45,11 +45,9 @@ class _Ready:
 
 
 class WeightUpdater:
-    """Prepares in a thread and commits at a step boundary. The scheduler's thread calls it. On a shared device the
-    updater's threads call `wait_for_device` before each portion of work (a decoded block, a few megabytes copied or
-    hashed), never for the swap. It must not ask for a lease: versions come without one. `record_span` learns the times
-    of portions, monotonic ns: never two at once, not always from one thread. On the CPU `host_cores` do the work
-    instead, if there are any."""
+    """Prepare in a thread, commit at a step boundary, called by the scheduler's thread. On a shared device threads call
+    `wait_for_device` before each portion, never for the swap; it must not ask for a lease. `record_span` gets portions'
+    times, monotonic ns. On CPU, `host_cores` do this work."""
 
     def __init__(
         self,
@@ -85,8 +83,7 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin; the outcome is a file. Returns a refusal's reason, or None. Ask all ranks at one point of their
-        loops."""
+        """Begin, and leave the outcome in a file. Returns a refusal's reason or None. Ask all ranks at one point."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
@@ -101,7 +98,7 @@ class WeightUpdater:
         else:
             # A version in progress comes first, and the scheduler must never wait for a thread.
             if verb == "audit" and not self._ranks.all_say(ready is None and not self._background.busy):
-                return "no audit now: a version is being brought in, or another audit goes on"
+                return "no audit now: a sync or another audit is running"
             work = partial(self._audit, version)
         self._start(verb, version, work)
         return None
@@ -158,8 +155,8 @@ class WeightUpdater:
 
     def _prepare(self, version: int, turn: Turn) -> _Ready:
         from rose.runtime.transfer.apply.apply import prepare
+        from rose.runtime.transfer.apply.staged import Staged
         from rose.runtime.transfer.package.manifest import Manifest
-        from rose.runtime.transfer.package.staged import Staged
 
         began = monotonic_ns()
         # The host reads and hashes chunks, which occupies the device only on the CPU.
@@ -177,8 +174,8 @@ class WeightUpdater:
         return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
 
     def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
-        """Write the version into a copy of the parameters; return the swap to it. On the host writing takes as long as
-        the memory does, and no captured graph holds an address."""
+        """Write the version into a copy of the parameters; return its swap. Only for the host, where no captured graph
+        holds an address."""
         parameters = dict(self._model_runner.model.named_parameters())
         copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
         prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
@@ -209,8 +206,8 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return the differences from `manifest`, in words. An accelerator is not read if its fingerprints are the
-        `expected` ones. Otherwise all is hashed; fingerprints of sound weights are known from then on."""
+        """Describe differences from `manifest`. Known fingerprints of an accelerator suffice; otherwise hash all
+        weights and remember the fingerprints."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
@@ -246,7 +243,7 @@ class WeightUpdater:
 
 
 def _write(prepared: Prepared, weights: EngineWeights) -> None:
-    """Write a version in place, after a step that was launched ahead and may still read the weights."""
+    """Write a version in place, after a step launched ahead that may still read the weights."""
     import torch
 
     if any(view.is_cuda for view in weights.views.values()):

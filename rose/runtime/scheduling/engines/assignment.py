@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, pause_ns, serve
-from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.messages import Target
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.turns.turns import Turn
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, WorkerTable
 
 
 class Assignment:

@@ -10,15 +10,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from rose.client.address import authorization
-from rose.client.turns import watched_socket
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.scheduling.engines.workers import InFlight, Worker
+from rose.http_calls import authorization, watched_socket
+from rose.runtime.coserving.questions import question
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.answer import Answer
 from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
+from rose.runtime.scheduling.workers import InFlight, Worker
 
 _REPEAT_S = 0.25  # An abort can overtake its turn, so it is repeated at this interval until the turn is off.
 #: Every engine would refuse such a turn. Other errors are the engine's own: another engine on the port asks for its own

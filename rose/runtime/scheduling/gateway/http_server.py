@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from rose.client.address import notice_gone
+from rose.http_calls import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S
 from rose.http_limits.protocol import Connections, LimitedProtocol
 

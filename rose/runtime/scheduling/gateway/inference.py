@@ -14,7 +14,7 @@ from rose.runtime.scheduling.gateway.openai import Count, Ids, Name, Samples, Sa
 from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_sampling, read_labels
 from rose.runtime.scheduling.runs.registry import Run
-from rose.runtime.scheduling.turns.turn_service import Client
+from rose.runtime.scheduling.turn_service import Client
 
 
 class _Sampling(Sampling):

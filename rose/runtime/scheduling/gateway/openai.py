@@ -17,8 +17,8 @@ from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, 
 from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, TOOL_CALL_ENDS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turn_service import Client
 from rose.runtime.scheduling.turns.request import RequestError
-from rose.runtime.scheduling.turns.turn_service import Client
 
 #: Fields that go to engines, under SGLang's names.
 _SAMPLING = {

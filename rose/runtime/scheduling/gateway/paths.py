@@ -18,8 +18,8 @@ from rose.runtime.scheduling.metrics import exposition
 from rose.runtime.scheduling.refusals import error_body
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing, run_status, status, warnings
+from rose.runtime.scheduling.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns import request as requests
-from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})

@@ -28,7 +28,6 @@ from rose.ledger.hosts.service import LedgerService
 from rose.ledger.ledger import Ledger
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
-from rose.runtime.scheduling.engines.workers import UnknownEngineError
 from rose.runtime.scheduling.gateway import bodies, paths
 from rose.runtime.scheduling.gateway.api_paths import Paths
 from rose.runtime.scheduling.gateway.bodies import BodyTooLongError, ClientGoneError
@@ -40,9 +39,10 @@ from rose.runtime.scheduling.gateway.texts import Texts
 from rose.runtime.scheduling.runs.recorder import EventRefusedError, LedgerAwayError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
+from rose.runtime.scheduling.turn_service import KeyReusedError
 from rose.runtime.scheduling.turns.request import RequestError
 from rose.runtime.scheduling.turns.request import read as read_turn
-from rose.runtime.scheduling.turns.turn_service import KeyReusedError
+from rose.runtime.scheduling.workers import UnknownEngineError
 from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token

@@ -14,9 +14,9 @@ from rose.clock import monotonic_ns
 from rose.errors import UserError, did_you_mean
 from rose.runtime.scheduling.messages import OpenRun
 from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turn_service import Client, Outcome
 from rose.runtime.scheduling.turns.answer import Tokens, array
 from rose.runtime.scheduling.turns.request import Labels, Prompt, RequestError, TurnRequest
-from rose.runtime.scheduling.turns.turn_service import Client, Outcome
 from rose.runtime.scheduling.turns.turns import Turn
 
 if TYPE_CHECKING:

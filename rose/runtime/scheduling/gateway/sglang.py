@@ -13,8 +13,8 @@ import msgspec
 from rose.runtime.scheduling.gateway.service import ApiError, Completion, Service, TurnOrder, with_versions
 from rose.runtime.scheduling.gateway.texts import GrowingText, Texts
 from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turn_service import Client
 from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels, RequestError
-from rose.runtime.scheduling.turns.turn_service import Client
 from rose.runtime.scheduling.turns.turns import new_id
 
 TURNS_AT_ONCE = 4096  # Turns of one request.

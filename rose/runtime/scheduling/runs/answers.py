@@ -5,8 +5,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from rose.client.address import AWAY_S, GONE_S
 from rose.clock import utc_us
+from rose.http_calls import AWAY_S, GONE_S
 from rose.runtime.scheduling.runs.state import StateError, keep_private
 
 FILE = "turns.sqlite"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rose.clock import monotonic_ns
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
-from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.turns.turns import Trajectories, Turn, new_id
+from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 
 #: A turn without progress for this long fails, so that a trainer never hangs. Serving may want all its devices for
 #: minutes; a client that waits less disconnects and ends its turn.

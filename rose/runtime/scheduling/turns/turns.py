@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.clock import utc_us
-from rose.runtime.coserving.hooks.continued import MADE
-from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
+from rose.runtime.coserving.continuation import EARLIER
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.request import TurnRequest
+from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 
 AVOID_NS = 1_000_000_000  # An engine that took a turn off is avoided this long, or until it has another lease.
 BACKOFF_FIRST_S = 0.05
@@ -85,7 +85,7 @@ class Turn:
         sampling = self.request.sampling
         if not self.tokens.count:
             return sampling
-        return sampling | {"custom_params": (sampling.get("custom_params") or {}) | {MADE: self.tokens.count}}
+        return sampling | {"custom_params": (sampling.get("custom_params") or {}) | {EARLIER: self.tokens.count}}
 
     def take(self, answer: Answer, *, completed: bool) -> bool:
         """Keep an attempt's tokens; return whether the turn has all of them."""

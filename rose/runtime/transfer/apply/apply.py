@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from rose.runtime.transfer.apply.aside import Aside
-from rose.runtime.transfer.apply.device import Patch
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers
 from rose.runtime.transfer.codec.fingerprint import of_bits
 from rose.runtime.transfer.codec.header import Bits
+from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.chain import follow, inside
 from rose.runtime.transfer.package.manifest import Chunk, PieceEntry, TensorInfo
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.turns import Turn, at_once
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rose.runtime.transfer.apply.device import Patch
 from rose.runtime.transfer.codec import differences
 from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to_bits
 from rose.runtime.transfer.codec.header import Bits
+from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.turns import Turn, at_once, portions
 
 FINGERPRINTED = ("cuda",)  # Devices whose weights are fingerprinted; on the host hashing is faster.

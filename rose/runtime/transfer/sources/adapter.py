@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Elements, elements
+from rose.runtime.transfer.package.cuts import Elements, elements
 from rose.runtime.transfer.sources.checkpoint import Checkpoint, mapped, read_json
 from rose.runtime.transfer.sources.rank_tensors import RankTensor
 

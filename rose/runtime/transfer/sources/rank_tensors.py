@@ -12,8 +12,8 @@ import torch
 
 from rose.runtime.transfer.codec.bits import dtype_name
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Elements, aliases
 from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.cuts import Elements, aliases
 from rose.runtime.transfer.package.manifest import TensorInfo
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Cut
 from rose.runtime.transfer.layout.regions import Region, overlapping
+from rose.runtime.transfer.package.cuts import Cut
 from rose.runtime.transfer.package.manifest import TensorInfo
 from rose.runtime.transfer.sources.rank_tensors import RankTensor
 

@@ -13,16 +13,16 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from rose.runtime.transfer.apply.device import Fetched, fetch
 from rose.runtime.transfer.codec import changes, codec
 from rose.runtime.transfer.codec.bits import digest
 from rose.runtime.transfer.codec.changes import Changes
 from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
 from rose.runtime.transfer.codec.header import Bits, read_header
+from rose.runtime.transfer.device import Fetched, fetch
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Cut, Key
 from rose.runtime.transfer.package.chain import follow, inside, reach
+from rose.runtime.transfer.package.cuts import Cut, Key
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, PieceEntry, TensorInfo
 from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 

@@ -27,9 +27,9 @@ from rose.ledger.files import keys
 from rose.runtime.transfer.codec.bits import digest, from_bits, to_bits
 from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.errors import ConflictError, TransferError
-from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_whole
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, cells
+from rose.runtime.transfer.package.cuts import Cut, Key, check_same_layout, cut_whole
 from rose.runtime.transfer.package.manifest import (
     Manifest,
     check_chain,

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from rose import private_files
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.codec.header import HEADER_BYTES
 from rose.runtime.transfer.errors import TransferError, of_run
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, check_chain
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.connections import Throttle
 from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin

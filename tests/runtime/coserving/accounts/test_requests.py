@@ -138,7 +138,7 @@ def test_requests_that_a_full_ring_lost_are_counted(page):
     for number in range(RING_REQUESTS + 5):
         page.write_request(ended(2 * SECOND + number))
     made.tell(3 * SECOND)
-    (lost,) = [one for one in recorded if isinstance(one, events.Ledger)]
+    (lost,) = [one for one in recorded if isinstance(one, events.LedgerAction)]
     assert (lost.action, json.loads(lost.detail_json)) == ("requests_lost", {"requests": 5})
     assert len(recorded) == RING_REQUESTS + 1
 

@@ -8,10 +8,10 @@ import pytest
 from rose import private_files
 from rose.runtime.coserving.attach import attaching
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, PageUse, pages_in_use
-from rose.runtime.coserving.attach.attachment import Attachment, describe
+from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE
-from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.settings import PAGE_LINK
 from rose.runtime.engines.ports import free_port
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
@@ -66,7 +66,7 @@ def test_an_engine_that_has_the_page_is_not_told_again(page):
         ({"refused": "serving runs with --tp-size 2"}, "does not take .*: serving runs with --tp-size 2"),
         ({"keys": ("a", "b")}, "asks for a key: .*--token"),
         ({"embedded": True}, "set ROSE_PLUGIN_PAGE in its unit file"),
-        ({"looks_after": 10**6}, "has not taken .* its log does"),
+        ({"looks_after": 10**6}, r"has not taken .*/page: "),
     ],
 )
 def test_why_an_engine_is_not_attached_is_said_and_it_is_left_with_no_page(attach, page, owner, why):
@@ -135,7 +135,7 @@ def test_what_speaks_no_http_or_ends_in_the_middle_of_it_is_no_server(page, answ
 
 def test_a_page_that_is_none(attach, page, tmp_path):
     owner = Owner()
-    with pytest.raises(AttachError, match=r"no page at .*/none: .* `rose up` starts"):
+    with pytest.raises(AttachError, match=r"no page at .*/none: .* `rose up`"):
         attach(owner, tmp_path / "none")
     with pytest.raises(AttachError, match="name the page's file"):
         attach(owner, page.path.parent)

@@ -19,16 +19,16 @@ from rose import private_files
 from rose.cli import app
 from rose.runtime.coserving.attach import attaching
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
+from rose.runtime.platform import cpu
 from tests.long_form import LONG
+from tests.runtime.agent.agents_in_turn import until
+from tests.runtime.agent.scripted_gateway import ScriptedGateway
+from tests.runtime.agent.test_agent import LEASES, Device
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agent.test_agent import LEASES, Device
-from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 ROOT = Path(__file__).parents[4]
 START_TIMEOUT_S = 280.0

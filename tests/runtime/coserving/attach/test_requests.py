@@ -13,11 +13,11 @@ from http.client import HTTPException
 
 import pytest
 
-from rose.runtime.coserving.hooks.asking import CLIENT_RECORDS
-from tests.runtime.coserving.agent.test_agent import Device
-from tests.runtime.coserving.agents_in_turn import until
+from rose.runtime.coserving.questions import CLIENT_RECORDS
+from tests.runtime.agent.agents_in_turn import until
+from tests.runtime.agent.scripted_gateway import ScriptedGateway
+from tests.runtime.agent.test_agent import Device
 from tests.runtime.coserving.attach.test_commands import fork_server_of, succeeds, wait_well
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 RECORDED = "SELECT {} FROM request WHERE source = 'engine' ORDER BY {}"
 

@@ -62,7 +62,7 @@ class Serving:
 @pytest.fixture
 def clock(clock, monkeypatch):
     monkeypatch.setattr(beside, "monotonic_ns", lambda: clock.now_ns)
-    monkeypatch.setattr("rose.runtime.coserving.hooks.scheduler.monotonic_ns", lambda: clock.now_ns)
+    monkeypatch.setattr("rose.runtime.coserving.scheduler.monotonic_ns", lambda: clock.now_ns)
     return clock
 
 

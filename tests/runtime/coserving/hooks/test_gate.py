@@ -9,10 +9,10 @@ import torch
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks import gate as gates
 from rose.runtime.coserving.hooks.gate import RolloutGate, add_layer_hooks
-from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
 from tests.runtime.coserving.lending import MEMORY, PoolMemory, lease
 from tests.runtime.coserving.made_scheduler import Batch, Request, Scheduler

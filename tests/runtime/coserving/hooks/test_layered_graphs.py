@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rose.runtime.coserving.hooks.gate import LAYERS_AHEAD, RunAhead, before_each_layer, capture_in_layers
-from rose.runtime.engines import cpu
+from rose.runtime.platform import cpu
 
 
 @pytest.fixture(autouse=True)

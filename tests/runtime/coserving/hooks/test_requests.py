@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import CLIENT_RECORDS
 from rose.runtime.coserving.page import RING_REQUESTS, Field, Finish, Party
+from rose.runtime.coserving.questions import CLIENT_RECORDS
 from tests.runtime.coserving.hooks.test_serving import MS, attached, lend, looks_now
 from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
 

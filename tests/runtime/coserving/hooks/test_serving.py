@@ -6,7 +6,7 @@ import pytest
 import zmq
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import EngineState, described, detached_note
+from rose.runtime.coserving.attachment import EngineState, described, detached_note
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.kv import memory
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span

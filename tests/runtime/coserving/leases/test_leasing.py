@@ -10,7 +10,7 @@ from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption
 from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent.succession import last_lease
+from rose.runtime.agent.succession import last_lease
 from rose.runtime.coserving.leases.leasing import LastLease, Leasing
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules

@@ -11,7 +11,7 @@ import pytest
 from rose.config import DeviceConfig
 from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.engines.gpu import mps
+from rose.runtime.platform.gpu import mps
 from tests.runtime.coserving.meter.nvml_library import Card, installed
 from tests.runtime.coserving.parties import OtherParty
 

@@ -16,7 +16,7 @@ from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError
-from tests.runtime.coserving.agents_in_turn import until
+from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.coserving.meter.nvml_library import Card, installed
 
 CORE = max(os.sched_getaffinity(0))

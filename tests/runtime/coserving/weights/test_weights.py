@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from rose.runtime.coserving.hooks.asking import question, refusal
+from rose.runtime.coserving.questions import question, refusal
 from rose.runtime.transfer.apply import aside, audit
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer

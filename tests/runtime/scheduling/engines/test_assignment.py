@@ -4,12 +4,12 @@ import pytest
 
 from rose.runtime.policy.sharing import AWAY_NS, HOLD_MAX_NS, HOLD_MIN_NS, HOLD_SWITCHES
 from rose.runtime.scheduling.engines.assignment import PEAK_NS, Assignment, Load
-from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, WorkerTable
 from rose.runtime.scheduling.messages import Heartbeat, OpenRun, PublishVersion
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turns import Turn
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, WorkerTable
 from tests.runtime.scheduling.stand_ins import report
 
 LATE = 10 * HOLD_MIN_NS

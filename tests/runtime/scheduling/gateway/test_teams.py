@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from rose import tokens
-from rose.client.address import authorization
+from rose.http_calls import authorization
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 from tests.runtime.scheduling.stand_ins import call
 

@@ -7,7 +7,8 @@ from aiohttp import web
 from rose.client.generation import GenerationLost
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
-from rose.runtime.scheduling.engines import engine_calls, workers
+from rose.runtime.scheduling import workers
+from rose.runtime.scheduling.engines import engine_calls
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turns
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve, until

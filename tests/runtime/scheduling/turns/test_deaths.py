@@ -5,7 +5,8 @@ import pytest
 from aiohttp import web
 
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.turns import turn_queue, turn_service
+from rose.runtime.scheduling import turn_service
+from rose.runtime.scheduling.turns import turn_queue
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, serve, until
 
 #: A prompt that begins with this kills whoever works on it.

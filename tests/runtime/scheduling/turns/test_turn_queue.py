@@ -1,11 +1,11 @@
 import asyncio
 
 from rose.runtime.policy.routing import place
-from rose.runtime.scheduling.engines.workers import WorkerTable
 from rose.runtime.scheduling.messages import Heartbeat
 from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turns import Trajectories, Turn
+from rose.runtime.scheduling.workers import WorkerTable
 from tests.runtime.scheduling.stand_ins import report
 
 

@@ -12,11 +12,11 @@ import torch
 
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.apply.audit import find_drift
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
 from rose.runtime.transfer.package.manifest import Manifest
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from tests.long_form import usual
 

@@ -13,15 +13,15 @@ from hypothesis import given
 from rose.runtime.transfer.apply import aside as aside_module
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.apply.aside import Aside
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
 from rose.runtime.transfer.codec.fingerprint import of_tensor
 from rose.runtime.transfer.codec.header import Bits
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from tests.runtime.coserving.hand_made_engine import random_weights, stepped
-from tests.runtime.transfer.apply.test_device import on_each_device, versions
+from tests.runtime.transfer.test_device import on_each_device, versions
 
 V0 = random_weights()
 V1 = stepped(V0, 1)

@@ -13,7 +13,7 @@ from rose.runtime.transfer.codec import dtypes, fingerprint
 from rose.runtime.transfer.codec.bits import from_bits, torch_dtype
 from rose.runtime.transfer.codec.fingerprint import of_bits, of_tensor
 from rose.runtime.transfer.codec.header import Bits
-from tests.runtime.transfer.apply.test_device import SHAPES, on_each_device
+from tests.runtime.transfer.test_device import SHAPES, on_each_device
 
 WORD = (1 << 64) - 1
 

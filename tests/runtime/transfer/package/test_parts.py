@@ -10,9 +10,9 @@ import torch
 
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import cut_part
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, pieces, receiver_regions
+from rose.runtime.transfer.package.cuts import cut_part
 from rose.runtime.transfer.package.manifest import plan
 from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import Published, VersionStore

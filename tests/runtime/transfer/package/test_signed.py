@@ -9,7 +9,7 @@ from aiohttp import web
 from rose.ledger.files import keys
 from rose.ledger.files.keys import Key
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import cut_whole
+from rose.runtime.transfer.package.cuts import cut_whole
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import VersionStore

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rose.runtime.engines.cpu import define_torchvision
+from rose.runtime.platform.cpu import define_torchvision
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.sources.checkpoint import Checkpoint
 from rose.runtime.transfer.sources.published import read

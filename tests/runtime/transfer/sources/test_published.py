@@ -10,7 +10,7 @@ import torch
 
 from rose.runtime.transfer.codec.bits import integers
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import elements
+from rose.runtime.transfer.package.cuts import elements
 from rose.runtime.transfer.sources.checkpoint import Checkpoint
 from rose.runtime.transfer.sources.published import Source, read
 from rose.runtime.transfer.sources.sharing import cuts, offers, share

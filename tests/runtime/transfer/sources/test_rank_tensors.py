@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rose.runtime.transfer.codec.bits import integers
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import elements
+from rose.runtime.transfer.package.cuts import elements
 from rose.runtime.transfer.sources.rank_tensors import RankTensor, rank_tensors
 from rose.runtime.transfer.sources.sharing import cuts, offers, share
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import changes, codec
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import Cut
 from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.package.cuts import Cut
 from rose.runtime.transfer.package.manifest import Manifest, TensorInfo
 from rose.runtime.transfer.store.chunks import ChunkFolder
 from rose.runtime.transfer.store.encoder import EncoderState, encode_first, encode_more

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape
+from rose.runtime.transfer.package.cuts import cut_whole
 from rose.runtime.transfer.package.manifest import Package, plan, read_index
 from rose.runtime.transfer.store.store import Publisher, VersionStore
 from tests.runtime.transfer.training import chunks_in, chunks_of, file_size_limit, join, same, weights

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.cuts import cut_whole
+from rose.runtime.transfer.package.cuts import cut_whole
 from rose.runtime.transfer.store.store import ALONE, VersionStore
 from tests.long_form import usual
 from tests.runtime.transfer.training import chunks_in, chunks_of, file_size_limit, join, same, weights

@@ -8,11 +8,11 @@ import torch
 from aiohttp import web
 
 from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.apply.staged import Staged
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.fused import hf_views
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Package
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import GoneError, RefusedError
 from rose.runtime.transfer.wire.receiver import Receiver

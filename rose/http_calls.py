@@ -1,0 +1,37 @@
+"""HTTP calls to a controller: a token's header, how long clients wait, and sockets that notice a vanished host."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import aiohttp
+
+AWAY_S = 300.0  # Longer than `rose down --keep-runs` and `rose up` take.
+GONE_S = 30  # A peer whose host is silent for about this long is gone. Its program may be silent for longer.
+_IDLE_S, _PROBE_S = 10, 5
+
+
+def authorization(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def notice_gone(connection: socket.socket) -> None:
+    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted sockets inherit it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _IDLE_S),
+        (socket.TCP_KEEPINTVL, _PROBE_S),
+        (socket.TCP_KEEPCNT, (GONE_S - _IDLE_S) // _PROBE_S),
+        (socket.TCP_USER_TIMEOUT, GONE_S * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
+    family, kind, protocol, *_ = address
+    connection = socket.socket(family, kind, protocol)
+    notice_gone(connection)
+    return connection

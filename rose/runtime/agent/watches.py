@@ -1,0 +1,157 @@
+"""Watches of a device: the attached serving engine, step time errors, serving's last minute."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+from rose.events import Engine, Record, StepTime
+from rose.runtime.agent.rollout_engine import EngineAction
+from rose.runtime.coserving.attachment import Attachment, described
+from rose.runtime.coserving.meter.hardware import elsewhere
+from rose.runtime.coserving.page import ArbiterPage, Field, Party
+
+if TYPE_CHECKING:
+    from rose.runtime.agent.agent import AgentSpec
+
+Role = Literal["serving", "rollout"]
+_PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
+_ERRORS: dict[Literal["prefill", "decode"], Field] = {
+    "prefill": Field.PREFILL_ERROR_PPM,
+    "decode": Field.DECODE_ERROR_PPM,
+}
+_LOOKS_FOR_NOTE = 20  # after so many looks an engine is recorded without its description
+
+
+class ServingWatch:
+    def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
+        self._spec, self._page, self._record = spec, page, record
+        self._attached: Attachment | None = None  # the attached engine, as recorded
+        self._refused: Attachment | None = None  # the last refusal, as recorded
+        self._looks, self._looked_at = 0, 0  #: Looks at an engine that has not described itself yet, and its pid.
+        self._busy = False
+
+    @property
+    def fault(self) -> str | None:
+        if not self._page.alive(Party.SERVING):
+            description = described(self._spec.page, "serving")
+            if description is not None and description.refused is not None:
+                return f"nothing is lent beside the serving engine, pid {description.pid}: {description.refused}"
+            return "no serving engine is attached to the device's page"
+        if self._page.get(Party.SERVING, Field.BROKEN):
+            return "ROSE's hooks in the serving engine failed; its log says why"
+        if self._attached is not None and self._attached.refused is not None:
+            return f"nothing is lent beside the serving engine: {self._attached.refused}"
+        return None
+
+    def look(self) -> None:
+        attached = self._attached
+        if not self._page.alive(Party.SERVING):
+            if attached is not None:
+                self._leave(attached)
+            self._note_refusal()
+            return
+        pid = self._page.get(Party.SERVING, Field.PID)
+        if attached is not None and attached.pid != pid:
+            self._leave(attached)
+            attached = None
+        if attached is None:
+            self._meet(pid)
+        load = self._page.serving_load()
+        self._busy = load is not None and (load.wanted or load.waiting > 0 or load.running > 0)
+
+    def close(self, reason: str) -> None:
+        if self._attached is not None:
+            self._tell("detached", self._attached, reason)
+            self._attached = None
+
+    def _meet(self, pid: int) -> None:
+        description = described(self._spec.page, "serving")
+        # The description may be a former engine's; the new engine writes its own a moment later.
+        own = description if description is not None and description.pid == pid else None
+        self._looks = self._looks + 1 if pid == self._looked_at else 1
+        self._looked_at = pid
+        if own is not None or self._looks >= _LOOKS_FOR_NOTE:
+            met = own or Attachment(role="serving", pid=pid)
+            refused = met.refused or elsewhere(self._spec.device, self._spec.page, pid)
+            self._attached = dataclasses.replace(met, refused=refused)
+            self._tell("attached", self._attached, self._attached.refused)
+
+    def _leave(self, attached: Attachment) -> None:
+        self._attached, self._looks = None, 0
+        busy, self._busy = self._busy, False
+        description = described(self._spec.page, "serving")
+        if description is not None and description.pid == attached.pid and description.refused is not None:
+            self._refused = description
+            self._tell("detached", attached, description.refused)
+        else:
+            # An owner does not stop a server in the middle of a request.
+            self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
+
+    def _note_refusal(self) -> None:
+        description = described(self._spec.page, "serving")
+        if description is not None and description.refused is not None and description != self._refused:
+            self._refused = description
+            self._tell("refused", description, description.refused)
+
+    def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
+        spec = self._spec
+        self._record(
+            Engine(
+                at_us=spec.anchor.now_us(),
+                device_id=spec.device.id,
+                engine_id=spec.serving_engine_id or f"{spec.device.id}-serving",
+                action=action,
+                role="serving",
+                model=attached.model or spec.serving_model,
+                pid=attached.pid,
+                kv_bytes=attached.kv_tokens * spec.serving_kv_bytes_per_token or None,
+                memory_mechanism=attached.memory_mechanism or None,
+                compute_mechanism=attached.compute_mechanism or None,
+                reason=reason,
+            )
+        )
+
+
+class StepTimeWatch:
+    def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
+        self._page, self._record, self._device_id, self._anchor = page, record, spec.device.id, spec.anchor
+        self._engine_ids: dict[Role, str | None] = {
+            "serving": spec.serving_engine_id,
+            "rollout": None if spec.rollout is None else spec.rollout.engine_id,
+        }
+        self._steps: dict[Role, int] = dict.fromkeys(_PARTIES, 0)
+
+    def tell(self) -> None:
+        for role, party in _PARTIES.items():
+            steps = self._page.get(party, Field.STEPS)
+            since = steps - self._steps[role] if steps >= self._steps[role] else steps
+            self._steps[role] = steps
+            if since == 0:
+                continue
+            for mode, error_field in _ERRORS.items():
+                if error_ppm := self._page.get(party, error_field):
+                    self._record(
+                        StepTime(
+                            at_us=self._anchor.now_us(),
+                            device_id=self._device_id,
+                            engine_id=self._engine_ids[role],
+                            role=role,
+                            mode=mode,
+                            steps=since,
+                            error_share=error_ppm / 1e6,
+                        )
+                    )
+
+
+class Minute:
+    """Serving's work in about the last minute."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=60)
+        self.serving_ns = self.observed_ns = 0
+
+    def add(self, serving_ns: int, observed_ns: int) -> None:
+        self._seconds.append((serving_ns, observed_ns))
+        self.serving_ns, self.observed_ns = map(sum, zip(*self._seconds, strict=True))

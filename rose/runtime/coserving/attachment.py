@@ -1,0 +1,70 @@
+"""An engine's report: for its device in `<page>.<role>.json`, for its owner in `/server_info`. `<page>.detached` exists
+from an owner's release of the page until an engine takes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attachment:
+    """The engine's resolved SGLang arguments and mechanisms (`hooks.mechanisms`). `refused`: why nothing is lent beside
+    it."""
+
+    role: Literal["serving", "rollout"]
+    pid: int
+    model: str = ""
+    kv_tokens: int = 0
+    compute_mechanism: str = ""
+    memory_mechanism: str = ""
+    refused: str | None = None
+
+
+STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineState:
+    """An engine's page, taken or pending. `detached`: only its owner may attach it again. `reason`: why it has no
+    page."""
+
+    role: Literal["serving", "rollout"]
+    pid: int
+    model: str = ""
+    page: str | None = None
+    attached: bool = False
+    detached: bool = False
+    reason: str | None = None
+
+    @classmethod
+    def from_message(cls, message: Any) -> EngineState | None:
+        try:
+            return cls(**message)
+        except TypeError:
+            return None
+
+
+def describe(page: Path, attachment: Attachment) -> None:
+    path = _path(page, attachment.role)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(attachment)))
+    partial.replace(path)
+
+
+def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | None:
+    try:
+        return Attachment(**json.loads(_path(page, role).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def detached_note(page: Path) -> Path:
+    """Return the file that marks a page as released by its owner."""
+    return page.with_name(f"{page.name}.detached")
+
+
+def _path(page: Path, role: str) -> Path:
+    return page.with_name(f"{page.name}.{role}.json")

@@ -1,0 +1,86 @@
+"""Questions to the plugin inside a rollout engine, sent as `/generate` requests, which reach all ranks at one point of
+their loops. The plugin takes a question out of the queue, acts, and answers at once by an abort with a message."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+#: Questions about the engine's weights, each with a policy version.
+Verb = Literal["prepare", "commit", "audit", "confirm"]
+_VERBS: tuple[Verb, ...] = get_args(Verb)
+
+TAKEN = "taken"
+CLIENT_RECORDS = "rose-client-"  #: Begins the ids of requests that their client records, if anybody.
+_NONCE = "[0-9a-f]{32}"
+_VERSION = re.compile(rf"rose-(prepare|commit|audit|confirm)-([0-9]{{1,18}})-{_NONCE}")
+_END = re.compile(rf"rose-end-(.+)-{_NONCE}")
+
+
+def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
+    """Return the `/generate` body that asks for `verb` of a policy version. "end" ends the request of that id with its
+    tokens, which SGLang's abort may lose."""
+    return {
+        "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
+        "input_ids": [0],
+        "sampling_params": {"max_new_tokens": 1},
+    }
+
+
+def unrecorded_id() -> str:
+    """Return an id of a request that a serving engine does not record. All have one length: SGLang aborts by prefix."""
+    return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
+
+
+def parse_question(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
+    """Return (verb, its subject) of a question; None for any other request."""
+    name = client_id(request_id)
+    if match := _END.fullmatch(name):
+        return "end", match[1]
+    if match := _VERSION.fullmatch(name):
+        return next(verb for verb in _VERBS if verb == match[1]), match[2]
+    return None
+
+
+def client_id(request_id: str) -> str:
+    return request_id.rpartition("#")[0] or request_id
+
+
+def refusal(answer: Any) -> str | None:
+    """Return the reason of a refused question, from its answer; None if the engine took it."""
+    try:
+        message = str(answer["meta_info"]["finish_reason"]["message"])
+    except (LookupError, TypeError):
+        return f"it answered {str(answer)[:200]}, as if it had no plugin"
+    return None if message == TAKEN else message
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Rank `rank` of `size`. `all_say(mine)` is whether every rank says yes; all must ask at the same point."""
+
+    rank: int = 0
+    size: int = 1
+    all_say: Callable[[bool], bool] = bool
+
+    @classmethod
+    def of_engine(cls) -> Ranks:
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+        if parallel.tp_size == 1:
+            return cls()
+        group = parallel.tp_group.cpu_group
+
+        def all_say(own_vote: bool) -> bool:
+            import torch
+            from torch import distributed
+
+            votes = torch.tensor([int(own_vote)])
+            distributed.all_reduce(votes, op=distributed.ReduceOp.MIN, group=group)
+            return bool(votes.item())
+
+        return cls(parallel.tp_rank, parallel.tp_size, all_say)

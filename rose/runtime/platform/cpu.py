@@ -1,0 +1,87 @@
+"""Stand-ins and settings for released SGLang on CPU cores. Never imported where a GPU is used."""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, NoReturn
+
+#: PASSIVE: waiting OpenMP threads must not spin on a shared core. On a host with GPUs SGLang would take one by itself.
+ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
+
+#: `--sleep-on-idle` matters most: without it an idle scheduler spins on a core.
+ARGUMENTS = (
+    "--device=cpu",
+    "--attention-backend=torch_native",
+    "--sleep-on-idle",
+    "--mem-fraction-static=0.1",
+)
+
+#: Names that SGLang's CPU path imports from `sgl_kernel`, which has no CPU build on the package index. All are for
+#: speculative decoding, which ROSE does not use.
+_KERNELS = (
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "verify_tree_greedy_cpu",
+)
+_TORCHVISION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_libraries: list[object] = []
+
+#: Flags of /proc/cpuinfo (x86, then Arm) of cores that multiply bfloat16 in hardware.
+_BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
+
+
+def dtype() -> Literal["bfloat16", "float32"]:
+    """Return the type that engines compute in. Without bfloat16 units, float32 is four to seven times faster from 16
+    rows on, and exact."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "float32"
+    return "bfloat16" if _BF16_FLAGS & set(text.split()) else "float32"
+
+
+def install() -> None:
+    """Install the stand-ins; call it before `sglang` is imported, in spawned children too."""
+    define_torchvision()
+    if "sgl_kernel" not in sys.modules:
+        module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
+        for name in _KERNELS:
+            setattr(module, name, _refuse(name))
+        sys.modules["sgl_kernel"] = module
+
+
+def define_torchvision() -> None:
+    """Define the compiled operators of a torchvision that was built for CUDA, so that it can be imported beside a torch
+    for cores; models of text never call them."""
+    import torch
+
+    if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
+        return
+    spec = PathFinder.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return
+    with suppress(OSError):  # A build for cores has them.
+        torch.ops.load_library(Path(spec.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
+        return
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        library.define(f"{name}{_TORCHVISION}")  # type: ignore[no-untyped-call]
+    _libraries.append(library)
+
+
+def _refuse(name: str) -> Callable[..., NoReturn]:
+    def raise_(*_args: object, **_kwargs: object) -> NoReturn:
+        raise NotImplementedError(
+            f"sgl_kernel.{name} was called: speculative decoding needs the compiled sgl_kernel package, "
+            "which has no CPU build. Start the engine without --speculative-* arguments."
+        )
+
+    return raise_

@@ -1,0 +1,59 @@
+"""Engine settings on a GPU. `NATIVE_KERNELS` runs engines without SGLang's compiled kernels."""
+
+import importlib.util
+import os
+
+#: With 1 an engine starts without `sglang-kernel`, on plain torch and Triton: same mechanisms, less speed.
+NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
+
+#: A step launched ahead could not be held, and an idle spinning scheduler takes a core. Decode keeps its graphs, one
+#: per layer: see `rose.runtime.coserving.hooks.gate`.
+GATED_ARGUMENTS = ("--disable-overlap-schedule", "--cuda-graph-backend-prefill=disabled", "--sleep-on-idle")
+DEDICATED_ARGUMENTS = ("--sleep-on-idle",)
+
+_NATIVE_ARGUMENTS = (
+    "--attention-backend=triton",
+    "--sampling-backend=pytorch",
+    "--grammar-backend=none",
+    "--cuda-graph-backend-prefill=disabled",
+)
+#: The compiled prefix tree needs the torch that it was built with.
+_NATIVE_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
+_NATIVE_ENVIRONMENT = {
+    "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+    "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
+    **_NATIVE_TREE,
+}
+
+
+def native_kernels() -> bool:
+    """Return whether engines run without the kernels: requested, and not installed."""
+    return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
+
+
+def has_kernels() -> bool:
+    try:
+        return importlib.util.find_spec("sgl_kernel") is not None
+    except ValueError:  # The stand-in for CPU cores is in this process: the kernels are not installed.
+        return False
+
+
+def arguments() -> tuple[str, ...]:
+    return _NATIVE_ARGUMENTS if native_kernels() else ()
+
+
+def environment() -> dict[str, str]:
+    return _NATIVE_ENVIRONMENT if native_kernels() else {}
+
+
+def environment_on_cores() -> dict[str, str]:
+    """Return the variables that engines on CPU cores need too, since they load the same torch."""
+    return _NATIVE_TREE if native_kernels() else {}
+
+
+def install() -> None:
+    """Install the stand-in for the kernels where engines need it; call it before `sglang` is imported."""
+    if native_kernels():
+        from rose.runtime.platform.gpu import sgl_kernel_absent
+
+        sgl_kernel_absent.install()

@@ -1,0 +1,10 @@
+import pytest
+
+from rose.runtime.agent.weights import relays
+from tests.runtime.coserving.hand_made_engine import engines_closed  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """All that is published is on another host, as far as relays know."""
+    monkeypatch.setattr(relays, "is_here", lambda _url: False)

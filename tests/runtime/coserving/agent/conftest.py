@@ -1,9 +1,0 @@
-import pytest
-
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
-
-
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
