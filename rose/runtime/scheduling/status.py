@@ -20,11 +20,10 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
-WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning: some twenty attempts.
+WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning.
 
 
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:
-    """Return devices with their engines and why they lend nothing, hosts, runs, and problems. Durations in seconds."""
     return {
         "fleet_run_id": controller.fleet_run_id,
         "model": next(iter(controller.models), None),
@@ -63,24 +62,25 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
     if not names and not lacking:
         lacking.append("no agent has reported")
     lacking += [
-        f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
+        f"device {device.device_id}: no report from its agent for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    # A silent agent says nothing of its engine.
     heard = [worker for worker in controller.workers.values() if worker.overdue_ns(now_ns) <= SILENCE_MAX_NS]
     if heard and not any(worker.facts.alive(now_ns) for worker in heard):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
-    # The recorder repeats the state's own failure.
+    # The recorder repeats the state's failure.
     lacking += dict.fromkeys(failure for failure in failures if failure is not None)
     return lacking
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return hosts' newest facts; `waits`: why their events do not reach the ledger. Durations in seconds."""
-    heard = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
-    newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
-    return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]
+    """Return hosts' newest facts; `waits`: why their events are late. Durations are in seconds."""
+    devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
+    newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
+    return [
+        {"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in sorted(newest.items())
+    ]
 
 
 def warnings(controller: Controller) -> list[str]:
@@ -89,20 +89,20 @@ def warnings(controller: Controller) -> list[str]:
     return [f"host {host['host']}: {host['waits']}" for host in late] + ([] if ray is None else [ray])
 
 
-def _waits(facts: HostFacts) -> str | None:
+def _late_events(facts: HostFacts) -> str | None:
     waiting_s = facts.waiting_s or 0
     if facts.problem is None and waiting_s <= WAITING_MAX_S:
         return None
-    what = "its events" if facts.segments_waiting is None else f"{facts.segments_waiting:,} segments of its events"
+    what = "events" if facts.segments_waiting is None else f"{facts.segments_waiting:,} segments of events"
     long = f", the oldest for {waiting_s / 60:,.0f} min" if waiting_s > WAITING_MAX_S else ""
-    return f"{what} wait there{long}: {facts.problem or 'they are sent more slowly than they come'}"
+    return f"{what} wait on the host{long}: {facts.problem or 'sending is too slow'}"
 
 
 def why_waiting(controller: Controller, turn: Turn) -> str:
     if controller.runs.get(turn.run_id).facts.version is None:
         return f"run {turn.run_id!r} has published no version"
     if not len(controller.workers):
-        return "there is no engine"
+        return "no engine has reported"
     if not (assigned := [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]):
         return f"no engine is assigned to its run{_other_models(controller, turn.run_id)}"
     if not (holders := [worker.report for worker in assigned if worker.serves(turn.run_id)]):
@@ -110,21 +110,21 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
         if len(changing) == len(assigned):
             return "; ".join(changing)
         failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
-        return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
+        return "no engine has its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
     if (newest := max(report.policy_version for report in holders)) < turn.version_min:
-        return f"engines hold version {newest} at most, and it wants {turn.version_min}"
+        return f"the newest version on an engine is {newest}, and the turn needs {turn.version_min}"
     if turn.error is not None:
-        return "what was tried made no token"
-    return "no engine that it may run on had room"
+        return "no attempt made a token"
+    return "no suitable engine had room"
 
 
 def _other_models(controller: Controller, run_id: str) -> str:
-    """Return the end of a sentence: which models engines have, if none has the run's."""
+    """Return the models of engines as the end of a sentence, if no engine has the run's."""
     model = controller.runs.get(run_id).facts.model
-    others = {worker.report.model for worker in controller.workers.values()}
-    if None in others or model in others:
+    engine_models = {worker.report.model for worker in controller.workers.values()}
+    if None in engine_models or model in engine_models:
         return ""
-    return f": its model is {model!r}, and engines work for runs of {', '.join(sorted(map(repr, others)))}"
+    return f": its model is {model!r}, and the engines have {', '.join(sorted(map(repr, engine_models)))}"
 
 
 def _changes(controller: Controller, worker: Worker) -> str | None:
@@ -132,7 +132,7 @@ def _changes(controller: Controller, worker: Worker) -> str | None:
         return None
     report = worker.report
     if report.unstarted == model:
-        return f"engine {report.engine_id} does not start with model {model!r}: {report.fault or 'its agent lacks it'}"
+        return f"engine {report.engine_id} cannot start with model {model!r}: {report.fault or 'unknown model'}"
     return f"engine {report.engine_id} changes from model {report.model!r} to {model!r}"
 
 
