@@ -1,4 +1,4 @@
-"""The `rose` command. Heavy imports are inside the commands: `rose --help` loads no torch, no DuckDB, no Streamlit."""
+"""The `rose` command. Commands import heavy packages themselves, so that `rose --help` is fast."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _planned(settings: Settings) -> list[Job]:
     return planned(settings)
 
 
-class _Rose(TyperGroup):
-    """Refuses empty arguments, which an unset shell variable leaves: no option gives them a meaning."""
+class _RoseGroup(TyperGroup):
+    """Refuses empty arguments, which come from unset shell variables."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for before, argument in itertools.pairwise(["rose", *args]):
+        for previous, argument in itertools.pairwise(["rose", *args]):
             if argument == "" or (argument.startswith("--") and argument.endswith("=")):
-                name = argument[:-1] or (before if before.startswith("-") else f"the argument after `{before}`")
+                name = argument[:-1] or (previous if previous.startswith("-") else f"the argument after `{previous}`")
                 echo_error(f"{name} is empty: give a value, or leave it out")
                 raise typer.Exit(2)
         return super().parse_args(ctx, args)
@@ -60,8 +60,8 @@ class _Rose(TyperGroup):
 
 app = typer.Typer(
     name="rose",
-    cls=_Rose,
-    help="Borrow the idle time and KV memory of LLM serving GPUs for RL rollouts, and account for every nanosecond.",
+    cls=_RoseGroup,
+    help="Borrow idle time and KV memory of LLM serving GPUs for RL rollouts, with exact accounts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -98,8 +98,8 @@ app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
 app.add_typer(jobs_app(_planned), name="jobs", rich_help_panel=_LEDGER)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(show: bool) -> None:
+    if show:
         echo(metadata.version("rose-serving"))
         raise typer.Exit
 
@@ -128,29 +128,29 @@ def up(config: Path, **options: Any) -> None:
 def demo(
     ledger: LedgerOption = Path("ledger"),
     trace: Annotated[
-        str | None, typer.Option(help="Serving traffic: a CSV in the columns of the public Azure traces.")
+        str | None, typer.Option(help="Serving traffic: a CSV file in the columns of the public Azure traces.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
-    seconds: Annotated[float, typer.Option(help="Stop cleanly after this long.", min=1)] = 150.0,
+    steps: Annotated[int | None, typer.Option(help="Number of RL steps.", min=1)] = None,
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=1)] = 150.0,
 ) -> None:
-    """A fleet on two cores of this machine, with traffic and a trainer, then its cost report."""
+    """Run a fleet on two cores of this machine with traffic and a trainer, then report its cost."""
     from rose.config.example import demo as demo_fleet
 
     with user_errors():
         fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger=ledger, trace=trace, steps=steps)
-        # Exit codes: 0 done or stopped by the user, 1 a part failed.
-        priced = _has_prices(fleet)  # found wrong now, not when the run is over
+        # Exit code 1: a part failed.
+        priced = _has_prices(fleet)  # A price error stops the demo here.
         from rose.runtime.service.demo import run_in_console
 
         if priced:
-            from rose.pricing.run import report  # noqa: F401 - found missing now, too
+            from rose.pricing.run import report  # noqa: F401 - a missing package stops the demo here
 
         outcome = run_in_console(fleet, seconds)
     if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:
-        echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")
+        echo(f"stopped before any device was used, without costs. Logs: {fleet.ledger}/logs")
         return
     if not outcome.steps:
-        echo(f"stopped before the first step was done: this is what it cost until then. Logs: {fleet.ledger}/logs")
+        echo(f"stopped before the end of the first step, with the costs below. Logs: {fleet.ledger}/logs")
     if priced:
         report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
     echo(
@@ -164,7 +164,7 @@ def demo(
 
 
 def _load(file: Path) -> FleetConfig:
-    """Return a fleet, and report problems of a fleet file and its prices before the fleet runs. Raises UserError."""
+    """Return a fleet; report problems of its file and prices. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
@@ -175,7 +175,7 @@ def _load(file: Path) -> FleetConfig:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether the fleet has a price book, else warn. Raises PriceBookError if it lacks a price of today."""
+    """Return whether the fleet has a price book, else warn. Raises PriceBookError for a missing price."""
     from rose.clock import utc_us
     from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger
@@ -183,7 +183,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
     ledger = Ledger(fleet.ledger) if (fleet.ledger / layout.MARKER).exists() else None
     if (book := choice.choose_for_new_run(ledger, fleet.price_book)) is None:
-        echo(f"Nothing will be priced: no price book. {choice.BEFOREHAND}", err=True, colour=typer.colors.YELLOW)
+        echo(f"The run has no price book, and so no costs. {choice.BEFOREHAND}", err=True, colour=typer.colors.YELLOW)
         return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)
@@ -191,7 +191,6 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
-    """Return a run's harvest share by period, without start-up and shutdown; None without a serving device."""
     from rose.ledger.ledger import Ledger
     from rose.ledger.reading import named
 
@@ -199,15 +198,19 @@ def _harvest(ledger: Path, run_id: str) -> str | None:
     if not result.rows:
         return None
     period, share = result.columns.index("period"), result.columns.index("harvested_share")
-    found = {row[period]: row[share] for row in result.rows}
+    shares_by_period = {row[period]: row[share] for row in result.rows}
     labels = {"run": "over the run", "steps": "over the RL steps", "rollouts": "while rollouts were played"}
-    shares = [f"{found[name]:.1%} {label}" for name, label in labels.items() if found.get(name) is not None]
-    return f"Idle serving time put to work (harvest share): {', '.join(shares) or 'no serving device had any'}"
+    shares = [
+        f"{shares_by_period[name]:.1%} {label}"
+        for name, label in labels.items()
+        if shares_by_period.get(name) is not None
+    ]
+    return f"Idle serving time put to work (harvest share): {', '.join(shares) or 'none'}"
 
 
 @app.command(rich_help_panel=_FLEET)
 def config() -> None:
-    """Print a fleet file with every field explained."""
+    """Print an example fleet file that explains every field."""
     from rose.config.example import example
 
     echo_data(example())
@@ -216,11 +219,11 @@ def config() -> None:
 @app.command(rich_help_panel=_FLEET)
 def doctor(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Check this fleet file and its prices, and not the host.")
+        Path | None, typer.Option("--config", "-c", help="Check this fleet file and its prices instead of the host.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what this host can do and how to fix what is missing, or check a fleet file."""
+    """Check this host and show remedies, or check a fleet file."""
     from rose import doctor as diagnosis
 
     if config is None:
@@ -234,15 +237,19 @@ def doctor(
 
 @app.command(rich_help_panel=_FLEET)
 def accept(
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter stages, and no claim about tails.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only this stage; may be repeated.", metavar="STAGE")] = None,
-    gpu: Annotated[int | None, typer.Option(help="This GPU; the first one if left out.", min=0)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Run shorter stages without claims about tails.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this stage; repeat the option for more.", metavar="STAGE")
+    ] = None,
+    gpu: Annotated[int | None, typer.Option(help="Index of the GPU. Default: the first.", min=0)] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 if a claim does not hold or a stage was skipped.")
+        bool, typer.Option("--strict", help="Exit with code 1 after a failed claim or skipped stage.")
     ] = False,
-    report: Annotated[Path | None, typer.Option("--json", help="Write the report there, after every stage.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--json", help="File for the report, written after every stage.")
+    ] = None,
 ) -> None:
-    """Prove on this host's GPU what ROSE stands on: at most twenty minutes, each claim beside its target."""
+    """Test ROSE's claims on this host's GPU in at most twenty minutes, each beside its target."""
     from rose.accept.command import accept as run_stages
 
     with user_errors():
@@ -253,18 +260,18 @@ def accept(
 def dashboard(
     ledger: Annotated[
         Path | None,
-        typer.Option(help="Folder of the ledger; else ./ledger, else the sample one.", envvar="ROSE_LEDGER"),
+        typer.Option(help="Folder of the ledger. Default: ./ledger, else the sample ledger.", envvar="ROSE_LEDGER"),
     ] = None,
     port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
     host: Annotated[
-        str, typer.Option(help="Address to bind; one that other machines reach needs --auth.")
+        str, typer.Option(help="Address to bind. An address for other machines needs --auth.")
     ] = "127.0.0.1",
     auth: Annotated[
         Path | None,
-        typer.Option(help="File that says where people log in, and whom to let in.", envvar="ROSE_DASHBOARD_AUTH"),
+        typer.Option(help="File with the login provider and the allowed people.", envvar="ROSE_DASHBOARD_AUTH"),
     ] = None,
 ) -> None:
-    """Open the dashboard on a ledger; it works while a run is writing."""
+    """Open the dashboard on a ledger, also during a run."""
     import dashboard as pages
     from dashboard import login
 

@@ -1,5 +1,5 @@
-"""One clock for a host: CLOCK_MONOTONIC, which all its processes share (Linux), for durations, and UTC for the ledger.
-The offset is taken once per run, of a device once per boot: a stepped wall clock stretches no interval."""
+"""A host's clock: CLOCK_MONOTONIC for durations, and UTC for the ledger. The offset is fixed for a run or boot, so a
+changed wall clock stretches no interval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return (monotonic, UTC) of one moment: the closest of five pairs, since other work may run in between."""
+    """Return (monotonic, UTC) nanoseconds of one moment, the closest of five pairs."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before + after) // 2, utc
@@ -23,7 +23,7 @@ def both_ns() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The offset from this host's monotonic clock to UTC nanoseconds, until its next boot at most."""
+    """The offset from this host's monotonic clock to UTC nanoseconds, until its next boot."""
 
     utc_minus_monotonic_ns: int
 
@@ -39,7 +39,7 @@ class Anchor:
         return self.utc_ns(monotonic) // 1000
 
     def now_us(self) -> int:
-        """Return UTC microseconds now, whatever the wall clock was set to meanwhile."""
+        """Return UTC microseconds, unaffected by changes of the wall clock."""
         return self.utc_us(monotonic_ns())
 
 

@@ -1,4 +1,4 @@
-"""`rose doctor`: checks this host, with a remedy for each missing thing."""
+"""Checks this host for `rose doctor`, with remedies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "missing", "absent"]
 
-#: Packages that lending does without, and what to do to price and to look.
+#: Optional packages with their remedies.
 _OPTIONAL = {
-    "polars": 'to price a ledger here: pip install "rose-serving[pricing]"',
-    "streamlit": 'to see the dashboard here: pip install "rose-serving[dashboard]"',
+    "polars": 'to price a ledger: pip install "rose-serving[pricing]"',
+    "streamlit": 'to run the dashboard: pip install "rose-serving[dashboard]"',
 }
 
 _HOOK_PROBE = """
@@ -44,7 +44,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check. `missing`: a live run needs it; `absent`: it runs without."""
+    """A result. `missing`: a live run needs it; `absent`: optional."""
 
     what: str
     status: Status
@@ -53,7 +53,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Run all checks, some seconds: SGLang is loaded in a process of its own."""
+    """Run all checks, which takes seconds: SGLang loads in a separate process."""
     return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
 
 
@@ -65,8 +65,8 @@ def main(as_json: bool) -> int:
     else:
         from rich.table import Table
 
-        table = Table(title="What this host can do", show_lines=False)
-        for column in ("", "what", "found", "what to do"):
+        table = Table(title="Host checks", show_lines=False)
+        for column in ("", "check", "result", "remedy"):
             table.add_column(column)
         colours = {"ok": "green", "missing": "red", "absent": "yellow"}
         for finding in findings:
@@ -87,7 +87,7 @@ def token_ids_only(fleet: FleetConfig) -> list[str]:
             found.append(f"{table}.tokenizer is false")
         elif folder is not None and not models.has_tokenizer(folder):
             found.append(f"{table}.model has no tokenizer.json in {folder}")
-    return [f"{why}: its engines take token ids alone, and refuse texts, stop strings and grammars" for why in found]
+    return [f"{why}: its engines take token ids only, and refuse texts, stop strings and grammars" for why in found]
 
 
 def _host() -> list[Finding]:
@@ -98,7 +98,7 @@ def _host() -> list[Finding]:
     version, gib = ".".join(map(str, sys.version_info[:3])), 1 << 30
     return [
         _needed("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or later"),
-        _needed("CPU cores", cores >= 2, f"{cores} available", "the demo needs one for each of two devices"),
+        _needed("CPU cores", cores >= 2, f"{cores} available", "the demo needs two cores"),
         _needed(
             "memory",
             available >= needed,
@@ -116,7 +116,7 @@ def _needed(what: str, good: bool, detail: str, remedy: str) -> Finding:
 
 
 def _packages() -> list[Finding]:
-    remedy = "with no GPU: `make demo` in a checkout sets everything up; with one: pip install '.[gpu]'"
+    remedy = "without a GPU: `make demo` in a checkout; with a GPU: pip install '.[gpu]'"
     findings = []
     for package in ("torch", "sglang", "ray", "duckdb", "gymnasium", *_OPTIONAL):
         try:
@@ -160,10 +160,10 @@ def _gpus() -> list[Finding]:
             power = f"not measured: {error}"
     else:
         looks = [
-            Finding("NVML", "absent", why, "not needed on CPU cores; on GPUs it comes with the NVIDIA driver"),
-            Finding("GPUs", "absent", "none found", "devices are CPU cores then; a fleet on GPUs needs the driver"),
+            Finding("NVML", "absent", why, "not needed on CPU cores; part of the NVIDIA driver"),
+            Finding("GPUs", "absent", "none found", "use CPU cores as devices, or install the NVIDIA driver"),
         ]
-        power = "not measured; the busy share and memory of a device's cores are recorded"
+        power = "not measured; busy share and memory of the cores are recorded"
     if "not measured" in power:
-        return [*looks, Finding("power", "absent", power, "the price book's figure is assumed; nothing to do")]
+        return [*looks, Finding("power", "absent", power, "none: the price book's figure counts")]
     return [*looks, Finding("power", "ok", power)]

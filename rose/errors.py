@@ -1,4 +1,4 @@
-"""The base of errors that a user can act on: shown as a message, without a traceback."""
+"""The base of errors for users, shown without a traceback."""
 
 import difflib
 import traceback
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 _NAMES_MAX = 12
 
-#: The extra of rose-serving that a package needs beyond the base install, which is the client and SGLang's plugin.
+#: Extras of rose-serving by part. The base install is the client and SGLang's plugin.
 EXTRAS = {
     "dashboard": "dashboard",
     "rose.accept": "gpu",
@@ -19,9 +19,9 @@ EXTRAS = {
 
 
 class UserError(Exception):
-    """The message names what is wrong, its value, and the way out."""
+    """An error whose message names the fault, its value, and the remedy."""
 
-    exit_code: ClassVar[int] = 2  # 2: wrong input. 1: right input, and something failed.
+    exit_code: ClassVar[int] = 2  # 2: wrong input; 1: a failure.
 
 
 def did_you_mean(value: str, known: Collection[str]) -> str:
@@ -31,8 +31,8 @@ def did_you_mean(value: str, known: Collection[str]) -> str:
     if near := difflib.get_close_matches(value, known, n=1):
         return f"; did you mean {near[0]!r}?"
     names = sorted(known)
-    more = " ..." if len(names) > _NAMES_MAX else ""
-    return f"; there is {', '.join(names[:_NAMES_MAX])}{more}"
+    ellipsis = " ..." if len(names) > _NAMES_MAX else ""
+    return f"; there is {', '.join(names[:_NAMES_MAX])}{ellipsis}"
 
 
 class NotInstalledError(UserError):
@@ -44,7 +44,7 @@ def extra_of(module: str) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return what to install for the first part of ROSE that `error` came through; None if it came through none."""
+    """Return the missing extra of the first ROSE module in the error's traceback, if any."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
         return None

@@ -1,4 +1,4 @@
-"""The ledger's columns: each field of each kind of event, with its SQL type."""
+"""The ledger's columns: the fields of all kinds of events, with SQL types."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
-COMMON_COLUMNS: dict[str, str] = {  # Columns of every event with SQL types; the ledger fills the first five.
+COMMON_COLUMNS: dict[str, str] = {  # SQL types of every event's columns; the ledger fills the first five.
     "writer": "VARCHAR",
     "seq": "BIGINT",
     "event_id": "VARCHAR",
@@ -31,7 +31,7 @@ _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", b
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
-    """Return a kind's fields beyond the common columns, with SQL types, in order. Raises KeyError for unknown kinds."""
+    """Return a kind's own fields with SQL types, in order. Raises KeyError."""
     cls = KINDS[kind]
     hints = typing.get_type_hints(cls)
     return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}
@@ -48,7 +48,7 @@ def _sql_type(hint: object) -> str:
 
 @functools.cache
 def all_columns() -> dict[str, str]:
-    """Return all columns: the common ones, then those of each kind. A name has one type in all kinds."""
+    """Return the common columns, then the columns of each kind. A name has one type in all kinds."""
     merged = dict(COMMON_COLUMNS)
     for kind in KINDS:
         for name, sql_type in columns(kind).items():
@@ -78,7 +78,6 @@ class Field:
 
 @functools.cache
 def fields(kind: str) -> tuple[Field, ...]:
-    """Return a kind's common and own fields. Raises KeyError."""
     hints = typing.get_type_hints(KINDS[kind], include_extras=True)
     needs = KINDS[kind].needs
     return tuple(_field(name, hints[name], needed=name in needs) for name in (*_OWN_COMMON, *columns(kind)))
@@ -94,5 +93,5 @@ def _field(name: str, hint: Any, *, needed: bool) -> Field:
     filled = any(isinstance(mark, NotEmpty) for mark in marks)
     sql_type = all_columns()[name]
     if sql_type == "BIGINT" and limits is None:
-        raise TypeError(f"field {name!r} is an integer of no declared range; see rose.event_fields")
+        raise TypeError(f"field {name!r} is an integer without a range: use a type of rose.event_fields")
     return Field(name, sql_type, optional and not needed, allowed, limits, filled)

@@ -1,5 +1,5 @@
-"""Limits of the fields of events, by type. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417
-days or 32 PiB), so an instant and a few durations, or 255 amounts, sum to less than 64 bits."""
+"""Limits of event fields. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417 days or 32 PiB), so that
+sums of an instant and durations, or of 255 amounts, fit 64 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -27,8 +27,8 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on several fields of an event. `holds` compares sums of integer fields and reads the same in Python,
-    NumPy and SQL but for `==`; an error says that `field` must be `wanted`."""
+    """A condition on several fields of an event, valid in Python, NumPy and SQL except `==`. An error says that `field`
+    must be `wanted`."""
 
     field: str
     holds: str

@@ -1,7 +1,7 @@
-"""The vocabulary of the ledger: one class for each kind of event. Events are facts and never change; a correction is a
-new event. `at_us` is UTC microseconds since the epoch, `t0_ns` and `t1_ns` are UTC nanoseconds, other `*_ns` are
-integer nanoseconds, `*_bytes` bytes. A device's agent records by the device's clock, see `Clock`. None: unknown, or
-does not apply. Types and `rules` say what fields may hold; a ledger refuses an event that breaks one."""
+"""The vocabulary of the ledger: one class for each kind of event. Events never change; a correction is a new event.
+`at_us` is UTC microseconds since the epoch, `t0_ns` and `t1_ns` are UTC nanoseconds, other `*_ns` nanoseconds,
+`*_bytes` bytes. A device's agent uses the device's clock, see `Clock`. None: unknown or not applicable. A ledger
+refuses events that break types or `rules`."""
 
 import dataclasses
 import typing
@@ -35,7 +35,7 @@ class Event:
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     at_us: InstantUs = dataclasses.field(default_factory=utc_us)
-    event_id: Id | None = None  # Chosen by the client; a retried event counts once. None: the ledger makes one.
+    event_id: Id | None = None  # Set by the client; a repeated event counts once. None: set by the ledger.
     run_id: Id | None = None  # None: the run of the writer.
     device_id: Id | None = None
     engine_id: Id | None = None
@@ -45,20 +45,20 @@ class Event:
 
 
 class Record(typing.Protocol):
-    """Where events go, such as a writer's `record`. `durable` None means what the event's kind says."""
+    """A receiver of events, such as a writer's `record`. Default of `durable`: the kind's."""
 
     def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaleDown(Event):
-    """Decisions of lending about a device over [t0_ns, t1_ns)."""
+    """A person or autoscaler kept or gave up a device over [t0_ns, t1_ns)."""
 
     kind: ClassVar[str] = "scale_down"
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    decision: Literal["kept", "let_go"]  # A serving device stayed to be lent; a dedicated one was given up to borrow.
+    decision: Literal["kept", "let_go"]  # A serving device stayed to be lent; a dedicated device left.
     t0_ns: InstantNs
     t1_ns: InstantNs
     device_class: str
@@ -68,23 +68,23 @@ class ScaleDown(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock(Event):
-    """The offset of a device's host's clocks from the controller's, until the device's next such event. The measured
-    offset is too low by the delay of the quickest recent message."""
+    """The offset of a host's clocks from the controller's, until the device's next such event. It is too low by the
+    delay of the quickest message."""
 
     kind: ClassVar[str] = "clock"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    #: `heard`: first contact. `set`: a wall clock was set. `moved`: drift, or a quicker message; at most once a minute.
+    #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
     action: Literal["heard", "set", "moved"]
     offset_ns: OffsetNs
-    #: The agent's clock less the controller's wall clock. It is fixed at the host's boot, never before the device's
-    #: last record, and ignores later changes of the wall clock. None: the agent did not say.
+    #: The agent's clock minus the controller's wall clock, fixed at the host's boot. Changes of the wall clock do not
+    #: affect it. None: unknown.
     device_time_offset_ns: OffsetNs | None = None
     host: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerAction(Event):
-    """The ledger about itself: compactions, dropped events, jobs and their results."""
+    """An action of the ledger on itself: compaction, dropped events, jobs."""
 
     kind: ClassVar[str] = "ledger"
     durable: ClassVar[bool] = True
@@ -94,8 +94,8 @@ class LedgerAction(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access(Event):
-    """A read of the ledger, or its refusal. A gateway writes one for each query and refusal; `count` above 1 stands for
-    equal refusals of one peer, or its looks at writers, within a second."""
+    """A read of the ledger or its refusal. `count` above 1: equal refusals of one peer, or its reads of writers, within
+    a second."""
 
     kind: ClassVar[str] = "access"
     durable: ClassVar[bool] = True
@@ -126,8 +126,8 @@ NOT_MEASURED: Final = "not measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
-    """Power and use of a device over [t0_ns, t1_ns): mean power in milliwatts. `power_mw` is None exactly where
-    `source` is "not measured"; `reason` says why."""
+    """Mean power and use of a device over [t0_ns, t1_ns). `power_mw` is None exactly if `source` is "not measured", for
+    `reason`."""
 
     kind: ClassVar[str] = "power"
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
@@ -137,10 +137,10 @@ class Power(Event):
     source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
     energy_mj: Count | None = None  # Increase of the device's energy counter, millijoules.
     package_energy_mj: Count | None = None  # Increase for the CPU packages that contain the device, millijoules.
-    busy_share: Share | None = None  # Share of time that the GPU ran a kernel (NVML's last sample), or cores worked.
+    busy_share: Share | None = None  # Share of time with a running kernel (NVML's last sample), or of busy cores.
     memory_used_bytes: Bytes | None = None
     sm_clock_mhz: Count | None = None
-    clock_reasons: str | None = None  # Why the GPU's clocks are limited, in words; empty: not limited.
+    clock_reasons: str | None = None  # Limits of the GPU's clocks; empty: no limit.
     mig_instances: Count | None = None
     reason: str | None = None
 
@@ -151,7 +151,7 @@ class Power(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run(Event):
-    """A run began or ended. `config_json` is the whole configuration, `host_json` describes the host."""
+    """A run began or ended. `config_json` is its configuration, `host_json` its host."""
 
     kind: ClassVar[str] = "run"
     durable: ClassVar[bool] = True
@@ -159,11 +159,11 @@ class Run(Event):
     name: str
     config_json: str | None = None
     host_json: str | None = None
-    tags_json: str | None = None  # The fleet file's tags, a flat JSON object of strings: `team` and `serving_team` pay.
-    fleet_run_id: Id | None = None  # The fleet's run of an RL run on a shared fleet. None: its own.
+    tags_json: str | None = None  # Flat JSON object of strings: `team` and `serving_team` pay.
+    fleet_run_id: Id | None = None  # The fleet's run of an RL run. None: its own.
     reason: str | None = None
-    trace: str | None = None  # Name of serving traffic's trace. Every latency figure comes with these five facts.
-    trace_keep_share: Share | None = None  # Kept share of its requests.
+    trace: str | None = None  # Name of serving traffic's trace; every latency figure comes with these five facts.
+    trace_keep_share: Share | None = None  # Share of requests kept.
     trace_length_scale: float | None = None  # Factor of prompt lengths.
     trace_output_length_scale: float | None = None  # Factor of output lengths.
     trace_time_scale: float | None = None  # Factor of gaps between requests.
@@ -171,7 +171,7 @@ class Run(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet; it is provisioned between. One that joins again keeps its pool and class."""
+    """A device joined or left the fleet, and is provisioned between. Its pool and class never change."""
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
@@ -182,18 +182,18 @@ class Device(Event):
     device_class: str  # Such as "h100-sxm" or "cpu-core".
     memory_bytes: Bytes | None = None
     #: Identity across runs: UUID of the GPU or MIG instance, else host and place, such as "node-3/cores-0-7". None:
-    #: unknown, and equal to no device of another run.
+    #: unknown, unequal to all devices.
     hardware_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine(Event):
-    """An engine's life. `memory_mechanism` and `compute_mechanism` name the means of sharing."""
+    """A change in an engine's life. `memory_mechanism` and `compute_mechanism` name the means of sharing."""
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    #: `attached`, `detached`: an owner's engine came to the device's page, or left it; `refused`: it cannot
-    #: share, for the reason. `activated`, `deactivated`: `moved_bytes` of a rollout engine's memory came or left.
+    #: `attached`, `detached`: a foreign engine joined or left the device's page; `refused`: it cannot share.
+    #: `activated`, `deactivated`: `moved_bytes` of a rollout engine's memory came or left.
     action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
     role: Literal["serving", "rollout"]
     model: str
@@ -213,7 +213,7 @@ class Lease(Event):
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("lease_id",)
-    action: Literal[  # `throttled`: compute and regret shares were halved; `restored`: one such halving was undone.
+    action: Literal[  # `throttled`: compute and regret shares were halved; `restored`: a halving was undone.
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
     kv_budget_bytes: Bytes
@@ -222,14 +222,14 @@ class Lease(Event):
     step: Count | None = None
     reason: str | None = None
     regret_share: Share | None = None  # Share by which lending may prolong a serving request.
-    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemption(Event):
-    """Serving took something back from a rollout engine. `yield`: running steps waited between layers, `count` times
-    within a second, for `duration_ns` together. `cut`: the KV budget was reduced, and requests that no longer fit ended
-    with their tokens, in `duration_ns`. `revoke`: the whole lease ended."""
+    """Serving took back device time or memory. `yield`: rollout steps waited `count` times within a second, for
+    `duration_ns` together. `cut`: the KV budget shrank, and requests that no longer fit ended with their tokens.
+    `revoke`: the lease ended."""
 
     kind: ClassVar[str] = "preemption"
     durable: ClassVar[bool] = True
@@ -244,30 +244,30 @@ class Preemption(Event):
     kv_budget_bytes_after: Bytes | None = None
     count: Count | None = None
     longest_ns: DurationNs | None = None
-    latency_ns: DurationNs | None = None  # The longest from serving's wish until the rollout was off the device.
-    latency_mean_ns: DurationNs | None = None  # Their mean.
+    latency_ns: DurationNs | None = None  # Longest time from serving's wish until the rollout was off the device.
+    latency_mean_ns: DurationNs | None = None  # Mean of these times.
     returned_bytes: Bytes | None = None
-    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold(Event):
-    """Rollouts with work were refused the device for one reason: `count` times within a second, or once without a lease
-    for as long as turns waited."""
+    """Rollouts with work were refused the device: `count` times within a second, or once without a lease while turns
+    waited."""
 
     kind: ClassVar[str] = "hold"
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
     count: Count
     duration_ns: DurationNs
-    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
-    explanation: str | None = None  # The reason in the owner's words, without a lease.
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
+    explanation: str | None = None  # The reason as a sentence, without a lease.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdout(Event):
-    """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device: where `draw`, of the seed, the
-    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins late."""
+    """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device, because `draw` is below
+    `holdout_share`. The draw is from the seed, the device and t0_ns // window_ns. A late agent's window begins late."""
 
     kind: ClassVar[str] = "holdout"
     durable: ClassVar[bool] = True
@@ -280,23 +280,23 @@ class Holdout(Event):
     holdout_share: Share
     holdout_seed: Count
     window_ns: DurationNs
-    washout_ns: DurationNs  # For so long after a change the old state still has effects.
+    washout_ns: DurationNs  # The old state has effects for this long after a change.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime(Event):
-    """How well an engine's step times are predicted; admission relies on it."""
+    """The quality of an engine's predicted step times, on which admission relies."""
 
     kind: ClassVar[str] = "step_time"
     role: Literal["serving", "rollout"]
     mode: Literal["prefill", "decode"]
-    steps: Count  # Steps since the last such event, of both modes.
+    steps: Count  # Steps of both modes since the last such event.
     error_share: float  # Recent mean of |predicted - measured| / measured.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sync(Event):
-    """An engine was brought to `policy_version`, failed to, or drifted from it: then `reason` says why."""
+    """An engine's update to `policy_version`, or its failure or drift, for `reason`."""
 
     kind: ClassVar[str] = "sync"
     durable: ClassVar[bool] = True
@@ -308,23 +308,23 @@ class Sync(Event):
     changed_elements: Count | None = None
     total_elements: Count | None = None
     encode_ns: DurationNs | None = None  # First phase: encode at the publisher.
-    fetch_ns: DurationNs | None = None  # Fetch; includes verification where `verify_ns` is None, as in old ledgers.
+    fetch_ns: DurationNs | None = None  # Fetch, with verification if `verify_ns` is None, as in old ledgers.
     verify_ns: DurationNs | None = None  # Check hashes.
     stage_ns: DurationNs | None = None  # Decode beside the running engine.
     pause_ns: DurationNs | None = None  # Copy in while the engine stands still.
     acknowledge_ns: DurationNs | None = None  # Last phase: hash the result and tell the origin.
     total_ns: DurationNs
-    source: str  # "trainer", "relay", "object store", or "audit" for a drift that was found.
+    source: str  # "trainer", "relay", "object store", or "audit" for drift.
     route: str  # The priced route: "loopback", "intra-zone", "inter-region", "internet".
     step: Count | None = None
     sha256: str | None = None
     reason: str | None = None
-    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn(Event):
-    """One turn of a trajectory on one engine. A turn cut by preemption has a row for each engine it ran on."""
+    """A turn of a trajectory on one engine; a preempted turn has one event for each engine."""
 
     kind: ClassVar[str] = "turn"
     fleet_run_id: Id | None = None  # The run of its device, engine and lease. None: its own, or the writer's.
@@ -337,7 +337,7 @@ class Turn(Event):
     prompt_tokens: Count
     cached_tokens: Count
     output_tokens: Count
-    #: Output tokens of the move, without reasoning; R = output / answer. None: unknown.
+    #: Output tokens without reasoning; R = output / answer. None: unknown.
     answer_tokens: Count | None = None
     queue_ns: DurationNs
     duration_ns: DurationNs
@@ -345,7 +345,7 @@ class Turn(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectory(Event):
-    """A trajectory ended. `policy_version` is the oldest that made one of its tokens."""
+    """A trajectory ended. `policy_version` is the oldest of its generated tokens."""
 
     kind: ClassVar[str] = "trajectory"
     group_id: Id
@@ -358,14 +358,14 @@ class Trajectory(Event):
     answer_tokens: Count | None = None
     staleness: Difference
     duration_ns: DurationNs
-    tool_calls: Count | None = None  # None: the trainer did not say.
+    tool_calls: Count | None = None  # None: unknown.
     tool_ns: DurationNs | None = None
-    reason: str | None = None  # Why it was lost, or cut short.
+    reason: str | None = None  # Why it was lost or truncated.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict(Event):
-    """The verifier's verdict on a trajectory. `correct` is ground truth where it is known (an audit), else None."""
+    """The verifier's verdict on a trajectory. `correct` is ground truth if known (an audit), else None."""
 
     kind: ClassVar[str] = "verdict"
     group_id: Id
@@ -376,21 +376,21 @@ class Verdict(Event):
     threshold: float
     accepted: bool
     correct: bool | None = None
-    stale: bool = False  # Dropped for age or to keep the batch's shape: its tokens are stale, not rejected.
+    stale: bool = False  # Dropped for age or to keep the batch's shape.
 
 
-#: A row of a sample is repeated in the view `request`, so this bounds the work of a reader.
+#: Limits readers' work: the view `request` repeats a sampled row.
 REQUESTS_PER_ROW_MAX = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request(Event):
-    """A serving request, from the engine that served it, or from its client where that records it (replayed traffic).
-    `lease_id` is the lease in force on the device at its arrival."""
+    """A serving request from its engine, or from the client of replayed traffic. `lease_id` is the device's lease at
+    its arrival."""
 
     kind: ClassVar[str] = "request"
     request_id: Id
-    outcome: Literal["completed", "failed", "aborted"]  # `aborted`: its client gave it up, or made a mistake.
+    outcome: Literal["completed", "failed", "aborted"]  # `aborted`: given up or mistaken by its client.
     prompt_tokens: Count
     output_tokens: Count
     ttft_ns: DurationNs | None
@@ -399,24 +399,24 @@ class Request(Event):
     e2e_ns: DurationNs
     ttft_budget_ns: DurationNs
     tpot_budget_ns: DurationNs
-    send_delay_ns: DurationNs  # How late the client sent it by the trace: not the server's fault.
+    send_delay_ns: DurationNs  # Delay of the client after the trace's time.
     reason: str | None = None
-    cached_tokens: Count | None = None  # Prompt tokens in the server's prefix cache; None: it did not say.
-    source: Literal["client", "engine"] | None = None  # Who measured it. None: its client.
-    queue_ns: DurationNs | None = None  # From its arrival until its first step.
+    cached_tokens: Count | None = None  # Prompt tokens in the server's prefix cache; None: unknown.
+    source: Literal["client", "engine"] | None = None  # None: the client.
+    queue_ns: DurationNs | None = None  # From arrival to the first step.
     finish_reason: Literal["stop", "length", "abort"] | None = None
-    priority: Difference | None = None  # Its class. None: it named none.
-    #: A sampled row stands for so many requests of one second, which are alike but for times and tokens. None: 1.
+    priority: Difference | None = None  # Class of the request; None: no class.
+    #: Number of similar requests within a second that a sampled row stands for. None: 1.
     requests: Annotated[int, Range(1, REQUESTS_PER_ROW_MAX)] | None = None
 
 
-#: The seven buckets of device time, in the order they are shown.
+#: The seven buckets of device time in display order.
 BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceSlice(Event):
-    """The use of every nanosecond of [t0_ns, t1_ns) of a device; the seven buckets sum to t1_ns - t0_ns exactly."""
+    """The use of a device in [t0_ns, t1_ns). The seven buckets sum to t1_ns - t0_ns exactly."""
 
     kind: ClassVar[str] = "device_slice"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
@@ -437,14 +437,12 @@ class DeviceSlice(Event):
     activation_ns: DurationNs
     headroom_ns: DurationNs
     idle_ns: DurationNs
-    overlap_ns: DurationNs = 0  # Time both engines worked; half each is inside serving_ns and rollout_ns.
-    beside_ns: DurationNs | None = None  # Time rollouts ran on credit beside serving's steps; the rest is serving's.
-    beside_work_ns: DurationNs | None = (
-        None  # Their work in that time, inside rollout_ns: its time alone on the device.
-    )
-    delayed_ns: DurationNs | None = None  # How much longer serving's steps beside it took than predicted.
+    overlap_ns: DurationNs = 0  # Both engines worked; half is in serving_ns, half in rollout_ns.
+    beside_ns: DurationNs | None = None  # Rollouts ran on credit beside serving's steps.
+    beside_work_ns: DurationNs | None = None  # Work of beside_ns, inside rollout_ns, as device time alone.
+    delayed_ns: DurationNs | None = None  # Delay of serving's steps against prediction.
     rollout_run_id: Id | None = None  # RL run of rollout, sync, activation and headroom time. None: the event's run.
-    train_run_id: Id | None = None  # RL run of train time. A slice ends where either changes. None: the event's run.
+    train_run_id: Id | None = None  # RL run of train time. A slice ends with a change of either. None: the event's run.
 
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)
@@ -456,7 +454,7 @@ class DeviceSlice(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
-    """One RL step: rollout, update, sync. `policy_version` is the version it published."""
+    """An RL step: rollout, update, sync. `policy_version` is the published version."""
 
     kind: ClassVar[str] = "step"
     step: Count

@@ -1,4 +1,4 @@
-"""Secrets and their files: long enough, written whole, and private to their user."""
+"""Secrets and private files."""
 
 import fcntl
 import os
@@ -21,15 +21,15 @@ class SecretError(UserError, ValueError):
 
 
 def check_token(token: str, name: str = "the token") -> str:
-    """Return `token`. Raises SecretError with `name` if it could be guessed."""
+    """Return `token`. Raises SecretError with `name` for a token that is easy to guess."""
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(
-            f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
+            f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: make it with `openssl rand -hex 32`"
         )
     if len(set(token)) < _DIFFERENT_MIN or any(char.isspace() for char in token):
         raise SecretError(
-            f"{name} holds blanks, or fewer than {_DIFFERENT_MIN} different characters; "
-            "`openssl rand -hex 32` makes one"
+            f"{name} has blanks, or fewer than {_DIFFERENT_MIN} different characters: "
+            "make it with `openssl rand -hex 32`"
         )
     return token
 
@@ -46,7 +46,7 @@ def write(path: Path, text: str) -> None:
 
 
 def create(path: Path) -> None:
-    """Make an empty private file, or close an existing one to others. Raises OSError."""
+    """Make an empty private file, or close an existing file to others. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -55,19 +55,19 @@ def create(path: Path) -> None:
 
 
 def open_to_others(path: Path) -> str | None:
-    """Return that group or others may use the file, and the way out; None if not. Raises OSError."""
+    """Return the file's mode and a remedy if group or others may use it, else None. Raises OSError."""
     mode = path.stat().st_mode
     if not mode & 0o077:
         return None
-    return f"has mode {mode & 0o777:04o}, so that others may use it; `chmod 600 {path}`"
+    return f"has mode {mode & 0o777:04o}, so that others may use it: type `chmod 600 {path}`"
 
 
 class NotPrivateError(OSError):
-    """Another user owns the folder or file or may use it, or a link is in its place."""
+    """Another user owns or may use the folder or file, or it is a link."""
 
 
 def make(path: Path) -> Path:
-    """Make a private folder, or close one that others only read. Raises NotPrivateError, OSError."""
+    """Make a private folder, or close a folder that others may only read. Raises NotPrivateError, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -95,7 +95,7 @@ def make_linked(link: Path, home: Path, prefix: str) -> Path:
 
 
 def is_private(folder: Path, users: Collection[int] = ()) -> bool:
-    """Return whether the folder exists and is private to this user or one of `users`."""
+    """Return whether the folder exists and is private to this user or `users`."""
     try:
         os.close(_open(folder, os.O_RDONLY | os.O_DIRECTORY, users))
     except OSError:
@@ -104,7 +104,7 @@ def is_private(folder: Path, users: Collection[int] = ()) -> bool:
 
 
 def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
-    """Open a private file of this user or `users`, made with O_CREAT. Raises NotPrivateError, OSError."""
+    """Open a private file of this user or `users`; O_CREAT makes it. Raises NotPrivateError, OSError."""
     folder = _open(path.parent, os.O_RDONLY | os.O_DIRECTORY, users)
     try:
         return _open(path, os.O_RDWR | flags, users, folder)
@@ -132,18 +132,18 @@ def _open(
 
 def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to_others: int) -> None:
     if status.st_uid != os.geteuid() and status.st_uid not in users:
-        raise NotPrivateError(f"{path} belongs to user {status.st_uid}, and not to user {os.geteuid()}")
+        raise NotPrivateError(f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()}")
     if status.st_mode & closed_to_others:
         raise NotPrivateError(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: other users may use it")
     if stat.S_ISDIR(status.st_mode):
         return
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise NotPrivateError(f"{path} is not one regular file with one name: remove it")
+        raise NotPrivateError(f"{path} is not a regular file with one name: remove it")
 
 
 class TemporaryFolder:
-    """A folder for this process until `close`, in `home`, by default that of temporary files. Removes folders that
-    killed processes of this user left under `prefix`. A context manager that gives the path."""
+    """A temporary folder for this process until `close`, in `home`. It removes folders that killed processes of this
+    user left under `prefix`."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())

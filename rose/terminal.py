@@ -1,4 +1,4 @@
-"""Printing of `rose`. Names and errors of foreign origin are shown, never interpreted."""
+"""Prints for `rose`. Foreign names and errors are shown, never interpreted."""
 
 import sys
 import time
@@ -13,15 +13,15 @@ from rich.text import Text
 
 from rose.errors import UserError, not_installed
 
-_SEPARATORS = ("Zl", "Zp")  # A screen obeys these like categories that begin with C (controls, formats, private use).
-_BLANK = {  # Characters without ink: fillers, joiners, and variation selectors but that of emoji.
+_SEPARATORS = ("Zl", "Zp")  # Like C categories, screens interpret these.
+_BLANK = {  # Characters without ink, except emoji's variation selector.
     *map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)),
     *map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0))),
 }
 
 
 class Escapes(dict[int, str]):
-    """A table for `str.translate` that escapes all characters a screen does not simply show, but the `kept` ones."""
+    """A table for `str.translate` that escapes invisible characters, except `kept`."""
 
     def __init__(self, escape: Callable[[str], str], *, kept: str = "") -> None:
         super().__init__({ord(char): char for char in kept})
@@ -43,12 +43,12 @@ _LINE, _LINES = Escapes(_as_in_python), Escapes(_as_in_python, kept="\n\t")
 
 
 def visible(text: str) -> str:
-    """Return `text` as one harmless line for a terminal or page; `\\n` stands for a line end."""
+    """Return `text` as one harmless line; `\\n` stands for a line end."""
     return text.translate(_LINE)
 
 
 def visible_lines(text: str) -> str:
-    """Return `text` as `visible` does, but keep line ends and tabs, for text with lines of our own."""
+    """Return `text` as `visible` does, but keep line ends and tabs."""
     return text.translate(_LINES)
 
 
@@ -58,13 +58,13 @@ def echo(*lines: str, err: bool = False, colour: str | None = None) -> None:
 
 
 def echo_error(message: object) -> None:
-    """Print an error on stderr. Line ends stay, since each fault of a file has a line."""
+    """Print an error on stderr, with its line ends."""
     typer.secho(f"rose: {visible_lines(str(message))}", fg=typer.colors.RED, err=True)
 
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Turn a UserError or a missing extra into its message and exit code, and Ctrl-C into the message `interrupted`."""
+    """Print a UserError or a missing extra and exit with its code; print `interrupted` for Ctrl-C."""
     try:
         try:
             yield
@@ -79,13 +79,12 @@ def user_errors(interrupted: str = "stopped") -> Iterator[None]:
 
 
 def echo_data(text: str) -> None:
-    """Print text for a program, such as JSON or SQL: exact into a file or pipe, escaped on a terminal."""
+    """Print text for a program: exact into a file or pipe, escaped on a terminal."""
     text = text.removesuffix("\n")
     typer.echo(visible_lines(text) if sys.stdout.isatty() else text, color=True)
 
 
 def progress(*, err: bool) -> Callable[[str], None]:
-    """Return a function that prints a line after the seconds since now."""
     began = time.monotonic()
     return lambda text: typer.echo(
         f"{typer.style(f'{time.monotonic() - began:6.1f} s', dim=True)}  {visible(text)}", err=err
@@ -97,7 +96,7 @@ def styled(text: str, style: str = "") -> Text:
 
 
 class Screen(Console):
-    """A rich console that takes text literally, also in table cells and titles."""
+    """A rich console that takes text literally, also in tables and titles."""
 
     def __init__(self, *, width: int | None = None, stderr: bool = False, file: IO[str] | None = None) -> None:
         super().__init__(width=width, stderr=stderr, file=file, highlight=False)

@@ -1,5 +1,4 @@
-"""Named tokens of a controller, with scopes and expiry. Their private file is replaced whole and holds only SHA-256
-hashes of 32 random bytes, which nobody can guess."""
+"""Named tokens of a controller, with scopes and expiry. Their file has only SHA-256 hashes of 32 random bytes."""
 
 import fcntl
 import hashlib
@@ -32,7 +31,7 @@ class TokenError(UserError):
 
 
 class UnknownTokenError(UserError):
-    """A request's token is not valid now. `who` is the name of an expired one, else None."""
+    """A request's token is not valid. `who` is the name of an expired token, else None."""
 
     def __init__(self, text: str, who: str | None = None) -> None:
         super().__init__(text)
@@ -48,7 +47,7 @@ class Token(BaseModel):
     scopes: tuple[Scope, ...] = ()
     #: Writers that it may append as; `*` and `?` are wildcards.
     writers: tuple[Annotated[str, Field(pattern=_PATTERN)], ...] = ()
-    #: The team, or the one run, whose runs it opens, uses and closes; an admin's uses all.
+    #: The team or run whose runs it may use. An admin may use all.
     team: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     run: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -66,9 +65,9 @@ class Token(BaseModel):
 
     @property
     def described(self) -> str:
-        named = [scope for scope in self.scopes if scope != "append"]
+        scopes = [scope for scope in self.scopes if scope != "append"]
         bounds = [f"{name} {value}" for name in ("team", "run") if (value := getattr(self, name)) is not None]
-        return ", ".join([*named, *(f"append {pattern}" for pattern in self.writers), *bounds])
+        return ", ".join([*scopes, *(f"append {pattern}" for pattern in self.writers), *bounds])
 
     def expired(self, now_us: int) -> bool:
         return self.until_us is not None and now_us >= self.until_us
@@ -86,27 +85,27 @@ def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[
 
 
 def find(tokens: tuple[Token, ...], secret: str) -> Token:
-    """Return the token of `secret`. Raises UnknownTokenError; only the holder of an expired one learns so."""
+    """Return the token of `secret`. Raises UnknownTokenError."""
     sha256, match = _sha256(secret), None
-    for token in tokens:  # All are compared in constant time, so that timing tells nothing of the file.
+    for token in tokens:  # Constant time for every file, so that timing reveals nothing.
         if hmac.compare_digest(token.sha256, sha256):
             match = token
     if match is None:
-        sent = "is not known here" if secret else "is missing"
-        raise UnknownTokenError(f"the token {sent}: send one as `Authorization: Bearer ...`")
+        fault = "is unknown" if secret else "is missing"
+        raise UnknownTokenError(f"the token {fault}: send a token as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
         until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise UnknownTokenError(
-            f"token {match.name!r} expired at {until}: `rose token create` makes another", match.name
+            f"token {match.name!r} expired at {until}: create another with `rose token create`", match.name
         )
     return match
 
 
 class Watched:
-    """The tokens of a file, reread after a change; while it is unreadable the last ones stay."""
+    """The tokens of a file, reread after a change. The last tokens stay while it is unreadable."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
-        """`warn` hears of a file that became unreadable. Raises TokenError if it is unreadable now."""
+        """`warn` gets later errors of the file. Raises TokenError if it is unreadable now."""
         self._path, self._warn = path, warn
         self._mutex = threading.Lock()
         self._mark = self._look()
@@ -120,7 +119,7 @@ class Watched:
                 try:
                     self._tokens = read(self._path)
                 except TokenError as error:
-                    self._warn(f"{error}; until then the tokens that were read last are valid")
+                    self._warn(f"{error}; the last valid tokens stay in use")
             return self._tokens
 
     def _look(self) -> tuple[int, ...] | None:
@@ -131,13 +130,15 @@ class Watched:
 
 
 def read(path: Path) -> tuple[Token, ...]:
-    """Return the tokens in a file. Raises TokenError if it is damaged, or open to others."""
+    """Return the tokens in a file. Raises TokenError for a damaged or open file."""
     try:
-        content, others = path.read_bytes(), private_files.open_to_others(path)
+        content, fault = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
-        raise TokenError(f"tokens {path}: {error.strerror}; `rose token create NAME --tokens FILE` makes one") from None
-    if others is not None:
-        raise TokenError(f"tokens {path}: {others}")
+        raise TokenError(
+            f"tokens {path}: {error.strerror}; create it with `rose token create NAME --tokens FILE`"
+        ) from None
+    if fault is not None:
+        raise TokenError(f"tokens {path}: {fault}")
     try:
         return _File.model_validate_json(content).tokens
     except ValidationError as error:
@@ -156,17 +157,17 @@ def create(
     team: str | None = None,
     run: str | None = None,
 ) -> str:
-    """Make a token and return its secret, stored nowhere; it expires after `life_s` seconds. Raises TokenError."""
+    """Make a token and return its secret, which is stored nowhere. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
     if not scopes or ("append" in scopes and not writers):
         raise TokenError(
-            f"token {name!r} could do nothing: give it --append WRITERS, --read, --generate, --publish or --admin"
+            f"token {name!r} has no scope: give it --append WRITERS, --read, --generate, --publish or --admin"
         )
     secret, now_us = f"rose_{secrets.token_hex(32)}", utc_us()
     until_us = None if life_s is None else now_us + round(life_s * 1e6)
     with _edited(path, missing_ok=True) as tokens:
         if name in tokens and not tokens[name].expired(now_us):
-            raise TokenError(f"token {name!r} exists: `rose token revoke {name}` ends it, or choose another name")
+            raise TokenError(f"token {name!r} exists: end it with `rose token revoke {name}`, or choose another name")
         try:
             tokens[name] = Token(
                 name=name,
@@ -181,22 +182,21 @@ def create(
         except ValidationError as error:
             first = error.errors()[0]
             raise TokenError(
-                f"{first['loc'][0]} {first['input']!r} cannot be used: give at most 64 letters, digits, '.', '_' and "
+                f"{first['loc'][0]} {first['input']!r} is not valid: give at most 64 letters, digits, '.', '_' and "
                 "'-', in names of writers also * and ?"
             ) from None
     return secret
 
 
 def revoke(path: Path, name: str) -> None:
-    """End a token now. Raises TokenError for an unknown name."""
     with _edited(path) as tokens:
         if tokens.pop(name, None) is None:
-            raise TokenError(f"there is no token {name!r} in {path}; there are {', '.join(tokens) or 'none'}")
+            raise TokenError(f"unknown token {name!r} in {path}; it has {', '.join(tokens) or 'no tokens'}")
 
 
 @contextmanager
 def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
-    """Yield the tokens by name, and write them back whole if the block succeeds. Raises TokenError."""
+    """Yield the tokens by name, and write them if the block succeeds. Raises TokenError."""
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

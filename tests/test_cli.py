@@ -67,7 +67,7 @@ def test_doctor_names_the_rollout_models_that_take_token_ids_alone(tmp_path):
         file.write_text(example.replace(before, after, 1))
         done = CliRunner().invoke(app, ["doctor", "--config", str(file)])
         assert done.exit_code == 0, done.output
-        return [line for line in done.output.splitlines() if "token ids alone" in line]
+        return [line for line in done.output.splitlines() if "token ids only" in line]
 
     assert lines("", "") == []
     assert lines("tokenizer = true", "tokenizer = false")[0].startswith("rollout.tokenizer is false")

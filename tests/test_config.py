@@ -46,7 +46,7 @@ def test_a_folder_to_archive_to_is_a_whole_path_and_a_url_has_no_password(tmp_pa
     monkeypatch.chdir(tmp_path)
     for to, place in (("cold", str(tmp_path / "cold")), ("~/cold", "~/cold"), ("s3://bucket/a", "s3://bucket/a")):
         assert config.parse(MINIMAL + f"[archive]\nto = '{to}'\nafter_days = 90", "f.toml").archive.to == place
-    with pytest.raises(ConfigError, match="archive: `to` holds a password") as caught:
+    with pytest.raises(ConfigError, match="archive: `to` has a password") as caught:
         config.parse(MINIMAL + "[archive]\nto = 's3://me:secret@bucket/a'\nafter_days = 90", "f.toml")
     assert "secret" not in str(caught.value)
 
@@ -83,14 +83,17 @@ def _classes(*priorities, ttft_ms=200):
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
         ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
-        ("[gateway]\ntoken = 'x'", "gateway.token: the token has 1 characters and needs 16; `openssl rand -hex 32`"),
+        (
+            "[gateway]\ntoken = 'x'",
+            "gateway.token: the token has 1 characters and needs 16: make it with `openssl rand -hex 32`",
+        ),
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
         ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
         ("nonsense", "not valid TOML"),
         ("[serving]\nttft_budget_ms = true", "serving.ttft_budget_ms: Input should be a valid number (got True)"),
         ("[serving]\nttft_budget_ms = 1e15", "serving.ttft_budget_ms: Input should be less than or equal to 3600000"),
         ("[serving]\ntpot_budget_ms = 1e-9", "serving.tpot_budget_ms: Input should be greater than or equal to 0.001"),
-        (_classes(1, 2, 1), "serving.classes: no two classes may have one priority, got [1, 2, 1]"),
+        (_classes(1, 2, 1), "serving.classes: priorities of classes must differ, got [1, 2, 1]"),
         (_classes(*range(9)), "serving.classes: List should have at most 8 items"),
         (_classes(1, ttft_ms=0), "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001"),
         (
@@ -106,7 +109,7 @@ def _classes(*priorities, ttft_ms=200):
         ),
         (
             _SECOND + "serving_model = 'chta'\n[serving_models.chat]\n",
-            "device 'c' has serving_model 'chta', and there is no [serving_models.chta] table among ['chat']: add one",
+            "device 'c' has serving_model 'chta', but there is no [serving_models.chta] table among ['chat']: add one",
         ),
         (
             _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nextra_args = ['--tp-size=2']",
@@ -127,9 +130,9 @@ def _classes(*priorities, ttft_ms=200):
             "rollout_models.chat.extra_args has --tp-size 2",
         ),
         ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
-        ("[archive]\nto = '/cold'", "archive: to '/cold' is given, and not from what age on"),
-        ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
-        ("[archive]\ndelete = true", "archive: delete true says nothing of where old events are archived to"),
+        ("[archive]\nto = '/cold'", "archive: to '/cold' needs an age"),
+        ("[archive]\nafter_days = 90", "archive: after_days 90.0 needs a destination"),
+        ("[archive]\ndelete = true", "archive: delete true needs a destination"),
         ("[archive]\nto = '/cold'\nafter_days = 0", "archive.after_days: Input should be greater than 0 (got 0)"),
         ("[serving]\nport = 30100\n[gateway]\nport = 30100", "serving.port and gateway.port are both port 30100"),
         (
@@ -145,7 +148,7 @@ def _classes(*priorities, ttft_ms=200):
             "serving.port and serving_url of device 'c' are both port 30100",
         ),
         (_SECOND + "serving_url = 'http://[::1]'\n[gateway]\nport = 80", "are both port 80: change one of them"),
-        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, and the last port is 65535"),
+        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, above the last port 65535"),
     ],
 )
 def test_a_wrong_field_is_named(change, named):
@@ -178,15 +181,15 @@ def refused(text: str, named: str) -> None:
     [
         (MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3"), "'a' and 'b' both have 3."),
         (MINIMAL.replace("[1]", "[-1]"), "device.1.cores.0"),
-        (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' names a core twice in cores [1, 1]"),
+        (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' has a core twice in cores [1, 1]"),
         (MINIMAL.partition("\n\n")[0], "no device has pool 'rollout'"),
         (MINIMAL.replace('"b"', '"b"\nserving_url = "http://x:1"'), "device 'b' has pool 'rollout' and a serving_url"),
         (
             MINIMAL.replace('"b"', '"b"\nserving_model = "x"') + "[serving_models.x]",
             "device 'b' has pool 'rollout' and a serving_model: change one of them",
         ),
-        (MINIMAL.replace('"a"', '"a"\nhost = "x"'), "device 'a' is on host 'x', and there is no [[host]] table"),
-        (SERVED, "a serving_url of its own"),
+        (MINIMAL.replace('"a"', '"a"\nhost = "x"'), "device 'a' is on host 'x', but there is no [[host]] table"),
+        (SERVED, "serving_urls must differ"),
         *((SERVED.replace("http://x:1", url), "must be a server's root") for url in ("x:1", "http://x:1/v1")),
     ],
 )
@@ -239,7 +242,7 @@ def test_a_device_s_id_names_a_folder_and_no_other_place(name):
 )
 def test_a_serving_engine_that_shares_devices_has_one_rank(arguments):
     text = f"{MINIMAL}\n[serving]\nextra_args = {arguments}\n"
-    with pytest.raises(ConfigError, match=r"serving\.extra_args has --[a-z-]+ 2: a device that is lent has one page"):
+    with pytest.raises(ConfigError, match=r"serving\.extra_args has --[a-z-]+ 2: a lent device has one page"):
         config.parse(text, "fleet.toml")
     config.parse(text.replace("2'", "1'"), "fleet.toml")
     config.parse(f"{text}[coserving]\nenabled = false\n", "fleet.toml")
@@ -250,7 +253,7 @@ def test_a_serving_engine_that_shares_devices_has_one_rank(arguments):
 @pytest.mark.parametrize("coserving", ["", "[coserving]\nenabled = false\n"], ids=["lent", "dedicated"])
 def test_a_rollout_engine_has_one_rank(coserving):
     text = f"{MINIMAL}\n[rollout]\nextra_args = ['--pp-size=2']\n{coserving}"
-    with pytest.raises(ConfigError, match=r"rollout\.extra_args has --[a-z-]+ 2: a trainer's versions are not cut"):
+    with pytest.raises(ConfigError, match=r"rollout\.extra_args has --[a-z-]+ 2: versions are not split"):
         config.parse(text, "fleet.toml")
     config.parse(text.replace("2'", "1'"), "fleet.toml")
 
@@ -280,10 +283,10 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
 
     assert warned("0123456789abcdef" * 4, 0o600) == warned(None, 0o644) == []
     assert warned("0123456789abcdef" * 4, 0o640) == [
-        f"{file} holds gateway.token and has mode 0640, so that others may use it; `chmod 600 {file}`"
+        f"{file} has gateway.token and has mode 0640, so that others may use it: type `chmod 600 {file}`"
     ]
     known, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
-    assert "gateway.token is the one of the documentation" in known
+    assert "gateway.token is the documentation's example" in known
     assert "has mode 0644" in readable
     assert config.DOCUMENTED_TOKEN not in known + readable
 

@@ -71,7 +71,9 @@ def test_what_an_older_version_left_open_is_closed_before_it_is_opened(tmp_path,
 
 
 def test_a_short_token_is_refused_and_not_shown():
-    with pytest.raises(SecretError, match="the token has 5 characters and needs 16; `openssl rand -hex 32` makes one"):
+    with pytest.raises(
+        SecretError, match="the token has 5 characters and needs 16: make it with `openssl rand -hex 32`"
+    ):
         private_files.check_token("guess")
     assert private_files.check_token("0123456789abcdef") == "0123456789abcdef"
     for weak in ("x" * 16, " " * 16, "0123456789 abcdef"):
@@ -86,7 +88,8 @@ def test_a_file_that_others_may_use_is_said_to_be_so_with_the_way_out(tmp_path):
     for mode in (0o640, 0o604, 0o666):
         path.chmod(mode)
         assert (
-            private_files.open_to_others(path) == f"has mode {mode:04o}, so that others may use it; `chmod 600 {path}`"
+            private_files.open_to_others(path)
+            == f"has mode {mode:04o}, so that others may use it: type `chmod 600 {path}`"
         )
 
 
@@ -132,7 +135,7 @@ def test_a_file_is_made_once_and_opened_by_its_one_name(tmp_path):
             file.write("a")
     assert (path.read_text(), mode(path)) == ("aa", 0o600)
     (tmp_path / "other").hardlink_to(path)
-    with pytest.raises(NotPrivateError, match="not one regular file with one name"):
+    with pytest.raises(NotPrivateError, match="not a regular file with one name"):
         private_files.open_file(path)
 
 
@@ -144,7 +147,7 @@ def test_what_is_no_private_file_is_refused_and_left_as_it_was(tmp_path):
     public.touch()
     public.chmod(0o644)
     os.mkfifo(pipe, 0o600)
-    for path, why in ((link, "is a link"), (public, "has mode 0644"), (pipe, "not one regular file")):
+    for path, why in ((link, "is a link"), (public, "has mode 0644"), (pipe, "not a regular file")):
         with pytest.raises(NotPrivateError, match=f"{path.name} {why}|{path.name} is {why}"):
             private_files.open_file(path, os.O_CREAT)
     assert target.read_text() == "precious"
@@ -199,7 +202,7 @@ def test_a_file_of_another_user_is_opened_only_where_that_user_is_named(tmp_path
     path.touch(0o600)
     for owned in (path, path.parent):
         os.chown(owned, strangers.UID, strangers.UID)
-        with pytest.raises(NotPrivateError, match=f"belongs to user {strangers.UID}, and not to user 0"):
+        with pytest.raises(NotPrivateError, match=f"belongs to user {strangers.UID}, not to user 0"):
             private_files.open_file(path)
     os.close(private_files.open_file(path, users=[strangers.UID]))
 
@@ -263,15 +266,15 @@ def test_a_name_is_free_again_once_its_token_ended(path):
         opened(path, first)
     tokens.create(path, "rack-7", ("read",), life_s=1e-6)
     assert opened(path, tokens.create(path, "rack-7", ("admin",))).may("publish")
-    with pytest.raises(TokenError, match=r"no token 'gone'.*there are rack-7"):
+    with pytest.raises(TokenError, match=r"unknown token 'gone'.*it has rack-7"):
         tokens.revoke(path, "gone")
 
 
 @pytest.mark.parametrize(
     ("name", "scopes", "writers", "named"),
     [
-        ("x", (), (), "'x' could do nothing"),
-        ("x", ("append",), (), "'x' could do nothing"),
+        ("x", (), (), "'x' has no scope"),
+        ("x", ("append",), (), "'x' has no scope"),
         ("a b", ("read",), (), "name 'a b'"),
         ("", ("read",), (), "name ''"),
         ("x", (), ("a/b",), "a/b"),

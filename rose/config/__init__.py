@@ -1,4 +1,4 @@
-"""A fleet's configuration: one TOML file, validated here. Imports no torch, so that `rose config` is fast."""
+"""A fleet's configuration in one TOML file, validated here. It imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PASSWORD = re.compile(r"//[^/]*@")
 
 
 def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """Return one line for each wrong field: its path, the fault, and the value if it cannot be a secret."""
+    """Return one line for each wrong field: its path, the fault, and the value if it cannot be secret."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
@@ -31,8 +31,8 @@ def explain(error: ValidationError, file: type[BaseModel]) -> str:
             lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
             continue
         hidden = isinstance(item["input"], dict | list) or where.endswith(_SECRET)
-        given = "" if hidden else f" (got {_PASSWORD.sub('//...@', repr(item['input']))})"
-        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
+        value = "" if hidden else f" (got {_PASSWORD.sub('//...@', repr(item['input']))})"
+        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{value}")
     return "\n".join(lines)
 
 
@@ -40,7 +40,9 @@ def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
     tables = [file]
     for name in place:
         # Other parts are numbers, table names, and the kind of a table in a list.
-        if field := next((known[str(name)] for known in map(_fields, tables) if name in known), None):
+        if field := next(
+            (table_fields[str(name)] for table_fields in map(_fields, tables) if name in table_fields), None
+        ):
             tables = _tables(field.annotation) or tables
         else:
             tables = [table for table in tables if _is_of_kind(table, name)] or tables
@@ -62,7 +64,7 @@ def _is_of_kind(table: type[BaseModel], kind: object) -> bool:
 
 
 class Section(BaseModel):
-    """A table of the file. Unknown keys are refused, because a misspelt field would be ignored; types are strict."""
+    """A table of the file. It refuses unknown keys, since a misspelt field would have no effect; types are strict."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -73,7 +75,7 @@ BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
 PathText = Annotated[Path, Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-#: A name that reports and exports can write as it is.
+#: Reports and exports write such a name unchanged.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 
@@ -84,17 +86,17 @@ class HostConfig(Section):
     )
     address: str | None = Field(
         default=None,
-        description="IP address of its Ray node. Left out where there is one host, or `resource` finds it.",
+        description="IP address of its Ray node. Not needed for one host, or with `resource`.",
         pattern=r"^[0-9A-Fa-f.:]+$",
     )
     resource: str | None = Field(
-        default=None, description="A Ray resource of its node alone, where addresses change.", min_length=1
+        default=None, description="A Ray resource of this node only, for changing addresses.", min_length=1
     )
     cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="Cores for agents and HTTP. Left out: those that serve nothing."
+        default_factory=list, description="Cores for agents and HTTP. Default: all cores that do not serve."
     )
-    zone: str = Field(default="", description="Availability zone, by which the ledger prices traffic between hosts.")
-    region: str = Field(default="", description="Region, likewise.")
+    zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
+    region: str = Field(default="", description="Region, for prices of traffic between hosts.")
 
 
 class DeviceConfig(Section):
@@ -104,40 +106,41 @@ class DeviceConfig(Section):
         max_length=128,
     )
     pool: Literal["serving", "rollout"] = Field(
-        description="`serving` devices serve and lend the rest; `rollout` devices have rollouts, the first a trainer."
+        description="`serving` devices serve and lend; `rollout` devices run rollouts, the first also a trainer."
     )
-    device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
-    gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
+    device_class: str = Field(description="Class of the device in the price book.", min_length=1)
+    gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
     cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
+        default_factory=list, description="CPU cores: the device itself without a GPU, else its host cores."
     )
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
-        description="KV-cache bytes that serving and rollouts share; a GPU has a pool of up to this size for each.",
+        description="KV-cache bytes that serving and rollouts share. A GPU has a pool of up to this size for each.",
     )
-    host: str | None = Field(default=None, description="Name of its `[[host]]` table, if there are several.")
+    host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
     serving_url: str | None = Field(
         default=None,
-        description="Root URL of the owner's SGLang server, to attach to. Left out, ROSE starts one itself.",
+        description="Root URL of an SGLang server to attach to. Default: ROSE starts a server.",
     )
     serving_model: str | None = Field(
-        default=None, description="Name of the `[serving_models.NAME]` table of what it serves. Left out: `[serving]`."
+        default=None, description="Name of its `[serving_models.NAME]` table. Default: `[serving]`."
     )
 
     @property
     def serving_table(self) -> str:
-        """Return the name of the table of its models, as errors give it."""
         return "serving" if self.serving_model is None else f"serving_models.{self.serving_model}"
 
     @model_validator(mode="after")
     def _is_sound(self) -> DeviceConfig:
         if "/" in self.id or self.id in (".", "..") or not self.id.isprintable():
-            raise ValueError(f"device id {self.id!r} can name no folder: use letters, digits, '.', ':', '_' or '-'")
+            raise ValueError(
+                f"device id {self.id!r} is not a valid folder name: use letters, digits, '.', ':', '_' or '-'"
+            )
         if self.gpu is None and not self.cores:
-            raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
+            raise ValueError(f"device {self.id!r} has neither `gpu` nor `cores`: give one of them")
         if len(set(self.cores)) != len(self.cores):
-            raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
+            raise ValueError(f"device {self.id!r} has a core twice in cores {self.cores}: remove the repeat")
         for name in ("serving_url", "serving_model"):
             if getattr(self, name) is not None and self.pool != "serving":
                 raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a {name}: change one of them")
@@ -157,7 +160,7 @@ class ConfigError(UserError):
 
 
 def _absolute_file(name: str) -> str:
-    """Return an absolute path: readers of the ledger work in another folder."""
+    """Return an absolute path for readers in other folders."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -180,15 +183,15 @@ PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
 class RequestClassConfig(Section):
-    priority: int = Field(ge=-(2**31), lt=2**31, description="The `priority` that SGLang's API has in such a request.")
+    priority: int = Field(ge=-(2**31), lt=2**31, description="Value of `priority` in SGLang's API.")
     ttft_budget_ms: BudgetMs = Field(description="Promised time to first token, in milliseconds.")
-    tpot_budget_ms: BudgetMs = Field(description="Promised time of a further token, in ms.")
+    tpot_budget_ms: BudgetMs = Field(description="Promised time of each further token, in milliseconds.")
 
 
-def _distinct(classes: list[RequestClassConfig]) -> list[RequestClassConfig]:
-    priorities = [one.priority for one in classes]
+def _with_distinct_priorities(classes: list[RequestClassConfig]) -> list[RequestClassConfig]:
+    priorities = [request_class.priority for request_class in classes]
     if len(set(priorities)) != len(priorities):
-        raise ValueError(f"no two classes may have one priority, got {priorities}")
+        raise ValueError(f"priorities of classes must differ, got {priorities}")
     return classes
 
 
@@ -198,24 +201,24 @@ class ServingConfig(Section):
         description="Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
     )
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
-    tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of a further token, in ms.")
-    classes: Annotated[list[RequestClassConfig], AfterValidator(_distinct)] = Field(
+    tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of each further token, in milliseconds.")
+    classes: Annotated[list[RequestClassConfig], AfterValidator(_with_distinct_priorities)] = Field(
         default_factory=list,
         max_length=8,
-        description="Budgets of requests by the `priority` in SGLang's API, as in "
-        "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the two above. Lending "
-        "leaves room for the smallest TTFT budget at all times.",
+        description="Budgets by the `priority` of a request in SGLang's API, as in "
+        "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending "
+        "always leaves room for the smallest TTFT budget.",
     )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None,
-        description="KV-cache slots of its engine, in tokens. Left out: all of `kv_bytes` on a GPU, 8192 on cores.",
+        description="KV-cache slots of its engine, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores.",
     )
     port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="HTTP port of the first serving device, others count up. Left out: free ones.",
+        description="HTTP port of the first serving device; others count up. Default: free ports.",
     )
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
 
@@ -223,74 +226,76 @@ class ServingConfig(Section):
 class RolloutConfig(Section):
     model: str = Field(
         default="frozenlake-tiny",
-        description="The policy: `frozenlake-tiny` for the built-in one, or a Hugging Face checkpoint folder or id.",
+        description="The policy: `frozenlake-tiny` for the built-in model, or a Hugging Face checkpoint folder or id.",
     )
     max_total_tokens: PositiveInt | None = Field(
         default=None,
-        description="KV-cache slots of an engine. Left out: `kv_bytes` less headroom on a GPU, 32768 on cores.",
+        description="KV-cache slots of an engine. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores.",
     )
     tokenizer: bool = Field(
         default=True,
-        description="False starts engines for token ids alone, which refuse `stop`, grammars and `min_new_tokens`.",
+        description="False: engines take token ids only, and refuse `stop`, grammars and `min_new_tokens`.",
     )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
-    max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
+    max_concurrent: PositiveInt = Field(default=64, description="Maximum turns in flight on one rollout engine.")
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
 
 
 class CoservingConfig(Section):
-    enabled: bool = Field(default=True, description="False keeps rollouts off serving devices altogether.")
+    enabled: bool = Field(default=True, description="False keeps rollouts off serving devices.")
     policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
         default="rose",
-        description="How a device is shared. `rose` lends what serving's slack leaves. To compare: `solo` nothing, "
-        "`share_all` regardless of serving, `static_split` a fixed share of time and memory.",
+        description="Sharing of a device. `rose` lends within serving's slack. For comparison: `solo` lends nothing, "
+        "`share_all` lends regardless of serving, `static_split` lends a fixed share of time and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
-    high_watermark: Share = Field(default=0.5, description="Pressure begins when serving used this share of headroom.")
-    lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease that is not renewed for this long ends.")
-    heartbeat_s: DayS = Field(default=0.5, gt=0, description="How often leases are renewed and loads are read.")
-    compute_share: Share = Field(default=1.0, description="Largest share of a second that rollouts may have.")
-    regret_share: Share = Field(default=0.05, description="How much longer lending may make a serving request take.")
+    high_watermark: Share = Field(
+        default=0.5, description="Memory pressure begins when serving uses this share of headroom."
+    )
+    lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease ends this long after its last renewal.")
+    heartbeat_s: DayS = Field(default=0.5, gt=0, description="Interval of renewals and load reports.")
+    compute_share: Share = Field(default=1.0, description="Largest share of time for rollouts.")
+    regret_share: Share = Field(default=0.05, description="Largest share by which lending may delay a serving request.")
     stretch: float = Field(
         default=1.25,
         ge=1,
         le=100,
-        description="Beside live requests: how many times what they take alone a request's tokens may take on average. "
-        "1 lends only while serving rests.",
+        description="Largest mean factor by which lending may slow a live request's tokens. "
+        "1 lends only while serving is idle.",
     )
     slack_share: Share = Field(
-        default=1.0, description="Beside live requests: the share of what the latency budgets leave that is spent."
+        default=1.0, description="Share of the latency budgets' slack that lending may use beside live requests."
     )
     holdout_share: float = Field(
         default=0.05,
         ge=0,
         le=0.5,
-        description="Share of the time, in random windows, in which a device is not lent, to measure what lending "
-        "costs serving. It costs as much of the harvest; with 0 that cost cannot be told from load.",
+        description="Share of time, in random windows, without lending, to measure what lending "
+        "costs serving. It reduces the harvest by as much. With 0 the cost cannot be measured.",
     )
     holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(
-        default=60.0, description="Seconds after a lease in which requests are not compared; at most half of a window."
+        default=60.0, description="Seconds after a lease without comparison of requests; at most half of a window."
     )
-    holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the draw; it is in the ledger.")
+    holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
         default=20.0,
-        description="Serving requests of a device that the ledger gets as rows of their own. Of more a row stands for "
-        "several; counts stay exact.",
+        description="Serving requests of a device that the ledger records as single rows. At higher rates a row is for "
+        "several requests; counts stay exact.",
     )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
-        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: under a lease, "
-        "which then begins up to 5 s late, and for syncs; else its weights are in the host's memory.",
+        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: during leases "
+        "(which begin up to 5 s later) and syncs, else in the host's memory.",
     )
     drift_audit_s: DayS = Field(
         default=300.0,
-        description="A rollout engine unsynced for this long hashes its weights; a drifted one is restored. 0: off.",
+        description="Seconds without a sync after which an engine checks its weights and mends drift. 0: off.",
     )
     meter_s: DayS = Field(
         default=1.0,
         description="Seconds between readings of a device's power, utilisation and memory. CPU cores have no power "
-        "meter: the price book's figure is assumed there. 0 turns it off.",
+        "meter: the price book's figure counts. 0: off.",
     )
 
     @model_validator(mode="after")
@@ -298,7 +303,7 @@ class CoservingConfig(Section):
         if self.heartbeat_s * 2 > self.lease_ttl_s:
             raise ValueError(
                 f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}, "
-                "or one late heartbeat ends a lease"
+                "or a late heartbeat ends a lease"
             )
         if self.holdout_washout_s * 2 > self.holdout_window_s:
             raise ValueError(
@@ -313,20 +318,22 @@ class CoservingConfig(Section):
 class TrafficConfig(Section):
     trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
         default="none",
-        description="Serving traffic that the demo replays: a CSV in the columns of the public Azure LLM inference "
+        description="Serving traffic of the demo: a CSV file in the columns of the public Azure LLM inference "
         "traces, or `bursty` for the sample trace.",
     )
-    requests_per_s_max: PositiveFloat = Field(default=0.9, description="A denser trace is thinned to this mean rate.")
-    prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile that prompts are scaled to.")
-    output_tokens_max: PositiveInt = Field(default=10, description="99th percentile that outputs are scaled to.")
-    seed: int = Field(default=5, description="Seed of the thinning and of the prompts' text.")
+    requests_per_s_max: PositiveFloat = Field(
+        default=0.9, description="Maximum mean rate; a denser trace loses requests at random."
+    )
+    prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
+    output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of scaled outputs.")
+    seed: int = Field(default=5, description="Seed of dropped requests and of the prompts' text.")
 
 
 class TaskConfig(Section):
     environment: str = Field(
         default="frozenlake",
         description="The environment: `frozenlake`, `arithmetic`, `gymnasium:ID`, `verifiers:NAME`, or the name of an "
-        "entry point of group `rose.environments`. All but `frozenlake` want a chat model as `rollout.model`.",
+        "entry point of group `rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
         pattern=r"^[\w./@-]+(:[\w./@:-]+)?$",
     )
     options: dict[str, Any] = Field(
@@ -334,54 +341,51 @@ class TaskConfig(Section):
     )
     python: Annotated[str, AfterValidator(lambda path: str(_absolute_path(Path(path))))] | None = Field(
         default=None,
-        description="The Python that runs the environment, such as that of a virtual environment with its packages. "
-        "Left out: the trainer's.",
+        description="Python that runs the environment, such as a virtual environment's. Default: the trainer's.",
     )
     threshold: float | None = Field(
-        default=None, description="Reward from which on a trajectory is accepted. Left out: the environment's."
+        default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."
     )
     recheck_share: Share = Field(
         default=0.1,
-        description="Share of accepted trajectories that an environment with a `recheck` judges again, to measure how "
-        "many are right.",
+        description="Share of accepted trajectories that an environment with a `recheck` judges again, to measure "
+        "their precision.",
     )
-    answer_tokens_max: PositiveInt = Field(default=256, description="Most tokens of a turn. Not for `frozenlake`.")
-    call_s_max: PositiveFloat = Field(
-        default=30.0, description="Longest step of an environment, tools included, in seconds."
-    )
-    memory_mb_max: PositiveInt = Field(default=1024, description="Most memory that a trajectory's environment adds.")
-    observation_bytes_max: PositiveInt = Field(default=65_536, description="Most that a step may return.")
+    answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")
+    call_s_max: PositiveFloat = Field(default=30.0, description="Maximum seconds of an environment's step, with tools.")
+    memory_mb_max: PositiveInt = Field(default=1024, description="Maximum memory of a trajectory's environment, in MB.")
+    observation_bytes_max: PositiveInt = Field(default=65_536, description="Maximum bytes of a step's observation.")
     size: int = Field(default=4, ge=3, le=8, description="Side of the lake.")
     frozen_share: Share = Field(default=0.8, description="Probability that a tile is ice rather than a hole.")
     slippery: bool = Field(default=False, description="Whether a move may slip sideways.")
     turns_max: PositiveInt = Field(default=10, description="A trajectory is truncated after this many turns.")
-    trajectories_max: PositiveInt = Field(default=128, description="Trajectories that are played at once.")
+    trajectories_max: PositiveInt = Field(default=128, description="Maximum trajectories in parallel.")
 
 
 class TrainingConfig(Section):
     steps: PositiveInt = Field(default=10, description="RL steps to run.")
     groups_per_step: PositiveInt = Field(default=28, description="Groups (starting states) in a step.")
-    group_size: int = Field(default=8, ge=2, description="Trajectories of a group, compared with one another.")
+    group_size: int = Field(default=8, ge=2, description="Trajectories of a group.")
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")
     clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
     minibatches: PositiveInt = Field(default=4, description="Optimiser steps in an RL step.")
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
-    staleness_max: int = Field(default=1, ge=0, description="Versions a token may be old when trained: steps overlap.")
+    staleness_max: int = Field(default=1, ge=0, description="Maximum age of a token in versions when trained.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
     seed: int = Field(default=0, description="Seed of maps, sampling and warm start.")
 
 
 class GatewayConfig(Section):
-    host: str = Field(default="127.0.0.1", description="Address the rollout gateway binds; loopback by default.")
-    port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
+    host: str = Field(default="127.0.0.1", description="Address that the rollout gateway binds.")
+    port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port. Default: a free port.")
     token: Annotated[str, AfterValidator(private_files.check_token)] | None = Field(
         default=None,
-        description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Keep its "
+        description="Bearer token from `openssl rand -hex 32`, required unless `host` is loopback. Keep its "
         "file private (`chmod 600`).",
     )
     tokens: Annotated[PathText, AfterValidator(_absolute_path)] | None = Field(
-        default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
+        default=None, description="File of named tokens with scopes, from `rose token create`."
     )
 
     @model_validator(mode="after")
@@ -394,37 +398,39 @@ class GatewayConfig(Section):
 class OriginsConfig(Section):
     files: bool = Field(
         default=False,
-        description="Whether a run may publish a `file:///FOLDER` of each host, beside http, https, s3 and gs URLs.",
+        description="Whether a run may also publish a `file:///FOLDER` of each host.",
     )
     hosts: list[HostText] = Field(
         default_factory=list,
-        description="Hosts that weights may come from although their addresses are loopback, link-local, "
+        description="Allowed hosts of weights although their addresses are loopback, link-local, "
         "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on "
-        "the controller's host may publish at loopback without it.",
+        "the controller's host may publish at loopback in any case.",
     )
 
 
 class ArchiveConfig(Section):
     to: PlaceText | None = Field(
         default=None,
-        description="Where old events of the ledger are copied: a folder of the first host, or a URL such as "
-        "s3://bucket/prefix. Left out: nowhere, and the ledger grows.",
+        description="Destination for old events of the ledger: a folder of the first host, or a URL such as "
+        "s3://bucket/prefix. Default: none, and the ledger grows.",
     )
-    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of the events, such as 90.")
-    delete: bool = Field(default=False, description="Have archived events leave the ledger.")
+    after_days: float | None = Field(
+        default=None, gt=0, le=36_500, description="Age of archived events in days, such as 90."
+    )
+    delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
     @model_validator(mode="after")
     def _whole(self) -> ArchiveConfig:
-        # On the whole section, so that the error does not repeat the value.
+        # An error of the whole section does not repeat the value.
         if self.to is not None and urlsplit(self.to).password:
-            raise ValueError(
-                "`to` holds a password, which the ledger would record: name it in the store's own settings"
-            )
+            raise ValueError("`to` has a password, which the ledger would record: set it in the store's own settings")
         if self.to is None and (self.after_days is not None or self.delete):
-            given = f"delete {str(self.delete).lower()}" if self.after_days is None else f"after_days {self.after_days}"
-            raise ValueError(f"{given} says nothing of where old events are archived to: give `to`, or leave it out")
+            setting = (
+                f"delete {str(self.delete).lower()}" if self.after_days is None else f"after_days {self.after_days}"
+            )
+            raise ValueError(f"{setting} needs a destination: give `to`, or leave it out")
         if self.to is not None and self.after_days is None:
-            raise ValueError(f"to {self.to!r} is given, and not from what age on events go there: give `after_days`")
+            raise ValueError(f"to {self.to!r} needs an age: give `after_days`")
         return self
 
 
@@ -433,48 +439,48 @@ class FleetConfig(Section):
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",
-        description="Name of this host in its ledger writers' names; give one where several hosts share a ledger.",
+        description="Name of this host for its ledger writers. Needed if several hosts share a ledger.",
         pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
     )
-    cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that are made here.")
+    cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
     price_book: PriceBookText | None = Field(
         default=None,
-        description="Price book of the run: a TOML file, or `example` for made-up prices. Left out: the ledger's "
-        "adopted book (`rose price FILE --adopt`), or that of ROSE_PRICE_BOOK.",
+        description="Price book of the run: a TOML file, or `example` for invented prices. Default: the ledger's "
+        "adopted book (`rose price FILE --adopt`), or ROSE_PRICE_BOOK.",
     )
     tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
-        description="Payers: `team` for the rollouts, `serving_team` for the traffic, as in "
-        '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
+        description="Payers: `team` for rollouts, `serving_team` for serving, as in "
+        '{ team = "research", serving_team = "chat" }; exports have other tags unchanged.',
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
         default_factory=list,
-        description="The hosts, as `[[host]]` tables in place of `host`; the first has controller and ledger.",
+        description="Several hosts, as `[[host]]` tables instead of `host`. The first has controller and ledger.",
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
     serving_models: dict[TagName, ServingConfig] = Field(
-        default={}, description="Other serving engines: `[serving_models.NAME]` tables, with the fields of `[serving]`."
+        default={}, description="Other serving engines: `[serving_models.NAME]` tables with the fields of `[serving]`."
     )
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
     rollout_models: dict[TagName, RolloutConfig] = Field(
         default={},
-        description="Other models that runs may name: `[rollout_models.NAME]` tables, with the fields of `[rollout]`. "
-        "Every device can get each of them, one at a time: its engine starts again with another.",
+        description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`. "
+        "Every device can have each model, one at a time: its engine restarts to change it.",
     )
-    coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
+    coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="Lending of devices.")
     traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
     task: TaskConfig = Field(default_factory=TaskConfig, description="Task of the policy.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
-    origins: OriginsConfig = Field(default_factory=OriginsConfig, description="Where versions may be published.")
-    archive: ArchiveConfig = Field(default_factory=ArchiveConfig, description="Where old events go.")
+    origins: OriginsConfig = Field(default_factory=OriginsConfig, description="Sources of published versions.")
+    archive: ArchiveConfig = Field(default_factory=ArchiveConfig, description="Archive of old events.")
 
     @model_validator(mode="before")
     @classmethod
     def _tables_of_hosts(cls, data: Any) -> Any:
-        """`[[host]]` tables become the field `hosts`; `host` is the name of a single host."""
+        """Rename `[[host]]` tables to the field `hosts`; `host` is the name of a single host."""
         if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
             return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
         return data
@@ -486,20 +492,21 @@ class FleetConfig(Section):
 
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
-        """Return the tables of rollout models by their names in errors, the default model's first."""
-        return {"rollout": self.rollout} | {f"rollout_models.{name}": one for name, one in self.rollout_models.items()}
+        """Return the tables of rollout models by name, the default model's first."""
+        return {"rollout": self.rollout} | {
+            f"rollout_models.{name}": table for name, table in self.rollout_models.items()
+        }
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 
 def load(path: Path) -> FleetConfig:
-    """Read a fleet file, TOML or `.json`, and make its folders absolute. Raises ConfigError naming the file, every
-    wrong field with its value, and what to do."""
+    """Read a fleet file, TOML or `.json`, with absolute folders. Raises ConfigError for all wrong fields."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror}. `rose config > {path}` makes one.")
+        raise ConfigError(f"cannot read config {path}: {error.strerror}. Create it with `rose config > {path}`.")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))
@@ -510,16 +517,16 @@ def load(path: Path) -> FleetConfig:
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return warnings: other users may read the file's secret; a budget may stop all lending. Raises OSError."""
-    token, others = config.gateway.token, private_files.open_to_others(path)
+    """Return warnings on readable secrets and on budgets that may stop lending. Raises OSError."""
+    token, problem = config.gateway.token, private_files.open_to_others(path)
     demanding = list(checks.demanding(config))
     if token is None:
         return demanding
-    known = [f"{path}: gateway.token is the one of the documentation: make your own by `openssl rand -hex 32`"]
+    example_token = [f"{path}: gateway.token is the documentation's example: make your own with `openssl rand -hex 32`"]
     return [
         *demanding,
-        *(known if token == DOCUMENTED_TOKEN else []),
-        *([] if others is None else [f"{path} holds gateway.token and {others}"]),
+        *(example_token if token == DOCUMENTED_TOKEN else []),
+        *([] if problem is None else [f"{path} has gateway.token and {problem}"]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Combinations of fields that a fleet file may not have, such as two engines on one core or two servers on one port."""
+"""Checks combinations of a fleet file's fields, such as two engines on one core."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ if TYPE_CHECKING:
     from rose.config import FleetConfig
 
 
-#: SGLang's options for ranks; it accepts their prefixes too.
+#: SGLang's options for ranks, which may be abbreviated.
 _RANKS = [f"--{axis}-size" for axis in ("tp", "tensor-parallel", "pp", "pipeline-parallel", "dp", "data-parallel")]
 
 
 def more_ranks(arguments: Sequence[str]) -> str | None:
-    """Return the first argument that gives an engine more than one rank, with its value."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for name, value in itertools.pairwise(words):
-        if len(name) > 3 and any(known.startswith(name) for known in _RANKS) and value.isdecimal() and int(value) > 1:
+        if len(name) > 3 and any(option.startswith(name) for option in _RANKS) and value.isdecimal() and int(value) > 1:
             return f"{name} {value}"
     return None
 
@@ -29,7 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check(config: FleetConfig) -> None:
-    """Raises ValueError naming fields that conflict, their values, and what to do."""
+    """Raise ValueError naming conflicting fields, their values, and the remedy."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)
@@ -44,15 +43,15 @@ def _check_names(config: FleetConfig) -> None:
         raise ValueError(f"device ids must differ, got {ids}")
     urls = [(device.host, device.serving_url) for device in config.device if device.serving_url]
     if len(set(urls)) != len(urls):
-        raise ValueError(f"each device has a serving_url of its own, got {[url for _, url in urls]}")
+        raise ValueError(f"serving_urls must differ, got {[url for _, url in urls]}")
     tables: dict[str, str] = {}
     for table, rollout in config.rollouts.items():
         if (other := tables.setdefault(rollout.model, table)) != table:
-            raise ValueError(f"{other} and {table} both have model {rollout.model!r}: a run names its model, once")
+            raise ValueError(f"{other} and {table} both have model {rollout.model!r}: keep one table")
     for device in config.device:
         if device.serving_model not in (None, *config.serving_models):
             raise ValueError(
-                f"device {device.id!r} has serving_model {device.serving_model!r}, and there is no "
+                f"device {device.id!r} has serving_model {device.serving_model!r}, but there is no "
                 f"[{device.serving_table}] table among {list(config.serving_models)}: add one"
             )
 
@@ -65,23 +64,21 @@ def _check_hosts(config: FleetConfig) -> None:
         ("resource", [host.resource for host in config.hosts if host.resource]),
     ):
         if len(set(values)) != len(values):
-            raise ValueError(f"no two hosts may have one {field}, got {values}")
+            raise ValueError(f"values of host.{field} must differ, got {values}")
     for device in config.device:
         if device.host is None and len(names) > 1:
-            raise ValueError(
-                f"device {device.id!r} names no host, and there are {len(names)}: set `host` to one of them"
-            )
+            raise ValueError(f"device {device.id!r} has no host: set `host` to one of {', '.join(names)}")
         if device.host is not None and device.host not in (names or [config.host]):
-            known = f"there is no [[host]] of that name among {names}" if names else "there is no [[host]] table"
-            raise ValueError(f"device {device.id!r} is on host {device.host!r}, and {known}: add one")
+            problem = f"the [[host]] tables are {names}" if names else "there is no [[host]] table"
+            raise ValueError(f"device {device.id!r} is on host {device.host!r}, but {problem}: add the table")
     if len(names) < 2:
         return
     for host in config.hosts:
         if host.address is None and host.resource is None:
-            raise ValueError(f"host {host.name!r} has neither `address` nor `resource`: the others cannot find it")
+            raise ValueError(f"host {host.name!r} has neither `address` nor `resource`: give one of them")
     if config.gateway.host in _LOOPBACK:
         raise ValueError(
-            f"gateway.host is {config.gateway.host!r}, which the other hosts do not reach: set it to the address of "
+            f"gateway.host {config.gateway.host!r} is not reachable from other hosts: set it to the address of "
             f"{names[0]!r} or to 0.0.0.0, and set `token`"
         )
 
@@ -91,8 +88,8 @@ def _check_hardware(config: FleetConfig) -> None:
     for device in config.device:
         if device.gpu is not None and (other := gpus.setdefault((device.host, device.gpu), device.id)) != device.id:
             raise ValueError(
-                f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
-                "'serving', which serving and rollouts share, or give one another gpu"
+                f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Combine them in a device of pool "
+                "'serving', which serving and rollouts share, or change one gpu"
             )
     owners: dict[tuple[str | None, int], str] = {}
     for device in config.device:
@@ -103,23 +100,23 @@ def _check_hardware(config: FleetConfig) -> None:
             owners[device.host, core] = device.id
     if (pools := {device.pool for device in config.device}) != {"serving", "rollout"}:
         missing = sorted({"serving", "rollout"} - pools)
-        raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
+        raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}: add a device")
 
 
 def _check_ranks(config: FleetConfig) -> None:
-    """Refuse engines of several ranks now: later they would fail, or never hold weights."""
+    """Refuse engines of several ranks, which would fail or never get weights."""
     for device in config.device if config.coserving.enabled else ():
         many = more_ranks(config.serving_on(device).extra_args)
         if many is not None and device.pool == "serving" and device.serving_url is None:
             raise ValueError(
-                f"{device.serving_table}.extra_args has {many}: a device that is lent has one page, which speaks for "
+                f"{device.serving_table}.extra_args has {many}: a lent device has one page for "
                 "one rank. Leave it out, or set coserving.enabled to false"
             )
     for table, rollout in config.rollouts.items():
         if (many := more_ranks(rollout.extra_args)) is not None:
             raise ValueError(
-                f"{table}.extra_args has {many}: a trainer's versions are not cut for several ranks, so that such an "
-                "engine would never hold one. Leave it out: a rollout engine has one rank"
+                f"{table}.extra_args has {many}: versions are not split for several ranks. "
+                "Leave it out: a rollout engine has one rank"
             )
 
 
@@ -129,15 +126,15 @@ def _check_ports(config: FleetConfig) -> None:
         fields: dict[int, str] = {}
         for field, port in _named_ports(config, host):
             if port > _PORT_MAX:
-                raise ValueError(f"{field} is {port}, and the last port is {_PORT_MAX}: begin lower")
+                raise ValueError(f"{field} is {port}, above the last port {_PORT_MAX}: give a lower port")
             if (other := fields.setdefault(port, field)) != field:
                 raise ValueError(f"{other} and {field} are both port {port}: change one of them")
 
 
 def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, int]]:
     first = not config.hosts or host == config.hosts[0].name
-    ours = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
-    for number, device in enumerate(device for device in ours if device.pool == "serving"):
+    host_devices = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
+    for number, device in enumerate(device for device in host_devices if device.pool == "serving"):
         if device.serving_url is not None:
             url = urlsplit(device.serving_url)
             if url.hostname in _LOOPBACK:
@@ -153,26 +150,26 @@ def _check_task(config: FleetConfig) -> None:
     task, model = config.task.environment, config.rollout.model
     if task != "frozenlake" and model == "frozenlake-tiny":
         raise ValueError(
-            f"task.environment is {task!r}, and rollout.model {model!r} knows the tokens of 'frozenlake' only: name a "
+            f"task.environment is {task!r}, but rollout.model {model!r} has tokens of 'frozenlake' only: name a "
             "chat model, such as 'smollm2-135m-instruct'"
         )
 
 
-#: Prefill of a small model by one CPU core, and by one GPU, in tokens per second. More is seldom met.
+#: Prefill speed of a small model in tokens per second.
 _PREFILL_PER_S = {"core": 1_000, "gpu": 50_000}
 
 
 def demanding(config: FleetConfig) -> Iterator[str]:
-    """Yield a warning for each serving table whose largest prompt a device may not prefill within a TTFT budget."""
+    """Yield a warning for each serving table whose largest prompt may miss its TTFT budget."""
     for device in config.device:
         serving = config.serving_on(device)
         name, budget_ms = f"{device.serving_table}.ttft_budget_ms", serving.ttft_budget_ms
-        for one in serving.classes:
-            if one.ttft_budget_ms < budget_ms:
-                name, budget_ms = f"ttft_budget_ms of priority {one.priority}", one.ttft_budget_ms
+        for request_class in serving.classes:
+            if request_class.ttft_budget_ms < budget_ms:
+                name, budget_ms = f"ttft_budget_ms of priority {request_class.priority}", request_class.ttft_budget_ms
         per_s = serving.max_prompt_tokens / budget_ms * 1000
-        most = _PREFILL_PER_S["core"] * len(device.cores) if device.gpu is None else _PREFILL_PER_S["gpu"]
-        if device.pool == "serving" and config.coserving.enabled and per_s > most:
+        prefill_per_s_max = _PREFILL_PER_S["core"] * len(device.cores) if device.gpu is None else _PREFILL_PER_S["gpu"]
+        if device.pool == "serving" and config.coserving.enabled and per_s > prefill_per_s_max:
             prompt = f"{device.serving_table}.max_prompt_tokens is {serving.max_prompt_tokens:,} tokens"
             yield (
                 f"device {device.id!r}: {prompt} and {name} {budget_ms:g} ms, which is {per_s:,.0f} tokens of prefill "

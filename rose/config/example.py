@@ -1,4 +1,4 @@
-"""The fleet file of `rose config`, made from the fields: each with its explanation and default."""
+"""Builds the example fleet file of `rose config` from the fields."""
 
 import json
 import textwrap
@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 from rose.config import ConfigError, DeviceConfig, FleetConfig, HostConfig, Section, validated
 
 _EXAMPLE_HEAD = """\
-# A fleet for `rose up -c fleet.toml`. Every field is here with its default; a line that begins with `#` and holds a
-# field leaves that field out. Check a file with `rose doctor -c fleet.toml`.
+# A fleet for `rose up -c fleet.toml`. Every field has its default here; a field after `#` is unset. Check a file with
+# `rose doctor -c fleet.toml`.
 """
 
 _EXAMPLE_HOSTS = """
@@ -19,10 +19,10 @@ _EXAMPLE_HOSTS = """
 {table}"""
 
 _EXAMPLE_DEVICES = """
-# One table for each device. This one lends what serving leaves of GPU 0 ...
+# One table for each device. This device lends GPU 0's idle time ...
 [[device]]
 {serving}
-# ... and this one is dedicated to rollouts and training. With no GPU, give `cores` instead of `gpu`.
+# ... and this device is dedicated to rollouts and training. Without a GPU, give `cores` instead of `gpu`.
 [[device]]
 {rollout}"""
 
@@ -39,7 +39,7 @@ def example() -> str:
         if isinstance(section, type) and issubclass(section, Section):
             tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
         else:
-            # An empty table would refuse the `[NAME.KEY]` tables that a reader adds.
+            # An empty table would refuse added `[NAME.KEY]` tables.
             scalars.append(_field(name, field, None if field.default == {} else field.default))
     devices = _EXAMPLE_DEVICES.format(
         serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
@@ -71,13 +71,13 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
     return f"{comment}{name} = {json.dumps(value, default=str)}\n"
 
 
-_KV_BYTES = 64 << 20  # Small enough that a burst of serving reaches its headroom.
+_KV_BYTES = 64 << 20  # A burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """Return the fleet of two cores, one to serve and one for rollouts. Raises ConfigError below two cores."""
+    """Return the demo's fleet, with a core for serving and a core for rollouts. Raises ConfigError below two cores."""
     if len(cores) < 2:
-        raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
+        raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}: use `rose up -c`")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}
     return validated(
         {
@@ -90,9 +90,9 @@ def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps:
                 {"id": "serving-0", "pool": "serving", "cores": [cores[0]], **device},
                 {"id": "rollout-0", "pool": "rollout", "cores": [cores[1]], **device},
             ],
-            # About three times what this model takes alone on one core.
+            # About three times the model's latency on one core.
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
-            "coserving": {"holdout_share": 0},  # Too short for the eight windows without leases of a comparison.
+            "coserving": {"holdout_share": 0},  # The demo is too short for a comparison.
             "traffic": {"trace": trace or "bursty"},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
         },

@@ -1,4 +1,4 @@
-"""The hosts of a fleet: their devices, plans and folders."""
+"""The hosts of a fleet with their devices, plans and folders."""
 
 import os
 import shutil
@@ -35,14 +35,14 @@ def hosts_by_device(config: FleetConfig) -> dict[str, str]:
 
 
 def resource(host: HostConfig, node_address: str) -> str:
-    """Return the Ray resource that only this host's node has; `node_address` is its address by default."""
+    """Return the Ray resource of this host's node only."""
     return host.resource or f"node:{host.address or node_address}"
 
 
-def route(one: HostConfig, other: HostConfig) -> str:
-    if one.region != other.region:
+def route(origin: HostConfig, destination: HostConfig) -> str:
+    if origin.region != destination.region:
         return "inter-region"
-    return "intra-zone" if one.zone == other.zone else "inter-zone"
+    return "intra-zone" if origin.zone == destination.zone else "inter-zone"
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
@@ -71,8 +71,8 @@ def make_state(folder: Path) -> None:
         private_files.make(folder)
     except OSError as error:
         raise FolderError(
-            f"state: {folder} cannot be made ({error.strerror or error}): set `state` in the fleet file to a folder "
-            "that this user may write to"
+            f"state: {folder} cannot be created ({error.strerror or error}): set `state` in the fleet file to a folder "
+            "that this user can write"
         ) from None
 
 
@@ -86,7 +86,7 @@ def make_ledger(config: FleetConfig) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """Start-up facts of a host. `address` is None on the first host, `ledger_token` empty without a spool."""
+    """Start-up facts of a host. `address` is None on the first host; `ledger_token` is empty without a spool."""
 
     config: FleetConfig
     host: str
@@ -98,9 +98,9 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return the configuration with this host's devices alone and its name before its writers."""
-        named = self.host if self.config.hosts else self.config.host
-        return self.config.model_copy(update={"device": devices(self.config, self.host), "host": named, "hosts": []})
+        """Return the configuration of this host only, with its name for its writers."""
+        name = self.host if self.config.hosts else self.config.host
+        return self.config.model_copy(update={"device": devices(self.config, self.host), "host": name, "hosts": []})
 
     @property
     def state(self) -> Path:
@@ -116,7 +116,7 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """Return the folder of pages and staged weights. It keeps its name, so engines find their page again."""
+        """Return the folder of pages and staged weights. Engines find their page again by its name."""
         return self._memory.resolve()
 
     @property
@@ -124,7 +124,6 @@ class HostPlan:
         return self.state / "memory"
 
     def make_memory(self) -> None:
-        """Raises OSError."""
         home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         private_files.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
 

@@ -88,7 +88,7 @@ def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplo
         while len(warnings) < 2:
             time.sleep(0.05)
             warnings = [record for record in caplog.records if record.name == "rose.client"]
-        why = "no engine holds its run's weights yet (e0: version 0 and the engine differ in tensors)"
+        why = "no engine has its run's weights yet (e0: version 0 and the engine differ in tensors)"
         assert {warning.args for warning in warnings} == {(2, run.run_id, why)}
         engine.failed = None
         assert [generation.output_ids for generation in generating.result(20)] == [[1, 2], [2, 3]]
@@ -231,7 +231,7 @@ def test_turns_of_a_run_with_too_many_wait_until_others_are_answered(tmp_path, m
         monkeypatch.setattr(paths, "TURNS_MAX", 0)
         threading.Timer(1.2, monkeypatch.undo).start()
         assert run.generate([[1]], {"max_new_tokens": 1})[0].output_ids == [1]
-    assert f"run {run.run_id!r} has 0 turns, as many as a run may have" in caplog.text
+    assert f"run {run.run_id!r} has 0 open turns" in caplog.text
 
 
 def test_a_controller_that_cannot_open_a_run_says_why(tmp_path):
@@ -328,7 +328,7 @@ def test_a_client_whose_resumption_comes_late_does_not_take_the_run_from_its_suc
         assert line.came.wait(20)
         with open_run(service, resume=first.run_id) as second:
             line.clear.set()
-            with pytest.raises(client.RunTakenError, match="taken over by a newer client"):
+            with pytest.raises(client.RunTakenError, match="its fence is"):
                 recording.result(20)
             with pytest.raises(client.RunTakenError):
                 first.check()
@@ -372,7 +372,7 @@ WRONG = [
     ({"staleness_max": -1}, "staleness_max is -1: "),
     ({"weight": 0.0}, "weight is 0.0: "),
     ({"model": "another"}, "'another'.*frozenlake-tiny"),
-    ({"resume": "nobody"}, "there is no run 'nobody'"),
+    ({"resume": "nobody"}, "unknown run 'nobody'"),
     ({"token": "wrong"}, "needs a token"),
 ]
 

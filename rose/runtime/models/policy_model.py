@@ -1,6 +1,5 @@
-"""The built-in policy: a small Llama, stored as a Hugging Face checkpoint with the names of transformers'
-`LlamaForCausalLM`. The forward pass is our own, so right-padded batches need no mask. Masters are float32, checkpoints
-bfloat16."""
+"""The built-in policy: a small Llama, saved as a Hugging Face checkpoint with the parameter names of
+`LlamaForCausalLM`. Our forward pass needs no transformers. Masters are float32, checkpoints bfloat16."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from rose.runtime.rollout import vocabulary
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyShape:
-    """Dimensions, under the names of Hugging Face's Llama configuration."""
+    """Dimensions under the names of Hugging Face's Llama configuration."""
 
     vocab_size: int = vocabulary.SIZE
     hidden_size: int = 128
@@ -50,7 +49,7 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """Return the shape in `folder`/config.json. Raises ValueError for a model that this class does not describe."""
+        """Return the shape in `folder`/config.json. Raises ValueError for another kind of model."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         shape = cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
         for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias"):
@@ -119,26 +118,26 @@ class Backbone(nn.Module):
 
 
 class Policy(nn.Module):
-    """A Llama with random weights from `seed`; parameter names are those of Hugging Face's LlamaForCausalLM."""
+    """A Llama with random weights from `seed`."""
 
     def __init__(self, shape: PolicyShape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape
         self.model = Backbone(shape)
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
-        if shape.tie_word_embeddings:  # Then a checkpoint has no `lm_head.weight`, and neither have `weights`.
+        if shape.tie_word_embeddings:  # A checkpoint has no `lm_head.weight` then.
             self.lm_head.weight = self.model.embed_tokens.weight
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                # Projections back into the residual stream start smaller, as in GPT-2, so that depth does not grow it.
+                # Projections into the residual stream start smaller, as in GPT-2.
                 residual = name.endswith(("o_proj.weight", "down_proj.weight"))
                 shrink = math.sqrt(2 * shape.num_hidden_layers) if residual else 1
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return hidden states [batch, length, hidden_size] after the last norm, for `lm_head`. `ids` [batch, length],
-        int64, are padded on the right, which causal attention ignores."""
+        """Return hidden states [batch, length, hidden_size] after the last norm. `ids` is int64 [batch, length], padded
+        on the right; attention is causal, so padding reaches no real token."""
         cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -151,11 +150,9 @@ class Policy(nn.Module):
         return self.lm_head.weight.device
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a bfloat16 copy on the CPU of every parameter, by its Hugging Face name."""
         return {name: weight.detach().to("cpu", torch.bfloat16).clone() for name, weight in self.named_parameters()}
 
     def save(self, folder: Path) -> None:
-        """Write config.json, generation_config.json and model.safetensors (bfloat16) into an existing folder."""
         (folder / "config.json").write_text(json.dumps(self.shape.config(), indent=2) + "\n", encoding="utf-8")
         ids = {key: self.shape.config()[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         (folder / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n", encoding="utf-8")
@@ -163,7 +160,7 @@ class Policy(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> Policy:
-        """Read a checkpoint folder into float32 masters on `device`. Raises ValueError for a model it cannot train."""
+        """Read a checkpoint folder into float32 masters on `device`. Raises ValueError for another kind of model."""
         policy = cls(PolicyShape.read(folder))
         weights = load_file(folder / "model.safetensors")
         if policy.shape.tie_word_embeddings:
@@ -195,8 +192,8 @@ def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: t
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Return logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row. The state at i - 1
-    predicts the token at i."""
+    """Return the logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row, on the policy's
+    device. The hidden state at i - 1 predicts the token at i."""
     padded = pad(ids, device=policy.device)
     generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])

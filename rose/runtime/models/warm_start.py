@@ -1,5 +1,5 @@
-"""The built-in policy's start: a short imitation of a noisy player with true reasoning, since an untrained policy never
-reaches the goal. Imports no torch by itself."""
+"""The built-in policy's start: imitation of a player with true reasoning and partly random moves. An untrained policy
+never reaches the goal. Imports torch only for training."""
 
 import dataclasses
 import hashlib
@@ -16,23 +16,22 @@ from rose.runtime.models.models import once
 from rose.runtime.rollout import vocabulary
 from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
 
-RECIPE = 2  #: Raise when the same settings give another checkpoint.
+RECIPE = 2  #: Raise it when equal settings give another checkpoint.
 
-_STREAM = 1  #: Seed prefix of warm-start maps, so that RL never trains on imitated boards.
+_STREAM = 1  #: Seed prefix of warm-start maps: RL never trains on them.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
     task: TaskConfig
     seed: int = 0
-    noise: float = 0.4  #: Share of the imitated player's moves that are uniformly random.
+    noise: float = 0.4  #: Share of random moves of the imitated player.
     episodes: int = 2000
     batch_episodes: int = 8
     learning_rate: float = 1.5e-3
-    shape: dict[str, Any] = field(default_factory=dict)  #: Fields of `PolicyShape` that differ from its defaults.
+    shape: dict[str, Any] = field(default_factory=dict)  #: Changed fields of `PolicyShape`.
 
     def digest(self) -> str:
-        """Return a hash of the inputs of the weights, which names the cached checkpoint."""
         settings = dataclasses.asdict(dataclasses.replace(self, task=None))  # type: ignore[arg-type]
         task = self.task.model_dump(include={"size", "frozen_share", "slippery", "turns_max"})
         task = {"name": self.task.environment, **task}
@@ -41,13 +40,14 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: no GPU context here."""
+    """Return the cached or new warm-started checkpoint for `task`, trained on CPU cores."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player; save the policy in `folder`, equal for equal settings, machine, device and threads."""
+    """Imitate the noisy player and save the policy in `folder`. Results repeat for equal settings, machine, device and
+    threads."""
     import torch
     from torch.nn import functional
 
@@ -83,8 +83,8 @@ def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Episode
     steps_left = distances(lake.board)
     while not episode.done:
         row, col = lake.position
-        after = [steps_left.get((row + down, col + right), len(steps_left)) for down, right in STEPS]
-        best = [move for move in range(len(STEPS)) if after[move] == min(after)]
+        distances_after = [steps_left.get((row + down, col + right), len(steps_left)) for down, right in STEPS]
+        best = [move for move in range(len(STEPS)) if distances_after[move] == min(distances_after)]
         move = int(luck.integers(len(STEPS)) if luck.random() < settings.noise else luck.choice(best))
         output = [*lake.around(), vocabulary.MOVES[move], vocabulary.EOT]
         episode.apply(output, [0.0] * len(output), [0] * len(output))

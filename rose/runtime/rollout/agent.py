@@ -1,4 +1,4 @@
-"""Play one trajectory: an environment, and a `Generate` callable (the gateway's client, or a model in this process)."""
+"""Plays one trajectory in an environment, with a `Generate` callable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What all trajectories of a run share. `conversation` None: the environment speaks token ids."""
+    """The facts common to all trajectories of a run. `conversation` None: the environment has token ids."""
 
     task: TaskConfig
     verifier: Verifier
@@ -39,9 +39,9 @@ async def play(
     step: int,
     seed: int,
 ) -> Trajectory:
-    """Play a trajectory to its end. A lost turn, or an environment that cannot begin, ends it as "lost". An environment
-    that fails at the policy's answer ends it as "truncated", with reward 0."""
-    game = _Game(rules, environment, generate, trajectory_id)
+    """Play a trajectory to its end. A lost turn or failed start ends it as "lost"; a later failure of the environment
+    ends it as "truncated", with reward 0."""
+    game = _Episode(rules, environment, generate, trajectory_id)
     began_ns = time.monotonic_ns()
     await game.play(seed)
     return Trajectory(
@@ -67,9 +67,7 @@ async def play(
     )
 
 
-class _Game:
-    """One trajectory in progress."""
-
+class _Episode:
     def __init__(self, rules: Rules, environment: Playable, generate: Generate, trajectory_id: str) -> None:
         self._rules, self._environment, self._generate = rules, environment, generate
         self._trajectory_id = trajectory_id
@@ -124,13 +122,12 @@ class _Game:
             self._read(observation, generation.output_ids)
 
     def _read(self, observation: Any, answer_ids: Sequence[int] | None = None) -> None:
-        """Append an observation, after the answer `answer_ids` if it is not the first."""
         conversation = self._rules.conversation
         try:
             if conversation is None:
                 ids = [int(token) for token in observation]
             elif answer_ids is None:
-                ids = conversation.opening(observation)
+                ids = conversation.first_observation(observation)
             else:
                 ids = conversation.reply(observation, answer_ids)
         except Exception as error:  # Templates raise errors of many kinds.
@@ -140,7 +137,7 @@ class _Game:
         self.transcript.read(ids)
 
     def _is_rechecked(self) -> bool:
-        """Draw by the name, so that a repeated trajectory is drawn again."""
+        """Draw by the name, so that a repeated trajectory gets an equal result."""
         if not self._rules.rechecks or self.reward < self._rules.verifier.threshold:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory_id.encode()).digest()[:8]) / 2**64
@@ -171,7 +168,7 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
-    """Return the verifier's verdict; `stale`: the trainer dropped the trajectory for age."""
+    """Return the verdict. `stale`: the trainer dropped the trajectory for age."""
     return events.Verdict(
         **_labels(trajectory),
         verifier=trajectory.verifier.name,

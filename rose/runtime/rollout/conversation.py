@@ -1,4 +1,4 @@
-"""Messages of an environment as the model's tokens."""
+"""Converts an environment's messages to tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rose.errors import UserError
 
 Messages = Sequence[Mapping[str, str]]
 
-#: A finished exchange: what a template writes between an answer and the next one does not depend on earlier messages.
+#: A finished exchange, after which a template's text does not depend on earlier messages.
 _ANSWERED = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]
 
 
@@ -19,8 +19,8 @@ class ConversationError(UserError):
 
 
 class Conversation:
-    """Turns messages into token ids by the chat template of a checkpoint. Sampled tokens stay as they are, so that
-    their log probabilities hold. Raises ConversationError."""
+    """Converts messages to token ids by a checkpoint's chat template. Sampled tokens stay unchanged, with their log
+    probabilities. Raises ConversationError."""
 
     def __init__(self, checkpoint: Path) -> None:
         from rose.runtime.platform import cpu
@@ -37,18 +37,18 @@ class Conversation:
         self._end: str = self._tokenizer.eos_token
         self.stop_token_ids: list[int] = [self._tokenizer.eos_token_id]
 
-    def opening(self, observation: str | Messages) -> list[int]:
+    def first_observation(self, observation: str | Messages) -> list[int]:
         return self._ids(self._render(_messages(observation), answers=True))
 
     def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
         """Return the tokens between the answer `answer_ids` and the next answer."""
-        before = self._render(_ANSWERED, answers=False)
-        ended = before.rfind(self._end)
-        whole = self._render([*_ANSWERED, *_messages(observation)], answers=True)
-        # Whatever the template has after an answer's end belongs to the reply; a cut answer lacks its end too.
-        kept = len(before) if ended < 0 else ended + len(self._end)
-        end = [] if ended < 0 or (answer_ids and answer_ids[-1] in self.stop_token_ids) else self.stop_token_ids
-        return [*end, *self._ids(whole[kept:])]
+        exchange = self._render(_ANSWERED, answers=False)
+        end_place = exchange.rfind(self._end)
+        text = self._render([*_ANSWERED, *_messages(observation)], answers=True)
+        # The reply begins after the end of the answer; a truncated answer also lacks its end.
+        reply_place = len(exchange) if end_place < 0 else end_place + len(self._end)
+        end = [] if end_place < 0 or (answer_ids and answer_ids[-1] in self.stop_token_ids) else self.stop_token_ids
+        return [*end, *self._ids(text[reply_place:])]
 
     def text(self, answer_ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(answer_ids, skip_special_tokens=True)
@@ -71,6 +71,6 @@ def _messages(observation: str | Messages) -> Messages:
 
 def _message(checkpoint: Path, why: str) -> str:
     return (
-        f"task.environment speaks text, and rollout.model in {checkpoint} cannot read it ({why}): name a chat model, "
+        f"task.environment has text, which rollout.model in {checkpoint} cannot read ({why}): name a chat model, "
         "such as 'smollm2-135m-instruct'"
     )

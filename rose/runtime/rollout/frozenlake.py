@@ -1,6 +1,6 @@
-"""FrozenLake played in turns by a language model: an environment of token ids around Gymnasium's.
-Each prompt extends the last one, so a prefix cache holds all but the last reply. The policy writes the four tiles
-around it (its reasoning), one move (its answer), then EOT. Output without a move before EOT costs the turn."""
+"""FrozenLake for a language model: Gymnasium's environment with token ids. Each prompt extends the last one, for the
+prefix cache. An output is the four tiles around the player (reasoning), a move (answer), and EOT. An output without a
+move before EOT costs the turn."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
 from rose.runtime.rollout.trajectory import Transcript
 
-MAX_NEW_TOKENS = 8  #: Most tokens of a turn; a little slack, so that a policy may ramble and recover.
+MAX_NEW_TOKENS = 8  #: Maximum tokens of a turn, with slack for a rambling policy.
 
 STOP_TOKEN_IDS: tuple[int, ...] = (v.EOT,)
 
@@ -22,8 +22,8 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake:
-    """The environment of one trajectory. Its seed gives the board, which a group shares; `slip_seed` gives the slips on
-    ice. It knows whether the goal was reached, so its verdict is ground truth."""
+    """The environment of one trajectory. Its seed gives the board, and `slip_seed` the slips on ice. Its verdict is
+    ground truth."""
 
     verifier = "frozenlake-goal"
     verifier_version = "1"
@@ -53,7 +53,7 @@ class FrozenLake:
         return [reply, v.at(*self.position)], reward, self.terminated, facts
 
     def around(self) -> list[int]:
-        """Return tokens of the tiles left, below, right and above: the true reasoning of this turn."""
+        """Return tokens of the tiles left, below, right and above: this turn's true reasoning."""
         size, (row, col) = self._task.size, self.position
         places = [(row + down, col + right) for down, right in STEPS]
         return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]
@@ -69,7 +69,7 @@ class FrozenLake:
 
 
 class Episode(Transcript):
-    """A game of FrozenLake with its transcript, for a policy in this process."""
+    """A game with its transcript, for a policy in this process."""
 
     def __init__(self, task: TaskConfig, seed: int, slip_seed: int = 0) -> None:
         super().__init__()
@@ -83,7 +83,6 @@ class Episode(Transcript):
         return self.lake.terminated or self.turns >= self._turns_max
 
     def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Append one turn's output, move the player and append the lake's reply."""
         self.write(output_ids, logprobs, versions)
         observation, reward, _, _ = self.lake.step(output_ids)
         self.reward += reward
@@ -92,19 +91,19 @@ class Episode(Transcript):
 
 
 def parse(output_ids: Sequence[int]) -> int | None:
-    """Return Gymnasium's action for an output that ends in a move and EOT, else None."""
+    """Return Gymnasium's action of an output that ends in a move and EOT, else None."""
     if len(output_ids) < 2 or output_ids[-1] != v.EOT or output_ids[-2] not in v.MOVES:
         return None
     return v.MOVES.index(output_ids[-2])
 
 
 def seed_of(*parts: int) -> int:
-    """Return one 32-bit seed of several non-negative numbers; streams do not overlap."""
+    """Return one 32-bit seed of several non-negative numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Return moves to the goal from each tile that reaches it without a hole, by breadth-first search on dry ice."""
+    """Return moves to the goal from each tile that reaches it without a hole, on dry ice."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
     steps = {goal: 0}

@@ -1,4 +1,4 @@
-"""Play many games of a run at once, in a thread beside the trainer's."""
+"""Plays many games of a run at once, in a thread beside the trainer's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rose.runtime.rollout.trajectory import Trajectory, Verifier
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A trajectory to play. `number` tells it from the others of its group, which share the task's seed."""
+    """A trajectory to play. `number` is its place in the group, which shares the seed."""
 
     trajectory_id: str
     group_id: str
@@ -39,7 +39,7 @@ class Played:
 
 
 def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
-    """Return all games of a step; their names begin with `prefix`. The seeds depend only on step and training."""
+    """Return all games of a step, with names after `prefix`. Seeds depend only on step and training."""
     return [
         Game(
             trajectory_id=f"{prefix}-s{step}-g{group}-{number}",
@@ -57,7 +57,7 @@ def first_name(trajectory_id: str) -> str:
 
 
 class Task:
-    """The environment of `[task]`, ready to be played; a context manager. Raises EnvironmentStartError."""
+    """The environment of `[task]`, as a context manager. Raises EnvironmentStartError."""
 
     def __init__(self, config: TaskConfig) -> None:
         self.config = config
@@ -72,7 +72,7 @@ class Task:
             self._workers.close()
 
     def rules(self, checkpoint: Path | None) -> Rules:
-        """Return the rules for the model in `checkpoint`. Raises ConversationError if it is no chat model."""
+        """Return the rules for the model in `checkpoint`. Raises ConversationError without a chat model."""
         traits, threshold = self.traits, self.config.threshold
         assert traits.token_ids or checkpoint is not None
         return Rules(
@@ -88,7 +88,6 @@ class Task:
 
     @asynccontextmanager
     async def environment(self, number: int) -> AsyncIterator[Playable]:
-        """Yield the environment of one trajectory, the `number`-th of its group."""
         if self._workers is None:
             yield Here(FrozenLake(self.config, slip_seed=number))
         else:
@@ -97,8 +96,8 @@ class Task:
 
 
 class Players:
-    """Plays games of the run at `address`; a context manager that cancels running games at its end. `checkpoint` has
-    the tokenizer, for environments that speak text."""
+    """Plays games of the run at `address`, as a context manager that cancels running games at its end. `checkpoint` has
+    the tokenizer for text."""
 
     def __init__(self, address: RunAddress, task: Task, checkpoint: Path | None, temperature: float) -> None:
         self._task, rules = task, task.rules(checkpoint)
@@ -110,18 +109,17 @@ class Players:
         self._room = asyncio.Semaphore(task.config.trajectories_max)
 
     def play(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Start games of a step; turns accept weights of `version_min` or newer."""
         for game in games:
             self._background.submit(self._play(step, version_min, game)).add_done_callback(self._over.put)
 
     def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Play lost games under other names: the ledger has their earlier tries under the old names."""
+        """Play lost games under new names, since the ledger has the old names."""
         tries = next(self._repeated)
         again = [replace(game, trajectory_id=f"{first_name(game.trajectory_id)}~{tries}") for game in games]
         self.play(step, version_min, again)
 
     def collect(self, timeout_s: float) -> Iterator[Played]:
-        """Yield finished games, after at most `timeout_s` if there is none. Raises the ClientError of a call."""
+        """Yield finished games, waiting at most `timeout_s`. Raises the ClientError of a call."""
         with suppress(queue.Empty):
             over = self._over.get(timeout=timeout_s)
             while True:
@@ -160,7 +158,7 @@ class Players:
 
 
 def sampling_params(task: Task, rules: Rules, temperature: float) -> dict[str, object]:
-    """Return SGLang's parameters. With top_p or top_k, logprobs would be of another distribution than the trainer's."""
+    """Return SGLang's parameters. top_p or top_k would change the distribution of the log probabilities."""
     config, conversation = task.config, rules.conversation
     return {
         "temperature": temperature,

@@ -1,4 +1,4 @@
-"""A finished trajectory in plain Python values: it crosses processes by pickle, and needs no torch."""
+"""A finished trajectory in plain Python values, which pickle without torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ NOT_GENERATED = -1  #: Version of a token that no policy generated.
 
 @dataclass
 class Transcript:
-    """Tokens of a trajectory in progress. `ids`, `mask`, `logprobs` and `versions` have one length; tokens of the
-    environment have mask False, logprob 0.0 and version `NOT_GENERATED`."""
+    """Tokens of a trajectory in progress, in four lists of one length. Tokens of the environment have mask False,
+    logprob 0.0 and version `NOT_GENERATED`."""
 
     ids: list[int] = field(default_factory=list, init=False)
     mask: list[bool] = field(default_factory=list, init=False)
@@ -19,15 +19,14 @@ class Transcript:
     turns: int = field(default=0, init=False)
 
     def read(self, ids: Sequence[int]) -> None:
-        """Append tokens of the environment."""
         self.ids += ids
         self.mask += [False] * len(ids)
         self.logprobs += [0.0] * len(ids)
         self.versions += [NOT_GENERATED] * len(ids)
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Append one turn of the policy; `logprobs` (of the sampling distribution) and `versions` are per token. Raises
-        ValueError for unequal lengths."""
+        """Append one turn of the policy, with a log probability and version for each token. Raises ValueError for
+        unequal lengths."""
         if not len(output_ids) == len(logprobs) == len(versions):
             raise ValueError(
                 f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
@@ -42,7 +41,7 @@ class Transcript:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
     reason: str
-    attempts: int  #: Attempts at that turn, and whether an engine failed at it or refused it.
+    attempts: int  #: Attempts at that turn.
     failed: bool
 
 
@@ -50,12 +49,12 @@ class Loss:
 class Verifier:
     name: str
     version: str | None
-    threshold: float  #: Rewards from here on are accepted.
+    threshold: float  #: Smallest accepted reward.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectory:
-    """One finished trajectory: the lists of its `Transcript`, and its result."""
+    """A finished trajectory: the lists of its `Transcript`, and its result."""
 
     trajectory_id: str
     group_id: str
@@ -70,11 +69,11 @@ class Trajectory:
     verifier: Verifier
     turns: int
     duration_ns: int
-    correct: bool | None = None  #: The truth, where it is known.
+    correct: bool | None = None  #: Ground truth, if known.
     answer_tokens: int | None = None
     tool_calls: int = 0
     tool_ns: int = 0
-    reason: str | None = None  #: Why it ended, where it did not end by itself.
+    reason: str | None = None  #: Why it ended early.
     loss: Loss | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +99,9 @@ class Trajectory:
     @property
     def version(self) -> int | None:
         """Return the oldest version of a generated token; None without one."""
-        return min((version for version, made in zip(self.versions, self.mask, strict=True) if made), default=None)
+        return min(
+            (version for version, generated in zip(self.versions, self.mask, strict=True) if generated), default=None
+        )
 
     def staleness(self, trainer_version: int) -> int:
         """Return the trainer's version minus the oldest of a generated token; 0 without one."""

@@ -24,7 +24,7 @@ NAMES: tuple[str, ...] = (
     *(f"{kind}{row}{col}" for kind in ("AT", "F", "H") for row in range(SIDE_MAX) for col in range(SIDE_MAX)),
 )
 
-SIZE = 256  #: Rows of the embedding table: the names, rounded up for tensor kernels.
+SIZE = 256  #: Rows of the embedding table, rounded up for tensor kernels.
 
 _ID = {name: index for index, name in enumerate(NAMES)}
 
@@ -33,7 +33,7 @@ MOVED, BLOCKED, SLIPPED, MALFORMED = (_ID[name] for name in ("MOVED", "BLOCKED",
 
 TILES: dict[str, int] = {"S": _ID["START"], "F": _ID["F"], "H": _ID["H"], "G": _ID["GOAL"]}
 
-#: Move tokens in Gymnasium's order: 0 left, 1 down, 2 right, 3 up.
+#: Move tokens in Gymnasium's order.
 MOVES: tuple[int, int, int, int] = (_ID["LEFT"], _ID["DOWN"], _ID["RIGHT"], _ID["UP"])
 
 
@@ -42,17 +42,17 @@ def at(row: int, col: int) -> int:
 
 
 def on_board(tile: str, row: int, col: int) -> int:
-    """Return the token of tile `tile` ("S", "F", "H" or "G") at (row, col) when the board is shown."""
+    """Return the token of tile "S", "F", "H" or "G" at (row, col) when the board is shown."""
     return _ID[f"{tile}{row}{col}"] if tile in "FH" else TILES[tile]
 
 
 def text(ids: Sequence[int]) -> str:
-    """Return the names of `ids` with blanks between them; an id without a name is shown as `<id>`."""
+    """Return the names of `ids` with blanks between them; an unknown id is `<id>`."""
     return " ".join(NAMES[i] if 0 <= i < len(NAMES) else f"<{i}>" for i in ids)
 
 
 def save_tokenizer(folder: Path) -> None:
-    """Write Hugging Face's files of a tokenizer of `NAMES`, each with a blank before it; an unknown word is PAD."""
+    """Write Hugging Face's tokenizer files for `NAMES`, with a blank before each; an unknown word is PAD."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     words = {f" {name}": index for name, index in _ID.items()}

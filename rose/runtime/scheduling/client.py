@@ -9,13 +9,12 @@ from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptR
 
 
 class ControlClient:
-    """Blocking calls with a short timeout. Each raises OSError (urllib's URLError) if the controller is away."""
+    """Blocking calls with a short timeout. Each raises OSError without the controller."""
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 2.0) -> None:
         self._url, self._token, self._timeout_s = url, token, timeout_s
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Block for as long as the heartbeat asks to be held."""
         return HeartbeatReply.model_validate_json(self._post("/heartbeat", heartbeat, heartbeat.hold_s))
 
     def preempt(self, request: PreemptRequest) -> PreemptReply:

@@ -1,6 +1,5 @@
-"""Decides which engines work for which runs and where each turn goes. A preempted turn keeps its tokens and continues
-elsewhere. After an engine fails, others are tried; a refusal (4xx) is final. Only turns that wait or run make the
-controller want devices, and a demand that is not repeated lapses."""
+"""Assigns engines to runs and turns to engines. A preempted turn keeps its tokens and continues elsewhere. After an
+engine fails, the turn tries others; a refusal (4xx) is final. Demand for devices comes from open turns and expires."""
 
 from __future__ import annotations
 
@@ -45,14 +44,13 @@ from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 if TYPE_CHECKING:
     from rose.ledger.writer import LedgerWriter
 
-TICK_S, CALM_TICK_S = 0.1, 0.25  # Interval of `pass_time`: while turns wait, and while none waits.
+TICK_S, CALM_TICK_S = 0.1, 0.25  # Seconds between calls of `pass_time` with waiting turns, and without.
 
 
 class Controller:
-    """Holds state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop. `policy`
-    names one of `POLICIES`. `models` are the fleet's rollout models (empty: any). None: `state` in memory, `writer`
-    records nothing. `devices` maps the fleet's device ids to hosts (empty: any device may report). Raises StateError if
-    the state cannot be read."""
+    """Holds state and decisions on one asyncio loop, without locks. `models` (empty: any) and `devices` (id to host;
+    empty: any) come from the fleet file. Without `state` it keeps everything in memory. Raises StateError for
+    unreadable state."""
 
     def __init__(
         self,
@@ -69,19 +67,19 @@ class Controller:
         self.policy, self.models, self.fleet_run_id = policy, models, fleet_run_id
         self.workers = WorkerTable()
         self.devices = Devices(devices)
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             self.state = State(state)
-            opened.callback(self.state.close)
+            stack.callback(self.state.close)
             self.answers = AnswerStore(state)
-            opened.callback(self.answers.close)
+            stack.callback(self.answers.close)
             self.recorder = Recorder(writer, self.state, fleet_run_id)
             self.runs = Runs(self.state, now_ns, models=models, fleet_run_id=fleet_run_id, origins=origins)
             self.drained = self.state.drained()
-            opened.pop_all()
+            stack.pop_all()
         self._holds = Holds(self.recorder.note)
-        self.read_terms: Callable[[], Mapping[str, Terms]] = dict  # By device; absent: what its agent started with.
+        self.read_terms: Callable[[], Mapping[str, Terms]] = dict  # By device; without an entry: as started.
         self._terms: Mapping[str, Terms] = {}
-        self.ray_fault: Callable[[], str | None] = lambda: None  # Why Ray does not start parts again.
+        self.ray_fault: Callable[[], str | None] = lambda: None  # Why Ray restarts no parts.
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         for run_id, (completed, tokens) in self.answers.counts().items():
             self.loads[run_id] = Load(completed=completed, tokens=tokens)
@@ -100,7 +98,7 @@ class Controller:
         self._passed_ns = now_ns
 
     async def start(self) -> None:
-        """Record events that an earlier process of this state could not record, and start the clock."""
+        """Record the events that an earlier process left, and start the clock."""
         self._engines = EngineCalls()
         self.turns = TurnService(
             self._engines,
@@ -117,7 +115,6 @@ class Controller:
         self._ticking = asyncio.create_task(self._tick())
 
     def release_polls(self) -> None:
-        """Answer every waiting heartbeat, and hold none from now on."""
         self._stopping = True
         self.tell()
 
@@ -138,9 +135,7 @@ class Controller:
     def open_run(self, request: OpenRun) -> Run:
         device_id, names = request.trainer_device, self._device_ids()
         if device_id is not None and self.devices.expected and device_id not in names:
-            raise RunRefusedError(
-                f"trainer_device is {device_id!r}, no device of the fleet{did_you_mean(device_id, names)}"
-            )
+            raise RunRefusedError(f"unknown trainer_device {device_id!r}{did_you_mean(device_id, names)}")
         run = self.runs.open(request, monotonic_ns())
         self._changed()
         return run
@@ -152,7 +147,7 @@ class Controller:
         return run
 
     async def record(self, run_id: str, request: RunEvents) -> None:
-        """Raises EventRefusedError for the first bad event, and then records none."""
+        """Record events. Raises EventRefusedError for the first bad event, before any is recorded."""
         run = self.runs.hear(run_id, monotonic_ns(), request.fence)
         step = await self.recorder.record(run_id, request.events)
         if step is not None:
@@ -172,22 +167,22 @@ class Controller:
         self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
 
     def pause(self, run_id: str) -> None:
-        """Put none of the run's turns on an engine until `go_on`; those on one keep their tokens and wait."""
+        """Keep the run's turns off engines until `resume`; they keep their tokens."""
         self.runs.hear(run_id, monotonic_ns())
         self.queue.paused.add(run_id)
         self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
 
-    def go_on(self, run_id: str) -> None:
+    def resume(self, run_id: str) -> None:
         self.runs.hear(run_id, monotonic_ns())
         self.queue.paused.discard(run_id)
         self.queue.dispatch(monotonic_ns())
 
     def abort(self, run_id: str, name: str | None = None) -> int:
-        """End the run's turns of that name (None: all); each is answered with its tokens. Return their number."""
+        """End the run's turns named `name` (None: all) with their tokens so far; return their number."""
         self.runs.hear(run_id, monotonic_ns())
         turns = [turn for turn in self.loads[run_id].turns if name in (None, turn.name)]
         for turn in turns:
-            turn.aborted, turn.ended = True, "its client asked to abort it"
+            turn.aborted, turn.ended = True, "the client aborted it"
         self.queue.end(run_id)
         self._take_off(turn.placed for turn in turns if turn.placed is not None)
         return len(turns)
@@ -210,7 +205,7 @@ class Controller:
             self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer once the demand differs from the agent's, or after `hold_s`. Raises HeartbeatRefusedError."""
+        """Answer after a change of demand, or after `hold_s`. Raises HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
@@ -245,7 +240,6 @@ class Controller:
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Leave newly reported engines with the runs whose weights they hold."""
         drained = heartbeat.device_id in self.drained
         live = {run.run_id for run in self.runs if run.is_open}
         for report in heartbeat.engines:
@@ -272,10 +266,10 @@ class Controller:
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
-        """Take turns off an engine; return once it was asked to abort them. Raises UnknownEngineError."""
+        """Take turns off an engine, and return after the engine got the aborts. Raises UnknownEngineError."""
         assert self._engines is not None
         if request.engine_id not in self.workers:
-            raise UnknownEngineError(f"no engine {request.engine_id!r} has reported here")
+            raise UnknownEngineError(f"unknown engine {request.engine_id!r}")
         worker = self.workers[request.engine_id]
         if request.kv_tokens is None:
             worker.withdraw()
@@ -284,8 +278,7 @@ class Controller:
         return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        """Lend nothing of the device (None: of any) until `undrain`, also after a restart; return the devices. Raises
-        UnknownDeviceError."""
+        """Stop lending the device (None: every device), also after a restart. Raises UnknownDeviceError."""
         devices = self._chosen(device_id)
         self.state.drain(devices, reason)
         self.drained |= dict.fromkeys(devices, reason)
@@ -293,7 +286,8 @@ class Controller:
         return devices
 
     def undrain(self, device_id: str | None) -> list[str]:
-        """Lend the device (None: all) again; return the devices that were drained. Raises UnknownDeviceError."""
+        """Lend the device (None: every device) again; return the devices that were drained. Raises
+        UnknownDeviceError."""
         devices = [name for name in self._chosen(device_id) if name in self.drained]
         self.state.undrain(devices)
         for name in devices:
@@ -302,7 +296,6 @@ class Controller:
         return devices
 
     def reload(self) -> None:
-        """Tell agents the settings that the fleet's memory has now."""
         self._terms = self.read_terms()
         self.tell()
 
@@ -314,7 +307,7 @@ class Controller:
         if device_id is None:
             return sorted(names)
         if device_id not in names:
-            raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, names)}")
+            raise UnknownDeviceError(f"unknown device {device_id!r}{did_you_mean(device_id, names)}")
         return [device_id]
 
     def _drains_changed(self) -> None:
@@ -336,14 +329,14 @@ class Controller:
             self.pass_time(monotonic_ns())
 
     def pass_time(self, now_ns: int) -> None:
-        """Act on the passage of time: expiry, silent agents, engines that may be tried again."""
-        # This process may have stood still, as on a slow disk.
+        """Expire runs, forget silent agents, retry engines, and place waiting turns."""
+        # A slow disk may have stalled this process.
         late_ns, self._passed_ns = now_ns - self._passed_ns - round(CALM_TICK_S * 1e9), now_ns
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
         for run_id, load in self.loads.items():
             if load.turns:
                 self.runs.get(run_id).heard_ns = now_ns  # Its client holds a connection open.
-        with suppress(StateError):  # Runs that should expire while the disk refuses expire once it accepts writes.
+        with suppress(StateError):  # Such a run expires once the disk accepts writes.
             if self.runs.expire(now_ns):
                 self._forget()
                 self.recorder.record_due()
@@ -354,7 +347,7 @@ class Controller:
             item.give_up()
         self._take_off(self.assignment.update(now_ns))
         self.queue.dispatch(now_ns)
-        if not len(self.queue):  # While turns wait, no engine has room. Stalled turns move once other engines are idle.
+        if not len(self.queue):  # Stalled turns move only to idle engines.
             self._take_off(self.workers.stalled(now_ns))
         self._assess(now_ns)
         if now_ns - self._holds.looked_ns >= LOOK_NS:
@@ -399,13 +392,13 @@ class Controller:
 
 
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
-    """Return `at_ns` moved forward by a stall of `late_ns`, at most to `now_ns`."""
+    """Return `at_ns` plus a stall of `late_ns`, at most `now_ns`."""
     return max(at_ns, min(at_ns + late_ns, now_ns))
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """Move deadlines by a stall of the controller. Leases are not extended."""
-    if late_ns <= 1_000_000_000:  # A shorter delay is no stall.
+    """Extend deadlines, but no leases, by a stall of the controller."""
+    if late_ns <= 1_000_000_000:
         return
     for worker in workers.values():
         worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))

@@ -10,12 +10,11 @@ from rose.events import Clock
 from rose.runtime.policy.lending import Reason
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 
-#: An offset comes from the least delayed reading. Each reading is the quickest message of a second, so that a busy
-#: moment's delayed messages do not displace the others.
+#: An offset comes from the least delayed reading. Each reading is the quickest message of one second.
 _READINGS = 16
 _READING_NS = 1_000_000_000
-_STEP_NS = 5_000_000  # A larger jump of the wall clock against the monotonic clock is recorded.
-_MOVED_NS = 60_000_000_000  # Minimum time between two events about clock drift.
+_STEP_NS = 5_000_000  # Larger jumps of a wall clock are recorded.
+_MOVED_NS = 60_000_000_000  # Minimum time between two events of drift.
 FORGET_NS = 3600 * 1_000_000_000
 
 
@@ -46,7 +45,7 @@ class Device:
     _device_time_ahead_ns: int | None = None
     _recorded: Clock | None = None  # The last recorded event.
     _was_set: bool = False  # Whether either clock was set since.
-    _moved_ns: int | None = None  # When drift was last recorded.
+    _moved_ns: int | None = None  # The time of the last recorded drift.
 
     @property
     def clock_offset_ns(self) -> int | None:
@@ -54,11 +53,10 @@ class Device:
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
-        """Take a reading; `now_ns` and `utc_ns` are this host's monotonic and UTC time of arrival."""
         anchors_ns = (reading.utc_ns - reading.monotonic_ns, utc_ns - now_ns)
         if self._anchors_ns is not None:
             theirs_set, ours_set = (
-                abs(now - before) > _STEP_NS for now, before in zip(anchors_ns, self._anchors_ns, strict=True)
+                abs(now - last) > _STEP_NS for now, last in zip(anchors_ns, self._anchors_ns, strict=True)
             )
             self.clock_steps += theirs_set
             if theirs_set or ours_set:
@@ -74,13 +72,13 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return the clock event to record: the first one, then one per change of the offset by 5 ms."""
+        """Return the clock event to record: the first, then one for each change of 5 ms."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
         if recorded is not None:
             if abs(offset_ns - recorded.offset_ns) <= _STEP_NS:
-                # All readings are later than the jump, and the offset did not change.
+                # All readings are later than the jump, and show no change.
                 self._was_set = self._was_set and len(self._offsets_ns) < _READINGS
                 return None
             if not self._was_set:
@@ -89,7 +87,7 @@ class Device:
                 self._moved_ns = self.heard_ns
         device_time_offset_ns = None
         if self._device_time_ahead_ns is not None:
-            # The readings may be from different moments, so clip to the range of an event.
+            # The readings may be from different moments.
             device_time_offset_ns = max(-INSTANT_NS_MAX, min(INSTANT_NS_MAX, offset_ns + self._device_time_ahead_ns))
         self._recorded = Clock(
             device_id=self.device_id,
@@ -103,7 +101,7 @@ class Device:
 
 
 class Devices(dict[str, Device]):
-    """All devices by id. `expected` maps the fleet file's devices to hosts; if empty, any device may report."""
+    """Maps ids to devices. `expected` maps the fleet file's devices to hosts; empty: any device may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -115,7 +113,6 @@ class Devices(dict[str, Device]):
         return sorted({device.host for device in self.values() if device.host is not None})
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
-        """Raises HeartbeatRefusedError."""
         if self.expected:
             self._check(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
@@ -126,19 +123,18 @@ class Devices(dict[str, Device]):
         if heartbeat.fault is not None:
             device.fault = Reason(heartbeat.fault_name or "engine_away", heartbeat.fault)
         device.serving_ns, device.observed_ns = heartbeat.serving_ns, heartbeat.observed_ns
-        self._own(device, tuple(report.engine_id for report in heartbeat.engines))
+        self._claim(device, tuple(report.engine_id for report in heartbeat.engines))
         if heartbeat.clock is not None:
             device.read_clock(heartbeat.clock, now_ns, utc_ns)
         return device
 
     def _check(self, heartbeat: Heartbeat) -> None:
-        """Raise HeartbeatRefusedError for a device or host outside the fleet file, or for another device's engine."""
         device_id = heartbeat.device_id
         if device_id not in self.expected:
-            raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
+            raise HeartbeatRefusedError(f"device_id {device_id!r} is not in the fleet file")
         if heartbeat.host != (host := self.expected[device_id]):
             raise HeartbeatRefusedError(
-                f"host is {heartbeat.host!r}, and the fleet file has device {device_id!r} on {host!r}"
+                f"host {heartbeat.host!r} reports device {device_id!r}, which the fleet file puts on {host!r}"
             )
         for report in heartbeat.engines:
             owner = report.device_id
@@ -146,10 +142,10 @@ class Devices(dict[str, Device]):
                 owner = self._owners.get(report.engine_id, device_id)
             if owner != device_id:
                 raise HeartbeatRefusedError(
-                    f"engine {report.engine_id!r} is of device {owner!r}, and {device_id!r} reports it"
+                    f"device {device_id!r} reports engine {report.engine_id!r} of device {owner!r}"
                 )
 
-    def _own(self, device: Device, engine_ids: tuple[str, ...]) -> None:
+    def _claim(self, device: Device, engine_ids: tuple[str, ...]) -> None:
         for name in device.engine_ids:
             self._owners.pop(name, None)
         device.engine_ids = engine_ids
@@ -158,5 +154,5 @@ class Devices(dict[str, Device]):
     def forget(self, now_ns: int) -> None:
         for device_id, device in list(self.items()):
             if now_ns - device.due_ns > FORGET_NS:
-                self._own(device, ())
+                self._claim(device, ())
                 del self[device_id]

@@ -1,4 +1,4 @@
-"""Records why borrowed engines have no lease while turns wait: as `hold` events, since no slice shows it."""
+"""Records as `hold` events why borrowed engines have no lease while turns wait."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rose.runtime.policy.lending import Reason
 from rose.runtime.scheduling.workers import Worker
 
 LOOK_NS = 1_000_000_000
-HOLD_NS = 10_000_000_000  # A longer hold is recorded in parts of this length.
-#: Turns of other runs wait, or the agent records the hold itself.
+HOLD_NS = 10_000_000_000  # Longer holds are recorded in parts.
+#: Turns of other runs wait, or the agent records the hold.
 _ELSEWHERE = ("no_demand", "withheld")
 
 
@@ -32,7 +32,6 @@ class Holds:
         self.looked_ns = 0
 
     def look(self, unlent: Mapping[str, tuple[Worker, Reason]], now_ns: int) -> None:
-        """Take the reasons of engines that have no lease now, although turns wait."""
         self.looked_ns = now_ns
         for engine_id, hold in list(self._open.items()):
             worker, reason = unlent.get(engine_id, (None, None))

@@ -1,4 +1,4 @@
-"""Messages between agents, clients and the controller: JSON over HTTP, validated where it arrives."""
+"""Messages between agents, clients and the controller: validated JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Message(BaseModel):
 
 
 class Report(BaseModel):
-    """Ignores fields of a later version: agents and controller are replaced one after the other."""
+    """Ignores fields of later versions, since agents and controller are upgraded separately."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -25,12 +25,12 @@ _STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
-    """The device time of a rollout engine beside serving's live requests, in the last second."""
+    """Device time of a rollout engine beside serving's live requests, in the last second."""
 
-    share: float = Field(ge=0, le=1)  # Its work, as a share of the device.
-    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, as a multiple of their duration alone.
+    share: float = Field(ge=0, le=1)  # Share of the device.
+    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by their duration alone.
     stretch_max: float = Field(ge=1, le=_STRETCH_MAX)  # The owner's limit.
-    held_by: Id | None = None  # Why it waits, a `Hold`; None: it may run, or serving rests.
+    held_by: Id | None = None  # Why it waits, a `Hold`; None: it may run.
 
 
 class EngineReport(Report):
@@ -45,34 +45,34 @@ class EngineReport(Report):
     lease_id: Id | None
     lease_left_ns: Nanoseconds | None
     slack_ok: bool
-    run_id: Id | None = None  # The run whose weights it holds; None: weights of no run.
-    failed: Failure | None = None  # Why the last sync to its target failed.
-    fault: Failure | None = None  # Why no turn can run on it, if the agent knows.
+    run_id: Id | None = None  # The run of its weights; None: no run.
+    failed: Failure | None = None  # Why the last sync failed.
+    fault: Failure | None = None  # Why it can run no turn.
     beside: BesideReport | None = None  # None: its device lends nothing beside serving's requests.
     model: Address | None = None  # The last engine's model; None: no engine has answered.
-    unstarted: Address | None = None  # The model whose last start failed, or that the agent does not have.
-    start_ns: Nanoseconds = 0  # Time that the engine took to start; 0: unknown.
-    token_ids_only: bool = False  # Whether it has no tokenizer, so that it refuses texts, stop strings and grammars.
+    unstarted: Address | None = None  # A model that failed to start, or that the agent lacks.
+    start_ns: Nanoseconds = 0  # Duration of the engine's start; 0: unknown.
+    token_ids_only: bool = False  # Without a tokenizer it refuses texts, stop strings and grammars.
 
 
 class ClockReading(Report):
     monotonic_ns: InstantNs
     utc_ns: InstantNs
-    #: The agent's time base for device time: UTC, continued from the boot even if the wall clock is set.
+    #: UTC that continues from the boot even if the wall clock is set.
     device_time_ns: InstantNs | None = None
 
 
 class HostFacts(Report):
-    """A host, as its agents' process knows it. None: unknown, or its ledger is not forwarded."""
+    """A host's writer of events. None: unknown, or its ledger is not forwarded."""
 
-    events_dropped: Count | None = None  # Events merged or only counted by its writer since the process began.
+    events_dropped: Count | None = None  # Events that its writer merged or only counted.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
     waiting_s: Seconds | None = None  # Age of the oldest waiting segment on disk.
     problem: Failure | None = None
 
 
 class Heartbeat(Report):
-    """All rollout engines of a device. The answer comes once it differs from number `seen`, or after `hold_s`."""
+    """All rollout engines of a device. The answer comes when it differs from number `seen`, or after `hold_s`."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -92,12 +92,12 @@ class Target(Report):
     version: Count
     url: Address
     token: Token | None = Field(default=None, repr=False)
-    signer: Hex64 | None = None  # Signed the version's manifests; None: they need no signature.
+    signer: Hex64 | None = None  # Signer of the version's manifests; None: unsigned.
     client_address: Name | None = None  # Address of the client that published the URL; None: unknown.
 
 
 class Terms(Report):
-    """The settings of a device that its agent takes over while it runs. `coserving` has fields of `[coserving]`."""
+    """Settings that a running agent adopts. `coserving` has fields of `[coserving]`."""
 
     ttft_budget_ms: BudgetMs
     tpot_budget_ms: BudgetMs
@@ -107,8 +107,8 @@ class Terms(Report):
 
 
 class HeartbeatReply(Report):
-    """Instructions for a device. Leases missing in `renew` are not renewed. `wanted_ns`: device time wanted of each
-    engine; absent or 0: none. An engine missing in `targets` keeps its weights, one missing in `models` its model."""
+    """Instructions for a device. Only leases in `renew` are renewed. Engines missing in `wanted_ns` are not wanted;
+    engines missing in `targets` or `models` keep their weights or model."""
 
     seq: Count
     renew: Few[Id]
@@ -117,13 +117,13 @@ class HeartbeatReply(Report):
     targets: ByName[Target] = {}
     drained: bool = False
     train_run_id: Id | None = None
-    rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. An absent engine stays with its run.
-    models: ByName[Address] = {}  # By engine: it starts again with this model if it has another.
-    terms: Terms | None = None  # None: those that it started with.
+    rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. A missing engine keeps its run.
+    models: ByName[Address] = {}  # By engine: it restarts if it has another model.
+    terms: Terms | None = None  # None: as started.
 
 
 class PreemptRequest(Message):
-    """Take turns off an engine: the youngest that together free `kv_tokens`, or all if None."""
+    """Take turns off an engine: the youngest that free `kv_tokens`, or all (None)."""
 
     engine_id: Id
     kv_tokens: Count | None = None
@@ -145,18 +145,18 @@ class OpenRun(Message):
     team: Id | None = None
     tags: Tags = {}
     task: Name | None = None
-    staleness_max: Count = 1  # Default bound on how many versions a turn's weights may be behind.
+    staleness_max: Count = 1  # Default of a turn's maximum age of weights, in versions.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     priority: int = Field(default=0, ge=-1000, le=1000)
     expires_s: Expiry = 60.0
     trainer_device: Id | None = None
     resume: Id | None = None
-    fence: Fence | None = None  # With `resume`: the run must still have this fence.
-    key: Id | None = None  # A repeated key gets the same answer: no run is opened or taken over twice.
+    fence: Fence | None = None  # With `resume`: the fence that the run must still have.
+    key: Id | None = None  # A repeated key gets the first answer again.
 
 
 class OpenedRun(Report):
-    """`version` is the newest published one, `step` the last recorded one; None: none yet."""
+    """`version` is the last published, `step` the last recorded; None: not yet."""
 
     run_id: Id
     fence: Fence
@@ -184,9 +184,9 @@ class PublishVersion(Message):
         if self.token is None:
             return self
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"token is given, and {shown(self.url)!r} takes none: its credentials are fsspec's own")
+            raise ValueError(f"token is given, and {shown(self.url)!r} takes no token: it uses fsspec's credentials")
         if not (self.token.isascii() and self.token.isprintable()):
-            raise ValueError("token holds a character that is not printable ASCII")
+            raise ValueError("token must be printable ASCII")
         return self
 
 
@@ -226,7 +226,7 @@ Seconds = Annotated[float, Field(ge=0, le=100 * _SECONDS_MAX, allow_inf_nan=Fals
 Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH_MAX)]
 Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]
-#: A host's failure text. A long text is cut, so that the heartbeat stays valid.
+#: A host's failure text, cut to a valid length.
 Failure = Annotated[str, BeforeValidator(_cut), Field(max_length=REASON_LENGTH_MAX)]
 Address = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Token = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]

@@ -1,4 +1,4 @@
-"""Exports the controller's figures in Prometheus' text format, gathered on request."""
+"""Exports the controller's figures to Prometheus."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rose.runtime.scheduling.status import hosts, missing, run_status
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # Labels and help text of each figure by name, without `rose_`.
+_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # By name without `rose_`: labels and help text.
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
     "attempts": (("run", "outcome"), "Attempts at turns."),
-    "host_events_dropped": (("host",), "Events that its agents' process merged, or only counted."),
+    "host_events_dropped": (("host",), "Events that the host's writer merged or only counted."),
 }
 _GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "turns_open": (("run",), "Turns that are queued or in flight."),
-    "run_version": (("run",), "The newest version that a run published."),
-    "run_engines": (("run",), "Engines that are assigned to a run."),
+    "turns_open": (("run",), "Turns queued or in flight."),
+    "run_version": (("run",), "Newest published version of a run."),
+    "run_engines": (("run",), "Engines assigned to a run."),
     "engine_alive": (("device", "engine"), "Whether a rollout engine takes turns."),
-    "engine_leased": (("device", "engine"), "Whether it has a lease."),
-    "engine_policy_version": (("device", "engine"), "The version that it holds."),
-    "engine_turns": (("device", "engine"), "Turns that it runs."),
-    "device_heard_seconds": (("device",), "Seconds since its agent was heard of."),
-    "device_drained": (("device",), "Whether it is drained."),
-    "device_clock_offset_seconds": (("device",), "Seconds that its host's clock is ahead of ours."),
-    "host_segments_waiting": (("host",), "Segments of its events that the ledger lacks."),
-    "host_waiting_seconds": (("host",), "Seconds that the oldest of them has been on its disk."),
-    "controller_ready": ((), "Whether nothing is missing."),
+    "engine_leased": (("device", "engine"), "Whether a rollout engine has a lease."),
+    "engine_policy_version": (("device", "engine"), "Policy version of an engine."),
+    "engine_turns": (("device", "engine"), "Turns on an engine."),
+    "device_heard_seconds": (("device",), "Seconds since the last report of its agent."),
+    "device_drained": (("device",), "Whether a device is drained."),
+    "device_clock_offset_seconds": (("device",), "Seconds that a host's clock is ahead of the controller's."),
+    "host_segments_waiting": (("host",), "Segments of a host's events that the ledger lacks."),
+    "host_waiting_seconds": (("host",), "Age of a host's oldest waiting segment."),
+    "controller_ready": ((), "Whether the controller is ready."),
 }
 
 
@@ -65,7 +65,7 @@ class _Figures(Collector):
 def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[str], float | None]]:
     for run_id, load in controller.loads.items():
         run = controller.runs.get(run_id)
-        if run.is_open or utc_us() - (run.facts.closed_us or 0) <= 3600 * 1_000_000:  # Prometheus still scrapes it.
+        if run.is_open or utc_us() - (run.facts.closed_us or 0) <= 3600 * 1_000_000:  # Prometheus still reads it.
             yield "turns_open", [run_id], len(load.turns)
             yield "turns", [run_id, "completed"], load.completed
             yield "turns", [run_id, "failed"], load.failed
@@ -74,9 +74,9 @@ def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[st
                 yield "attempts", [run_id, outcome], count
     for run in controller.runs:
         if run.is_open:
-            shown = run_status(controller, run)
-            yield "run_version", [run.run_id], shown["version"]
-            yield "run_engines", [run.run_id], len(shown["engines"])
+            run_facts = run_status(controller, run)
+            yield "run_version", [run.run_id], run_facts["version"]
+            yield "run_engines", [run.run_id], len(run_facts["engines"])
     for worker in controller.workers.values():
         names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts
         yield "engine_alive", names, facts.alive(now_ns)

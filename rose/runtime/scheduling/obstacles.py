@@ -34,7 +34,7 @@ class Obstacles:
         if self._runs.get(turn.run_id).facts.version is None:
             return f"run {turn.run_id!r} has published no version"
         if not len(self._workers):
-            return "there is no engine"
+            return "no engine has reported"
         if not (assigned := [worker for worker in self._workers.values() if worker.assigned == turn.run_id]):
             return f"no engine is assigned to its run{self._other_models(turn.run_id)}"
         if not (holders := [worker.report for worker in assigned if worker.serves(turn.run_id)]):
@@ -44,29 +44,27 @@ class Obstacles:
             failed = [
                 f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed
             ]
-            return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
+            return "no engine has its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
         if (newest := max(report.policy_version for report in holders)) < turn.version_min:
-            return f"engines hold version {newest} at most, and it wants {turn.version_min}"
+            return f"the newest version on an engine is {newest}, and the turn needs {turn.version_min}"
         if turn.error is not None:
-            return "what was tried made no token"
-        return "no engine that it may run on had room"
+            return "no attempt made a token"
+        return "no suitable engine had room"
 
     def _other_models(self, run_id: str) -> str:
-        """Return the end of a sentence: which models engines have, if none has the run's."""
+        """Return the models of engines as the end of a sentence, if no engine has the run's."""
         model = self._runs.get(run_id).facts.model
-        others = {worker.report.model for worker in self._workers.values()}
-        if None in others or model in others:
+        engine_models = {worker.report.model for worker in self._workers.values()}
+        if None in engine_models or model in engine_models:
             return ""
-        return f": its model is {model!r}, and engines work for runs of {', '.join(sorted(map(repr, others)))}"
+        return f": its model is {model!r}, and the engines have {', '.join(sorted(map(repr, engine_models)))}"
 
     def _changes(self, worker: Worker) -> str | None:
         if (model := self._assignment.new_model(worker)) is None:
             return None
         report = worker.report
         if report.unstarted == model:
-            return (
-                f"engine {report.engine_id} does not start with model {model!r}: {report.fault or 'its agent lacks it'}"
-            )
+            return f"engine {report.engine_id} cannot start with model {model!r}: {report.fault or 'unknown model'}"
         return f"engine {report.engine_id} changes from model {report.model!r} to {model!r}"
 
     def not_lent(self, device: Device, now_ns: int) -> Reason | None:

@@ -1,4 +1,4 @@
-"""The one form of an error over HTTP: OpenAI's, which the clients of SGLang read too."""
+"""Formats HTTP errors as OpenAI does, which SGLang's clients read too."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ _SERVER_ERRORS = {503: "EngineUnavailable"}
 
 
 def error_body(status: int, message: str, param: str | None = None, kind: str | None = None) -> dict[str, Any]:
-    """Return the body of an error. `param` is the field to blame, `kind` the error's name for programs."""
+    """Return the body of an error. `param` names the wrong field, `kind` the error for programs."""
     kind = kind or ("invalid_request_error" if status < 500 else _SERVER_ERRORS.get(status, "server_error"))
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}

@@ -18,11 +18,10 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
-WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning: some twenty attempts.
+WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning.
 
 
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:
-    """Return devices with their engines and why they lend nothing, hosts, runs, and problems. Durations in seconds."""
     return {
         "fleet_run_id": controller.fleet_run_id,
         "model": next(iter(controller.models), None),
@@ -61,24 +60,25 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
     if not names and not lacking:
         lacking.append("no agent has reported")
     lacking += [
-        f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
+        f"device {device.device_id}: no report from its agent for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    # A silent agent says nothing of its engine.
     heard = [worker for worker in controller.workers.values() if worker.overdue_ns(now_ns) <= SILENCE_MAX_NS]
     if heard and not any(worker.facts.alive(now_ns) for worker in heard):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
-    # The recorder repeats the state's own failure.
+    # The recorder repeats the state's failure.
     lacking += dict.fromkeys(failure for failure in failures if failure is not None)
     return lacking
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return hosts' newest facts; `waits`: why their events do not reach the ledger. Durations in seconds."""
-    heard = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
-    newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
-    return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]
+    """Return hosts' newest facts; `waits`: why their events are late. Durations are in seconds."""
+    devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
+    newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
+    return [
+        {"host": name, **facts.model_dump(), "waits": _late_events(facts)} for name, facts in sorted(newest.items())
+    ]
 
 
 def warnings(controller: Controller) -> list[str]:
@@ -87,13 +87,13 @@ def warnings(controller: Controller) -> list[str]:
     return [f"host {host['host']}: {host['waits']}" for host in late] + ([] if ray is None else [ray])
 
 
-def _waits(facts: HostFacts) -> str | None:
+def _late_events(facts: HostFacts) -> str | None:
     waiting_s = facts.waiting_s or 0
     if facts.problem is None and waiting_s <= WAITING_MAX_S:
         return None
-    what = "its events" if facts.segments_waiting is None else f"{facts.segments_waiting:,} segments of its events"
+    what = "events" if facts.segments_waiting is None else f"{facts.segments_waiting:,} segments of events"
     long = f", the oldest for {waiting_s / 60:,.0f} min" if waiting_s > WAITING_MAX_S else ""
-    return f"{what} wait there{long}: {facts.problem or 'they are sent more slowly than they come'}"
+    return f"{what} wait on the host{long}: {facts.problem or 'sending is too slow'}"
 
 
 def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:

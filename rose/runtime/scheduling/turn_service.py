@@ -1,4 +1,4 @@
-"""Carries turns from arrival to answer: places each as often as needed, and makes it once for each key."""
+"""Carries turns from arrival to answer, across all their attempts, once for each key."""
 
 import asyncio
 import hashlib
@@ -21,8 +21,8 @@ from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 from rose.runtime.weight_version import weights_name
 
-KEY_GRACE_S = 10.0  # A turn with a key continues for this long after its client left, who may return.
-#: Waiting time of one attempt without tokens counts up to this: a death after long work must not end the turn.
+KEY_GRACE_S = 10.0  # A turn with a key continues this long after its client left.
+#: Waiting of one attempt without tokens counts at most this long: a late death must not end the turn.
 ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 
 _SORTED = msgspec.json.Encoder(order="sorted")
@@ -54,7 +54,7 @@ class _Open:
 
 
 class TurnService:
-    """Create and close it inside a running loop. `moved` is called when a turn arrives or leaves an engine."""
+    """Create and close it inside a running loop. It calls `moved` when a turn arrives or leaves an engine."""
 
     def __init__(
         self,
@@ -73,87 +73,89 @@ class TurnService:
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def close(self) -> None:
-        """Cancel streamed turns; the server's own tasks make all others."""
+        """Cancel streamed turns; the server's tasks make all others."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def knows(self, turn: Turn) -> bool:
-        """Return whether this turn is in progress or completed: then it needs no place of its own."""
+        """Return whether this turn is in progress or completed."""
         return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
 
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
-        """Return the turn's outcome, made by the first client's task. Raises KeyReusedError."""
+        """Return the turn's outcome. The first client's task makes it. Raises KeyReusedError."""
         if turn.key is None:
             return await self._make(turn, load)
-        opened = self._find(turn)
-        if isinstance(opened, Outcome):
-            return opened
-        opened.waiting += 1
-        if opened.turn is turn:
-            client.leave = lambda: self._leave(opened)
-            return await self._make_open(opened, load)
+        open_turn = self._find(turn)
+        if isinstance(open_turn, Outcome):
+            return open_turn
+        open_turn.waiting += 1
+        if open_turn.turn is turn:
+            client.leave = lambda: self._leave(open_turn)
+            return await self._make_open(open_turn, load)
         try:
-            return await asyncio.shield(opened.outcome)
+            return await asyncio.shield(open_turn.outcome)
         finally:
-            self._leave(opened)
+            self._leave(open_turn)
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
-        """Yield the turn whenever it has more tokens, and at last its outcome. Raises KeyReusedError."""
+        """Yield the turn whenever it has more tokens, then its outcome. Raises KeyReusedError."""
         turn.news = asyncio.Event()
-        opened = self._find(turn)
-        if isinstance(opened, Outcome):
-            yield opened
+        open_turn = self._find(turn)
+        if isinstance(open_turn, Outcome):
+            yield open_turn
             return
-        if opened.turn is turn:
-            making = asyncio.create_task(self._make_open(opened, load))
+        if open_turn.turn is turn:
+            making = asyncio.create_task(self._make_open(open_turn, load))
             self._tasks.add(making)
             making.add_done_callback(self._tasks.discard)
-        opened.waiting += 1
+        open_turn.waiting += 1
         try:
-            # A turn made for a client that does not stream has no news until it ends.
-            while opened.turn.news is not None and not opened.outcome.done():
-                news = asyncio.ensure_future(opened.turn.news.wait())
-                ends: set[asyncio.Future[Any]] = {opened.outcome, news}
+            # A turn of a client without streaming has no news until its end.
+            while open_turn.turn.news is not None and not open_turn.outcome.done():
+                news = asyncio.ensure_future(open_turn.turn.news.wait())
+                ends: set[asyncio.Future[Any]] = {open_turn.outcome, news}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
-                if not opened.outcome.done():
-                    yield opened.turn
-            yield await asyncio.shield(opened.outcome)
+                if not open_turn.outcome.done():
+                    yield open_turn.turn
+            yield await asyncio.shield(open_turn.outcome)
         finally:
-            self._leave(opened)
+            self._leave(open_turn)
 
     def _find(self, turn: Turn) -> _Open | Outcome:
         digest, name = _digest(turn), _name(turn)
-        if (opened := self._open.get(name)) is None:
+        if (open_turn := self._open.get(name)) is None:
             if turn.key is not None and (kept := self._answers.find(*name)) is not None:
                 kept_digest, answer = kept
                 _check(turn, digest, kept_digest)
                 return Outcome(200, answer)
-            opened = self._open[name] = _Open(turn, digest, asyncio.get_running_loop().create_future())
-        _check(turn, digest, opened.digest)
-        return opened
+            open_turn = self._open[name] = _Open(turn, digest, asyncio.get_running_loop().create_future())
+        _check(turn, digest, open_turn.digest)
+        return open_turn
 
-    async def _make_open(self, opened: _Open, load: Load) -> Outcome:
-        opened.maker = asyncio.current_task()
+    async def _make_open(self, open_turn: _Open, load: Load) -> Outcome:
+        open_turn.maker = asyncio.current_task()
         try:
-            outcome = await self._make(opened.turn, load, opened.digest)
+            outcome = await self._make(open_turn.turn, load, open_turn.digest)
         except asyncio.CancelledError:
-            opened.outcome.cancel()
+            open_turn.outcome.cancel()
             raise
         except Exception as error:
-            opened.outcome.set_exception(error)
-            opened.outcome.exception()  # Mark the exception as retrieved, in case no client waits.
+            open_turn.outcome.set_exception(error)
+            open_turn.outcome.exception()  # Mark the exception as retrieved: no client may wait.
             raise
         finally:
-            del self._open[_name(opened.turn)]
-        opened.outcome.set_result(outcome)
+            del self._open[_name(open_turn.turn)]
+        open_turn.outcome.set_result(outcome)
         return outcome
 
-    def _leave(self, opened: _Open) -> None:
-        opened.waiting -= 1
-        if opened.waiting == 0 and not opened.outcome.done():
-            asyncio.get_running_loop().call_later(0.0 if opened.turn.key is None else KEY_GRACE_S, _give_up, opened)
+    def _leave(self, open_turn: _Open) -> None:
+        open_turn.waiting -= 1
+        if open_turn.waiting == 0 and not open_turn.outcome.done():
+            asyncio.get_running_loop().call_later(
+                0.0 if open_turn.turn.key is None else KEY_GRACE_S, _give_up, open_turn
+            )
 
     async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
         now = monotonic_ns()
@@ -207,20 +209,20 @@ class TurnService:
                 if result.died:
                     turn.deaths.add((engine_id, placed.item.life_ns))
                 if len(turn.deaths) >= DEATHS_MAX:
-                    why = f"engines died {DEATHS_MAX} times in a row as they worked on the turn, {engine_id} the last"
-                    return _failure(503, f"{why}; find out what in it kills them before you send it again", turn)
+                    why = f"engines died {DEATHS_MAX} times in a row on the turn, last {engine_id}"
+                    return _failure(503, f"{why}; find the cause before you send it again", turn)
                 await asyncio.sleep(turn.pause_s())
         if turn.aborted:
             return 200, _answer(turn, turn.tokens, {"finish_reason": {"type": "abort", "message": turn.ended}})
         if turn.ended is not None:
             return _failure(409, turn.ended, turn)
         why = self._why(turn) + ("" if turn.error is None else f"; {turn.error}")
-        return _failure(503, f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s: {why}", turn)
+        return _failure(503, f"no rollout engine made progress on the turn in {QUEUE_MAX_S:.0f} s: {why}", turn)
 
 
-def _give_up(opened: _Open) -> None:
-    if opened.waiting == 0 and opened.maker is not None and not opened.outcome.done():
-        opened.maker.cancel()
+def _give_up(open_turn: _Open) -> None:
+    if open_turn.waiting == 0 and open_turn.maker is not None and not open_turn.outcome.done():
+        open_turn.maker.cancel()
 
 
 def _name(turn: Turn) -> tuple[str, str]:
@@ -235,7 +237,7 @@ def _digest(turn: Turn) -> bytes:
 
 def _check(turn: Turn, digest: bytes, before: bytes) -> None:
     if digest != before:
-        raise KeyReusedError(f"key {turn.key!r} is that of another turn of run {turn.run_id!r}; give each its own")
+        raise KeyReusedError(f"key {turn.key!r} belongs to another turn of run {turn.run_id!r}: give each turn its own")
 
 
 def answer_so_far(turn: Turn) -> bytes:
@@ -243,15 +245,15 @@ def answer_so_far(turn: Turn) -> bytes:
 
 
 def _answer(turn: Turn, tokens: Tokens, meta: Mapping[str, object]) -> dict[str, Any]:
-    more = {
+    fields = {
         "output_token_logprobs": array(tokens.logprobs),
         "completion_tokens": tokens.count,
         "prompt_tokens": turn.request.prompt.count,
         "rose": {"attempts": turn.attempts, "versions": tokens.versions},
     }
-    if len(turn.attempts) > 1:  # The engine names the weights of the last attempt's tokens alone.
-        more["weight_versions"] = _spans(turn.run_id, tokens.versions)
-    return {"output_ids": array(tokens.ids), "meta_info": {**meta, **more}}
+    if len(turn.attempts) > 1:  # The engine names only the last attempt's weights.
+        fields["weight_versions"] = _spans(turn.run_id, tokens.versions)
+    return {"output_ids": array(tokens.ids), "meta_info": {**meta, **fields}}
 
 
 def _spans(run_id: str, versions: Sequence[int]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The worker table: which rollout engines exist, what runs on them, and when each was last heard of."""
+"""The table of rollout engines, with their turns and the times of their reports."""
 
 import asyncio
 from collections.abc import Iterator
@@ -45,19 +45,19 @@ class Worker:
     heard_ns: int
     due_ns: int  # When its agent's next report is due: later than `heard_ns` while a heartbeat is held.
     in_flight: dict[str, InFlight] = field(default_factory=dict)
-    suspected: bool = False  # Set when a request to it failed; cleared by the next heartbeat that calls it alive.
-    withdrawn_lease_id: str | None = None  # The lease being taken back: a report on its way may still name it.
-    lent_ns: int = 0  # When it was last reported as lent; 0: never.
-    failed_ns: int = 0  # When the first sync since the last good one failed; 0: none.
-    life_ns: int = 0  # Start of its present life: its first report of being alive.
+    suspected: bool = False  # A request to it failed since its last report.
+    withdrawn_lease_id: str | None = None  # This lease ends: a late report may still name it.
+    lent_ns: int = 0  # Its last report with a lease; 0: never.
+    failed_ns: int = 0  # First failed sync since the last good sync; 0: none.
+    life_ns: int = 0  # First report of its present life.
     pace_ns: int = 0  # Moving average of a turn's duration; 0 before the first.
-    pace_turns: float = 0.0  # Moving average of the turns side by side; 0 before the first.
+    pace_turns: float = 0.0  # Moving average of concurrent turns; 0 before the first.
     pace_tokens: float = 0.0  # Moving average of a turn's `kv_tokens`; 0 before the first.
     completed_ns: int = 0
     assigned: str | None = None  # The run whose turns it takes.
     assigned_ns: int = 0  # When the assignment began.
-    switch_ns: int = 0  # Time until it then held that run's weights, without the time of a start.
-    model_ns: int = 0  # When it came up with another model than before, and when that model's first weights came.
+    switch_ns: int = 0  # Time from assignment to the run's weights, without an engine start.
+    model_ns: int = 0  # When its model changed, then when the first weights came.
     start_ns: int = 0  # The last known time of a start.
     drained: bool = False
     _facts: WorkerFacts | None = field(default=None, init=False)
@@ -81,12 +81,12 @@ class Worker:
         return now_ns - self.due_ns
 
     def model_since_ns(self, now_ns: int) -> int:
-        """Return since when it works with its model: not before the first weights came, unless that failed."""
-        waits = self.model_ns and self.report.run_id is None and self.report.failed is None
-        return now_ns if waits else self.model_ns
+        """Return the start of work with its model, at the earliest its first weights."""
+        has_no_weights = self.model_ns and self.report.run_id is None and self.report.failed is None
+        return now_ns if has_no_weights else self.model_ns
 
     def unable_ns(self, now_ns: int, version_min: int = 0) -> int:
-        """Return for how long it has taken no turns for want of a lease, or of weights from `version_min` on."""
+        """Return how long it has lacked a lease, or weights from `version_min` on."""
         unlent_ns = now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
         lacks = self.report.run_id != self.assigned or self.report.policy_version < version_min
         return max(unlent_ns, now_ns - self.failed_ns if self.failed_ns and lacks else 0)
@@ -123,11 +123,11 @@ class Worker:
             self.life_ns = now_ns
         if report.run_id == self.assigned != self.report.run_id:
             self.switch_ns = now_ns - max(self.assigned_ns, self.life_ns)
-        before = self.report
-        changed = report.model != before.model and None not in (report.model, before.model)
-        if changed or (self.model_ns and before.run_id is None and report.run_id is not None):
+        last_report = self.report
+        changed = report.model != last_report.model and None not in (report.model, last_report.model)
+        if changed or (self.model_ns and last_report.run_id is None and report.run_id is not None):
             self.model_ns = now_ns
-        if (report.run_id, report.policy_version) != (before.run_id, before.policy_version):
+        if (report.run_id, report.policy_version) != (last_report.run_id, last_report.policy_version):
             self.failed_ns = 0
         elif report.failed is not None:
             self.failed_ns = self.failed_ns or now_ns
@@ -155,7 +155,7 @@ class Worker:
         self.in_flight.pop(item.request_id, None)
         self._facts = None
 
-    def took(self, duration_ns: int, now_ns: int, kv_tokens: int) -> None:
+    def record_pace(self, duration_ns: int, now_ns: int, kv_tokens: int) -> None:
         self.completed_ns = now_ns
         weight = 1.0 if self.pace_ns == 0 else 0.1
         self.pace_ns += int(weight * (duration_ns - self.pace_ns))
@@ -181,13 +181,13 @@ class WorkerTable(dict[str, Worker]):
                 worker.lent_ns = now_ns
 
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Note that a heartbeat was answered, or that its connection broke: the next one is due now."""
+        """Expect the next heartbeat now: this one was answered, or its connection broke."""
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is not None:
                 worker.expect(min(worker.due_ns, now_ns))
 
     def serving(self, run_id: str) -> list[WorkerFacts]:
-        return [  # Like `Worker.serves`, without a call per engine at every turn.
+        return [  # Like `Worker.serves`, without a call for each engine.
             worker.facts
             for worker in self.values()
             if worker.assigned == run_id == worker.report.run_id and not worker.drained
@@ -203,7 +203,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Return turns that another engine with room would have completed by now."""
+        """Return turns that another engine with room would have completed."""
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
@@ -221,14 +221,14 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
-        """Return turns on engines whose agent is silent for too long. Forget engines without an agent."""
+        """Return turns of engines with a silent agent, and forget engines without an agent."""
         for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
                 del self[engine_id]
         return [item for worker, item in self.running() if worker.overdue_ns(now_ns) > LOST_NS]
 
     def youngest(self, engine_id: str, kv_tokens: int | None) -> list[InFlight]:
-        """Return the youngest requests that together hold `kv_tokens`; None: all requests."""
+        """Return the youngest requests that together use `kv_tokens`; None: all."""
         newest_first = sorted(self[engine_id].in_flight.values(), key=lambda item: -item.placed_ns)
         if kv_tokens is None:
             return newest_first

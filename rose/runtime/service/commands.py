@@ -1,4 +1,4 @@
-"""A fleet as a service, from the command line: `rose up`, `status`, `drain`, `restart`, `down`."""
+"""The commands `rose up`, `status`, `drain`, `reload`, `restart` and `down`."""
 
 from __future__ import annotations
 
@@ -17,48 +17,44 @@ if TYPE_CHECKING:
     from rose.runtime.service.console import ControllerClient
 
 FileOption = Annotated[
-    Path, typer.Option("--config", "-c", help="The fleet file; `rose config` makes one.", envvar="ROSE_FLEET")
+    Path, typer.Option("--config", "-c", help="Fleet file; `rose config` prints an example.", envvar="ROSE_FLEET")
 ]
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        help="The Ray cluster, such as 10.0.0.1:6379; left out, where the fleet was started or one of this host's own.",
+        help="Ray cluster, such as 10.0.0.1:6379. Default: the fleet's cluster, or a new one on this host.",
         envvar="ROSE_RAY_ADDRESS",
     ),
 ]
 MaybeFileOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The fleet file, on the controller's host.", envvar="ROSE_FLEET")
+    Path | None, typer.Option("--config", "-c", help="Fleet file, on the controller's host.", envvar="ROSE_FLEET")
 ]
 UrlOption = Annotated[
-    str | None, typer.Option(help="The controller, such as http://10.0.0.1:30100.", envvar="ROSE_URL")
+    str | None, typer.Option(help="URL of the controller, such as http://10.0.0.1:30100.", envvar="ROSE_URL")
 ]
-TokenOption = Annotated[str | None, typer.Option(help="The controller's token.", envvar="ROSE_TOKEN")]
+TokenOption = Annotated[str | None, typer.Option(help="Token of the controller.", envvar="ROSE_TOKEN")]
 
 
 def up_command(
     config: FileOption,
     address: AddressOption = None,
-    wait: Annotated[
-        bool, typer.Option(help="Return when controller and hosts are at work; engines load longer.")
-    ] = True,
-    stay: Annotated[
-        bool, typer.Option("--stay", help="Stay and watch; end with an error if the fleet is lost.")
-    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
     down_on_stop: Annotated[
         bool,
         typer.Option(
             "--down-on-stop",
-            help="With --stay: put the fleet down on Ctrl-C or SIGTERM, as `rose down --keep-runs` does.",
+            help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.",
         ),
     ] = False,
 ) -> None:
-    """Start a fleet, or find the one that runs. It continues when this command ends."""
+    """Start a fleet, or find a running fleet. The fleet outlives this command."""
     from rose import config as configuration
     from rose.runtime.service.up import down, up
 
-    with user_errors("stopped: what was started goes on; `rose up` finds it, and `rose down` ends it"):
+    with user_errors("stopped: the started parts continue; `rose up` finds them, and `rose down` ends them"):
         if down_on_stop and not stay:
-            raise UserError("--down-on-stop is for a command that stays: give --stay too, or leave it out")
+            raise UserError("--down-on-stop needs --stay: add it, or leave --down-on-stop out")
         loaded, say = configuration.load(config), progress(err=True)
         if down_on_stop:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -67,7 +63,7 @@ def up_command(
             if wait:
                 fleet.wait_ready(say)
                 echo(f"fleet run {fleet.remembered.run_id}, controller at {fleet.remembered.url}")
-            while stay and fleet.goes_on():
+            while stay and fleet.is_running():
                 time.sleep(1.0)
         except KeyboardInterrupt:
             if not down_on_stop:
@@ -80,22 +76,22 @@ def down_command(
     address: AddressOption = None,
     keep_runs: Annotated[
         bool,
-        typer.Option("--keep-runs", help="Keep its RL runs: the next `rose up` goes on with them, as after a reboot."),
+        typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`."),
     ] = False,
 ) -> None:
-    """End a fleet: leases, engines and accounts, then the controller and its RL runs. Serving of yours goes on."""
+    """End a fleet: leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
     from rose import config as configuration
     from rose.runtime import places
     from rose.runtime.service import memory
     from rose.runtime.service.up import down
 
-    with user_errors("stopped waiting: `rose down` again ends what is left"):
+    with user_errors("stopped waiting: type `rose down` again to end the rest"):
         fleet = configuration.load(config)
         ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
         echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
-        if (kept := memory.read(places.state_folder(fleet))) is not None:
-            how = "is kept" if kept.kept else "was not ended, and its RL runs are open on record"
-            echo(f"fleet run {kept.run_id} {how}: `rose up` goes on with it, and `rose down` then ends it")
+        if (fleet_run := memory.read(places.state_folder(fleet))) is not None:
+            how = "is kept" if fleet_run.kept else "has not ended, and its RL runs are still open"
+            echo(f"fleet run {fleet_run.run_id} {how}: continue it with `rose up`; then `rose down` ends it")
 
 
 def restart_command(
@@ -103,22 +99,22 @@ def restart_command(
         str,
         typer.Argument(
             metavar="HOST|controller",
-            help="A host's name in the fleet file, `local` if it names none; or `controller`.",
+            help="Host's name in the fleet file (default `local`), or `controller`.",
         ),
     ],
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
-    """Start a host's agents or the controller anew, with what is installed there now; runs and serving go on.
+    """Restart a host's agents or the controller with the installed version. Runs and serving continue.
 
-    A host's leases end first. While the controller is away its clients ask again, and events wait on their hosts. A new
-    version comes to the controller first, then to the hosts."""
+    A host's leases end first. While the controller restarts, clients retry, and events wait on their hosts. Upgrade the
+    controller first, then the hosts."""
     from rose import config as configuration
     from rose.runtime.service.up import restart
 
-    with user_errors("stopped waiting: `rose status` shows how the fleet is"):
+    with user_errors("stopped waiting: `rose status` shows the fleet's state"):
         restart(configuration.load(config), address, part, progress(err=True))
-        echo(f"{part} is at work again")
+        echo(f"{part} works again")
 
 
 def status_command(
@@ -127,10 +123,10 @@ def status_command(
     token: TokenOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Devices, leases, versions and runs, and why nothing is lent."""
+    """Show devices, leases, versions, runs, and why nothing is lent."""
     from rose.runtime.service.console import status_view, terminal_width
 
-    with user_errors("stopped: the fleet goes on"):
+    with user_errors("stopped: the fleet continues"):
         controller = _find(url, token, config)
         status = controller.status()
         if as_json:
@@ -140,20 +136,20 @@ def status_command(
 
 
 def drain_command(
-    device: Annotated[str | None, typer.Argument(help="The device's id.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All devices of the fleet.")] = False,
-    reason: Annotated[str | None, typer.Option(help="The reason, for `rose status`.")] = None,
+    device: Annotated[str | None, typer.Argument(help="Id of the device.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Drain all devices.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Reason to show in `rose status`.")] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Lend the device again.")] = False,
     config: MaybeFileOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Take back what is lent of a device and lend no more; serving goes on."""
-    with user_errors("stopped: the fleet goes on"):
+    """Take back a device's lease and lend no more. Serving continues."""
+    with user_errors("stopped: the fleet continues"):
         if every == (device is not None):
             raise UserError("name a device to drain, or give --all")
         if undo and reason is not None:
-            raise UserError("--reason is why a device is drained: leave it out with --undo")
+            raise UserError("--reason does not go with --undo: leave it out")
         controller = _find(url, token, config)
         name = "--all" if device is None else device
         if undo:
@@ -165,15 +161,15 @@ def drain_command(
 
 
 def reload_command(config: FileOption) -> None:
-    """Take over changed latency budgets and `[coserving]` settings from the fleet file, without a restart.
+    """Apply changed latency budgets and `[coserving]` settings of the fleet file without a restart.
 
-    Type it on the first host. Settings that need a restart are refused by name, and then nothing changes."""
+    Run it on the first host. A setting that needs a restart is refused by name, and nothing changes."""
     from rose import config as configuration
     from rose.runtime.service.up import reload
 
     with user_errors("stopped: type `rose reload` again"):
         changes = reload(configuration.load(config), progress(err=True))
-        echo(*(changes or ["the fleet has these settings already"]))
+        echo(*(changes or ["no change: the fleet has these settings"]))
 
 
 def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:

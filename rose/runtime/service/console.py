@@ -1,4 +1,4 @@
-"""Asks a fleet's controller over HTTP, and shows its answers as tables."""
+"""Calls a fleet's controller over HTTP and shows its answers as tables."""
 
 import json
 import os
@@ -26,10 +26,10 @@ _TIMEOUT_S = 10.0
 
 
 class ControllerClient:
-    """Methods raise DeploymentError without an answer, UserError on a refusal."""
+    """Methods raise DeploymentError without an answer, UserError for a refusal."""
 
     def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
-        """`folder` is the fleet's state, if on this host. Raises UserError if `url` is no server root."""
+        """`folder` is the fleet's state on this host, if any. Raises UserError for an invalid `url`."""
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
             raise UserError(f"--url {url!r} must be the controller's root, such as http://10.0.0.1:30100")
         self.url, self.token, self._folder = url.rstrip("/"), token, folder
@@ -39,12 +39,10 @@ class ControllerClient:
         return status
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        """Drain a device (None: all); return the devices."""
         drained: list[str] = self._call(f"{_path(device_id)}/drain", {"reason": reason} if reason else {})["drained"]
         return drained
 
     def undrain(self, device_id: str | None) -> list[str]:
-        """Lend a device (None: all) again; return the devices that were drained."""
         undrained: list[str] = self._call(f"{_path(device_id)}/undrain", {})["undrained"]
         return undrained
 
@@ -62,9 +60,9 @@ class ControllerClient:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             if error.code == 401:
-                given = "has another token than the one given" if self.token else "asks for its token"
+                problem = "refuses this token" if self.token else "needs a token"
                 raise UserError(
-                    f"the controller at {self.url} {given}: give `gateway.token` of the fleet file, or a named token "
+                    f"the controller at {self.url} {problem}: give `gateway.token` of the fleet file, or a named token "
                     "with the scope read or admin, by --token or in ROSE_TOKEN"
                 ) from None
             raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
@@ -82,7 +80,8 @@ def _path(device_id: str | None) -> str:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return the controller at `url`, of `config`, or of this host. Raises UserError if ambiguous, DeploymentError."""
+    """Return the controller at `url`, of `config`, or of this host. Raises UserError for several fleets,
+    DeploymentError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:
@@ -90,52 +89,51 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
     else:
         base = FleetConfig.model_fields["state"].default.expanduser()
         folders = sorted(path.parent for path in base.glob(f"*/{memory.FILE}"))
-    known = [(folder, remembered) for folder in folders if (remembered := memory.read(folder)) is not None]
-    if len(known) > 1:
-        names = ", ".join(folder.name for folder, _ in known)
-        raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
-    if not known or not known[0][1].url:
+    fleets = [(folder, remembered) for folder in folders if (remembered := memory.read(folder)) is not None]
+    if len(fleets) > 1:
+        names = ", ".join(folder.name for folder, _ in fleets)
+        raise UserError(f"several fleets have a controller on this host ({names}): choose with --config or --url")
+    if not fleets or not fleets[0][1].url:
         if config is not None and local_ray.find(folders[0]) is not None:
             raise DeploymentError(
-                f"fleet {config.name!r} is being started, and has no controller yet: `rose up` shows how far it is"
+                f"fleet {config.name!r} starts, and has no controller yet: `rose up` shows its progress"
             )
         if config is not None and memory.FleetMemory(config).has_ended():
             raise UserError(f"no fleet {config.name!r} runs here: `rose up` starts it")
-        missing = "no fleet has" if config is None else f"fleet {config.name!r} does not have"
+        missing = "no fleet has" if config is None else f"fleet {config.name!r} lacks"
         raise UserError(
-            f"{missing} its controller on this host: start it with `rose up`, or give the address that `rose up` "
-            "printed by --url or in ROSE_URL"
+            f"{missing} a controller on this host: start it with `rose up`, or give the address from "
+            "`rose up` by --url or in ROSE_URL"
         )
-    (folder, remembered), *_ = known
+    (folder, remembered), *_ = fleets
     return ControllerClient(remembered.url, token or remembered.gateway_token, folder=folder)
 
 
 def _doing(folder: Path) -> str | None:
-    """Return what a fleet without a controller does, or what it lacks; None if that is not known."""
     remembered, lacking = memory.read(folder), local_ray.ended(folder)
     if remembered is not None and remembered.ending and not lacking:
-        return f"fleet {folder.name!r} is being put down: `rose up` waits for its end, and starts it again"
+        return f"fleet {folder.name!r} ends: `rose up` waits for the end, and starts it again"
     if not lacking:
-        return f"fleet {folder.name!r} is being started: `rose up` shows how far it is"
+        return f"fleet {folder.name!r} starts: `rose up` shows its progress"
     if remembered is None or remembered.kept or remembered.ending:
         return None
     if not remembered.ray_address:
         return f"Ray's {' and '.join(lacking)} ended on this host: `rose up` starts Ray and the controller again"
     if not listens(remembered.ray_address):
-        return f"Ray's GCS at {remembered.ray_address} does not answer: start Ray's head again, then type `rose up`"
+        return f"Ray's GCS at {remembered.ray_address} does not answer: start Ray's head again, then run `rose up`"
     return None
 
 
 def status_view(status: dict[str, Any], url: str) -> RenderableType:
     models = status.get("models") or []
-    named = f"{'models' if len(models) > 1 else 'model'} {', '.join(models) or 'any'}"
-    title = f"fleet run {status['fleet_run_id'] or '?'}   {named}   {url}"
+    described = f"{'models' if len(models) > 1 else 'model'} {', '.join(models) or 'any'}"
+    title = f"fleet run {status['fleet_run_id'] or '?'}   {described}   {url}"
     parts: list[RenderableType] = [styled(title, "bold")]
     parts += [styled(f"missing: {reason}", "yellow") for reason in status["missing"]]
     if (ray := status.get("ray")) is not None:
         parts.append(styled(ray, "red"))
-    waits = [host for host in status.get("hosts", []) if host["waits"] is not None]
-    parts += [styled(f"host {host['host']}: {host['waits']}", "yellow") for host in waits]
+    late_hosts = [host for host in status.get("hosts", []) if host["waits"] is not None]
+    parts += [styled(f"host {host['host']}: {host['waits']}", "yellow") for host in late_hosts]
     several = ("model",) if len(models) > 1 else ()
     names = ("device", "host", "engine", *several, "holds", "turns", "lease", "state")
     devices = _table(*names, wide={"turns", "lease"})
@@ -176,25 +174,25 @@ def _runs_view(runs: list[dict[str, Any]], several: tuple[str, ...]) -> Table:
 def _engine_cells(engine: dict[str, Any] | None, device_id: str, several: tuple[str, ...]) -> tuple[str, ...]:
     if engine is None:
         return "none", *("" for _ in several), "", "", ""
-    held = f"{engine['run_id']} v{engine['policy_version']}" if engine["run_id"] else "no run's weights"
+    weights = f"{engine['run_id']} v{engine['policy_version']}" if engine["run_id"] else "no run's weights"
     if engine["assigned_run_id"] and engine["assigned_run_id"] != engine["run_id"]:
-        held += f", wanted by {engine['assigned_run_id']}"
+        weights += f", assigned to {engine['assigned_run_id']}"
     elif engine["target_version"] not in (None, engine["policy_version"]):
-        held += f", going to v{engine['target_version']}"
+        weights += f", updating to v{engine['target_version']}"
     if not engine["borrowed"]:
         lease = "dedicated"
     elif engine["lease_id"] is None:
         lease = "none"
     else:
         lease = f"{engine['lease_left_s'] or 0:.1f} s left"
-    # The device's state explains an engine with a fault.
+    # The device's state explains the fault.
     away = "" if engine["alive"] else " (away)" if engine.get("fault") else " (dead)"
     name = engine["engine_id"].removeprefix(f"{device_id}-") + away
     name += " (token ids only)" if engine.get("token_ids_only") else ""
     return (
         name,
         *(engine[column] or "" for column in several),
-        held,
+        weights,
         f"{engine['in_flight']}/{engine['capacity']}",
         lease,
     )
@@ -210,7 +208,6 @@ def _state(device: dict[str, Any]) -> RenderableType:
 
 
 def _beside(beside: dict[str, Any] | None) -> str | None:
-    """Describe a rollout engine beside serving's live requests, and how much it delays them; None without one."""
     if beside is None or not (beside["share"] or beside["held_by"]):
         return None
     from rose.runtime.policy.credit import STRETCH_MAX
@@ -218,11 +215,11 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
     text = f"busy, lends {beside['share']:.0%} beside live requests, TPOT +{beside['stretch'] - 1:.0%}"
     if beside["stretch_max"] < STRETCH_MAX:
         text += f" of allowed {beside['stretch_max'] - 1:.0%}"
-    return f"{text}; held now: {beside['held_by'].replace('_', ' ')}" if beside["held_by"] else text
+    return f"{text}; waits: {beside['held_by'].replace('_', ' ')}" if beside["held_by"] else text
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:
-    """On a narrow terminal, columns break except the `wide` ones."""
+    """Return a table whose columns, except `wide`, may break on a narrow terminal."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)
@@ -237,5 +234,5 @@ def _error(error: urllib.error.HTTPError) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return 160 if the output is no terminal; None leaves the width to rich."""
+    """Return 160 if the output is not a terminal; None leaves the width to rich."""
     return None if os.isatty(1) or "COLUMNS" in os.environ else 160

@@ -28,7 +28,7 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """Start-up facts of the controller. `state` is its folder across restarts; `host` prefixes its writer's name."""
+    """Start-up facts of the controller. `state` survives restarts; `host` prefixes its writer's name."""
 
     config: FleetConfig
     run_id: str
@@ -38,12 +38,12 @@ class ControllerPlan:
     ledger: Path
     host: str = ""
     agent_token: str = field(default="", repr=False)
-    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)  # By host: the secret of its events.
+    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)  # By host: the secret for its events.
     cores: tuple[int, ...] = ()
 
 
 class ControllerActor:
-    """The controller on Ray. Reports come from their own thread: a busy event loop is not a dead one."""
+    """The controller on Ray. A separate thread does the work, so that a busy event loop still reports."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
@@ -60,7 +60,6 @@ class ControllerActor:
         return Report(doing=self._doing, pid=os.getpid())
 
     def stop(self, _serving: bool) -> None:
-        """Answer open requests and free the port. Hosts end serving."""
         self._doing = STOPPING
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)
@@ -69,21 +68,21 @@ class ControllerActor:
         return models.resolve(model, Path(self._plan.config.cache), self._say)
 
     def _give_way(self) -> None:
-        """Leave the host's serving cores and lower the priority, as far as this user may."""
+        """Leave the host's serving cores and lower the priority, if allowed."""
         try:
             os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
             os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
         except OSError as error:
-            self._say(f"keeps the cores and the niceness that Ray gave it: {error}")
+            self._say(f"cannot change its cores and niceness: {error}")
 
     def _terms(self) -> dict[str, Terms]:
-        """Return what the fleet's memory has now: a reload is newer than the plan, which Ray gives every restart."""
+        """Return the terms by device. A reload may be newer than the plan."""
         config = None
         try:
             if (remembered := memory.read(self._plan.state.parent)) is not None:
                 config = memory.recorded(remembered)
         except memory.MemoryUnreadableError as error:
-            self._say(f"goes by the settings that the fleet started with: {error}")
+            self._say(f"uses the fleet's first settings: {error}")
         return memory.terms(config or self._plan.config)
 
     def _ray_fault(self) -> Callable[[], str | None]:
@@ -127,7 +126,7 @@ class ControllerActor:
                 gateway.controller.ray_fault = ray_fault
                 gateway.controller.read_terms = self._terms
                 await gateway.start()
-                # Turns create few cycles, yet with Python's thresholds garbage collection takes a tenth of each turn.
+                # Python's default thresholds would spend a tenth of each turn on garbage collection.
                 gc.freeze()
                 gc.set_threshold(20_000, 50, 100)
                 self._doing = ""

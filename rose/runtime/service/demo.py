@@ -1,4 +1,4 @@
-"""`rose demo`: run `rose up`, traffic, `rose train` and `rose down` on this machine, each in its usual process."""
+"""Runs `rose up`, traffic, `rose train` and `rose down` on this machine, each in its usual process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _END_S = 30.0
 
 @dataclass(slots=True)
 class Outcome:
-    """`stopped`: the user or the time limit ended the demo before its last step."""
+    """`stopped`: the user or the time limit ended the demo early."""
 
     run_id: str
     steps: int = 0
@@ -45,12 +45,12 @@ class Outcome:
 def run(
     config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
 ) -> Outcome:
-    """`stopping` or the limit ends the demo early. Raises PreflightError, DeploymentError."""
+    """Run the demo until its last step, `stopping`, or the time limit. Raises PreflightError and DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
     if local_ray.find(folder := places.state_folder(config)) is not None:
-        raise DeploymentError(f"a fleet {config.name!r} runs already, in {folder}: end it, or give another --ledger")
+        raise DeploymentError(f"fleet {config.name!r} runs already in {folder}: end it, or give another --ledger")
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
 
     def tend() -> None:
@@ -58,7 +58,7 @@ def run(
             raise KeyboardInterrupt
 
     remembered = FleetMemory(config).begin()
-    # Chosen now, so that the trainer can load while the fleet starts.
+    # The trainer loads while the fleet starts.
     port = config.gateway.port or remembered.port or free_port(config.gateway.host)
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": port})})
     outcome = Outcome(remembered.run_id)
@@ -86,21 +86,22 @@ def run(
             outcome.stopped = True
         finally:
             stack.close()
-            trainer.reader.join(_END_S)  # Count steps only after the trainer's last output.
+            trainer.reader.join(_END_S)  # The reader sees the trainer's last output.
             outcome.steps = len(trainer.lines)
             _put_down(config, outcome.run_id, say)
     return outcome
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
-    """`run`, with progress on the terminal. The first Ctrl-C or SIGTERM ends it in order; later ones are ignored."""
+    """Run the demo with progress on the terminal. The first Ctrl-C or SIGTERM ends it in order; later ones have no
+    effect."""
     say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
         if stopping.is_set():
-            say("the fleet is going down already: its leases and accounts are being closed")
+            say("the fleet ends already: its leases and accounts are closing")
         else:
-            say("stopping: the step in progress is given up, everything recorded is kept")
+            say("stopping: the current step is lost, recorded events stay")
             stopping.set()
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -126,24 +127,23 @@ def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> N
 
 
 def _end_with(pid: int, config: FleetConfig) -> None:
-    """Start a process that puts the fleet down once process `pid` has ended in any way."""
+    """Start a process that puts the fleet down after process `pid` ends in any way."""
     command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
-    # This process's output must not stay open in the new process, which lives longer.
+    # The new process lives longer, and must not keep this process's output open.
     text, null = config.model_dump_json(), subprocess.DEVNULL
     subprocess.run(command, check=True, input=text, text=True, stdout=null, stderr=null)
 
 
 def main() -> None:
-    """`python -m rose.runtime.service.demo PID < FLEET_JSON`: puts the fleet down after the end of process PID."""
     pid, config = int(sys.argv[1]), FleetConfig.model_validate_json(sys.stdin.read())
     # A zombie counts as ended.
     with suppress(ProcessLookupError):
         select.select([os.pidfd_open(pid)], [], [])
     fleet_memory = FleetMemory(config)
     if (remembered := fleet_memory.read()) is None:
-        return  # The process has put the fleet down itself.
+        return  # The process put the fleet down itself.
     say = log_to(fleet_memory.logs / "demo.log")
-    say("the demo has ended, and its fleet is put down")
+    say("the demo has ended: putting its fleet down")
     try:
         _put_down(config, remembered.run_id, say)
     except UserError as error:
@@ -151,17 +151,16 @@ def main() -> None:
 
 
 def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
-    """Wait for the trainer. Raises DeploymentError if it fails, and the errors of `tend`."""
     looked_s = time.monotonic()
     while True:
         if (code := trainer.process.poll()) is not None:
             if code:
-                raise DeploymentError(f"the trainer ended with exit code {code}: what it said above says why")
+                raise DeploymentError(f"the trainer ended with exit code {code}: see its messages above")
             return
         tend()
         if time.monotonic() - looked_s > 1.0:
             looked_s = time.monotonic()
-            fleet.goes_on()
+            fleet.is_running()
         time.sleep(_LOOK_S)
 
 
@@ -169,12 +168,12 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
 class _Child:
     process: subprocess.Popen[str]
     reader: threading.Thread
-    lines: list[str]  # JSON lines of stdout, one per finished step.
+    lines: list[str]  # JSON lines of stdout, one for each finished step.
 
 
 @contextmanager
 def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """Run a process in a new session, so that Ctrl-C reaches this process alone. `say` gets its stderr."""
+    """Run a process in a new session without Ctrl-C. `say` gets its stderr."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

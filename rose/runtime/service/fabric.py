@@ -1,4 +1,4 @@
-"""The Ray cluster of a fleet. Its actors outlive the process that placed them and are found by name."""
+"""The Ray cluster of a fleet, whose actors outlive their starter and have names."""
 
 import os
 import re
@@ -13,8 +13,8 @@ from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service.local_ray import ENVIRONMENT
 
 _SHARE = 0.001  # Small enough for any number of actors on a host.
-_LISTENS_S = 20.0  # How long to wait for a starting Ray; Ray itself would try for minutes.
-#: Variables that Ray accepts from an actor where its node was started without them.
+_LISTENS_S = 20.0  # Wait for a starting Ray; Ray itself would try for minutes.
+#: Variables that an actor may set where its node lacks them.
 _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness")}
 
 
@@ -27,14 +27,16 @@ class Fabric:
         self._namespace = namespace
 
     def join(self, address: str) -> None:
-        """Join the cluster from one of its hosts. Raises UserError, DeploymentError if no cluster answers."""
+        """Join the cluster from one of its hosts. Raises UserError and DeploymentError."""
         _wait_listening(address)
-        # Read at Ray's import. Deaths of processes are in Ray's logs.
+        # Ray reads this at import. Its logs have the deaths of processes.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
         import ray
 
-        ours = threading.current_thread() is threading.main_thread()
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
+        main_thread = threading.current_thread() is threading.main_thread()
+        handlers = (
+            {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main_thread else {}
+        )
         try:
             ray.shutdown()  # An interrupted call may have joined already.
             ray.init(address=address, namespace=self._namespace, log_to_driver=False, logging_level="ERROR")
@@ -56,22 +58,21 @@ class Fabric:
         return str(_ray().get_runtime_context().gcs_address)
 
     def nodes(self) -> set[str]:
-        """Return `node:ADDRESS` and the custom resources of all live nodes."""
         return {name for node in _ray().nodes() if node["Alive"] for name in node["Resources"]}
 
     def own_resources(self) -> set[str]:
-        own = _ray().get_runtime_context().get_node_id()
-        return {name for node in _ray().nodes() if node["NodeID"] == own for name in node["Resources"]}
+        node_id = _ray().get_runtime_context().get_node_id()
+        return {name for node in _ray().nodes() if node["NodeID"] == node_id for name in node["Resources"]}
 
     def find(self, name: str) -> Any | None:
-        """Return the actor of this name; None if it does not exist or is gone for good."""
+        """Return the actor of this name; None if it is missing or gone for good."""
         try:
             return _ray().get_actor(name, namespace=self._namespace)
         except ValueError:
             return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
-        """Return the actor of this name, started if missing. Ray restarts it whenever it ends, until `end`."""
+        """Return the actor of this name, started if missing. Ray restarts it until `end`."""
         options = {
             "name": name,
             "namespace": self._namespace,
@@ -86,7 +87,6 @@ class Fabric:
         return _ray().remote(cls).options(**options).remote(*arguments)
 
     def ask(self, actor: Any, method: str, *arguments: object, timeout_s: float) -> Any:
-        """Call an actor's method. Raises its errors, UnreachableError, and PartDiedError if it is gone for good."""
         return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
 
     def answer(self, call: Any, timeout_s: float) -> Any:
@@ -98,7 +98,7 @@ class Fabric:
         except ray.exceptions.GetTimeoutError:
             raise UnreachableError(f"it did not answer within {timeout_s:.0f} s") from None
         except ray.exceptions.ActorUnavailableError:
-            raise UnreachableError("it is being started again, or its host is away") from None
+            raise UnreachableError("it restarts, or its host is away") from None
         except ray.exceptions.RayActorError as error:
             # The last line of a failed constructor's traceback is the reason.
             why = str(error).strip().splitlines()[-1] if error.actor_init_failed else str(error)
@@ -127,7 +127,7 @@ def listens(address: str) -> bool:
 
 
 class GcsWatch:
-    """Looks in a thread whether Ray's GCS answers, on which every start of a dead part depends."""
+    """Watches in a thread whether Ray's GCS answers. Restarts of parts depend on it."""
 
     def __init__(self, address: str, host: str, look_s: float = 2.0) -> None:
         self._address, self._host, self._look_s = address, host, look_s
@@ -138,8 +138,8 @@ class GcsWatch:
         if (since := self._since) is None:
             return None
         return (
-            f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC: lending continues, but no "
-            "part that dies is started again. `rose up` starts Ray again; a Ray of your own you start first"
+            f"Ray's GCS on {self._host} ({self._address}) does not answer since {since} UTC. Lending continues; dead "
+            "parts do not restart. Run `rose up`; start a Ray of your own first"
         )
 
     def _watch(self) -> None:
@@ -152,7 +152,7 @@ class GcsWatch:
 
 
 def _wait_listening(address: str) -> None:
-    """Raises UserError for a malformed address, DeploymentError if nothing listens there."""
+    """Wait for a listener. Raises UserError for a malformed address, DeploymentError after a timeout."""
     if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:
         raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
     until = time.monotonic() + _LISTENS_S
@@ -164,7 +164,7 @@ def _wait_listening(address: str) -> None:
             if time.monotonic() > until or isinstance(error, (socket.gaierror, OverflowError)):
                 raise DeploymentError(
                     f"no Ray cluster is at {address} ({error}): start Ray's head there (`ray start --head`), or "
-                    "correct `--address`. A fleet on one host that is new, or was put down, needs none: it has a Ray "
-                    "of its own"
+                    "correct `--address`. A new or ended fleet on one host needs no address: `rose up` starts "
+                    "its own Ray"
                 ) from None
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A host of a fleet: agents, forwarding of events, and serving engines, in a process that may be killed at any time."""
+"""A host of a fleet: agents, forwarding of events, and serving engines. The process may be killed at any time."""
 
 import fcntl
 import os
@@ -41,7 +41,7 @@ _LOOK_S = 0.5
 _AGAIN_S = 5.0
 _FREE = "free.json"
 _UNATTACHED = "its serving engine is not attached yet"
-_CHECKED = "checked"  # File with the fleet run that the host was checked for.
+_CHECKED = "checked"  # File with the fleet run whose host check passed.
 
 
 class OwnServing:
@@ -51,10 +51,10 @@ class OwnServing:
         self.down: dict[str, str] = {}
         self._plan = plan
         self._again_s = time.monotonic()
-        self._ensured = False  # Whether the running owner was started for this plan.
+        self._ensured = False  # The running owner has this plan.
 
     def look(self) -> dict[str, str]:
-        """Return the URLs that answer. Raises UserError and OSError if their owner does not start or end."""
+        """Return the URLs that answer. Raises UserError and OSError if the owner does not start or end."""
         plan = self._plan
         if not owner.served(plan):
             owner.stop(plan)  # An owner of an earlier fleet file may still run.
@@ -65,25 +65,25 @@ class OwnServing:
             self._ensured = True
         urls, failures = owner.urls(plan), owner.failures(plan)
         self.down = {
-            device_id: failures.get(device_id, "its serving engine is being started")
+            device_id: failures.get(device_id, "its serving engine is starting")
             for device_id in owner.served(plan)
             if device_id not in urls
         }
         return urls
 
     def keep(self, say: Callable[[str], None]) -> list[str]:
-        """Return the devices whose engines went down since the last look, and must be attached again."""
-        if not (own := owner.served(self._plan)):
+        """Return devices whose engines went down since the last look; attach them again."""
+        if not (device_ids := owner.served(self._plan)):
             return []
-        before = self.down
+        down_before = self.down
         try:
             self.look()
         except (UserError, OSError) as error:
-            self.down = dict.fromkeys(own, f"its serving engine cannot be started: {error}")
+            self.down = dict.fromkeys(device_ids, f"its serving engine cannot start: {error}")
         for device_id, why in self.down.items():
-            if before.get(device_id) != why:
+            if down_before.get(device_id) != why:
                 say(f"{device_id}: {why}")
-        return [device_id for device_id in self.down if device_id not in before]
+        return [device_id for device_id in self.down if device_id not in down_before]
 
 
 class HostActor:
@@ -94,7 +94,7 @@ class HostActor:
     ) -> None:
         plan = process.load(HostPlan, plan)
         if plan.ledger_token and plan.address is None:
-            # A host with a resource in the file knows its own address.
+            # A host with a resource in the file finds its own address.
             import ray
 
             plan = replace(plan, address=ray.util.get_node_ip_address())
@@ -105,7 +105,7 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End agents and send the last events; `serving` also ends ROSE's engines. Returns the failures."""
+        """End agents and send the last events; `serving` also ends ROSE's engines. Return the failures."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
@@ -128,7 +128,7 @@ class HostRunner:
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
         self._own_serving = OwnServing(plan)
-        #: The forwarder's last progress and its time, monotonic seconds.
+        #: The forwarder's last progress and its time in monotonic seconds.
         self._forwarded: tuple[Progress, float] | None = None
         self._upkeep: Scheduler | None = None
         self._lock: IO[str] | None = None
@@ -139,7 +139,7 @@ class HostRunner:
         agent = self._agent
         down = self._own_serving.down
         faults = self._unattached | ({} if agent is None else dict(agent.faults())) | down
-        waits = [
+        waiting_devices = [
             device.id
             for device in self.plan.own.device
             if agent is None or agent.agent(device.id) is None or device.id in self._unattached | down
@@ -147,8 +147,8 @@ class HostRunner:
         if (unsent := self._unsent()) is not None:
             faults["ledger"] = f"events wait on this host: {unsent}"
         doing = self._doing or "; ".join(self.undone)
-        if not doing and waits:
-            doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
+        if not doing and waiting_devices:
+            doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is starting')}" for device_id in waiting_devices)
         return Report(doing=STOPPING if self._stopping.is_set() else doing, pid=os.getpid(), faults=faults)
 
     def facts(self) -> HostFacts:
@@ -170,7 +170,7 @@ class HostRunner:
         self._stopping.set()
 
     def run(self) -> None:
-        """Run until `stop`. A failed start is retried, and reported meanwhile."""
+        """Run until `stop`. A failed start is reported and retried."""
         while not self._stopping.is_set():
             try:
                 self._begin()
@@ -199,12 +199,12 @@ class HostRunner:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process has {plan.memory}: it is waited for") from None
+            raise UserError(f"waiting for another process that uses {plan.memory}") from None
         own = plan.own
         self._check(own)
         # The host's own work stays off serving's cores.
-        named = next((host.cores for host in plan.config.hosts if host.name == plan.host), [])
-        os.sched_setaffinity(0, set(named) or host_cores(own.device))
+        host_config_cores = next((host.cores for host in plan.config.hosts if host.name == plan.host), [])
+        os.sched_setaffinity(0, set(host_config_cores) or host_cores(own.device))
         writer = self._open_ledger()
         urls = self._own_serving.look()
         while down := self._own_serving.down:
@@ -242,7 +242,7 @@ class HostRunner:
         return self._writer
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
-        """In a thread: attach a device's serving engine to its page, and again after a loss."""
+        """In a thread, attach a device's serving engine to its page, and again after a loss."""
         while not self._stopping.wait(_LOOK_S):
             if (agent := self._agent) is None or agent.agent(device_id) is None:
                 continue
@@ -259,9 +259,9 @@ class HostRunner:
                 self._stopping.wait(_AGAIN_S)
 
     def _look_forwarded(self, progress: Progress) -> None:
-        before = self._unsent()
+        unsent_before = self._unsent()
         self._forwarded = progress, time.monotonic()
-        if (unsent := self._unsent()) is not None and unsent != before:
+        if (unsent := self._unsent()) is not None and unsent != unsent_before:
             self._say(f"{progress.waiting} segments of events wait here: {unsent}")
 
     def _unsent(self) -> str | None:
@@ -283,7 +283,7 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check the host before the fleet run's first engine. `rose up` has checked a file without hosts."""
+        """Check the host before the fleet run's first engine. `rose up` checks a file without hosts."""
         # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -294,12 +294,12 @@ class HostRunner:
                 self._say(notice)
             path.write_text(self.plan.run_id)
         elif own.coserving.enabled and not (self.plan.memory / _FREE).exists():
-            # After a boot the server must take its GPU memory before a rollout engine does.
+            # After a boot the server must take its GPU memory first.
             preflight.check_serving(device for device in own.device if device.gpu is not None)
 
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         if not devices:
-            return []  # The controller's host may have none, and then needs no checkpoint.
+            return []  # The controller's host may have none, and needs no checkpoint then.
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
@@ -338,36 +338,36 @@ class HostRunner:
         return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url), rules)
 
     def clear(self) -> None:
-        """After the end: stop ROSE's own serving engines, and remove the host's memory."""
+        """Stop ROSE's own serving engines and remove the host's memory, after the end."""
         plan = self.plan
-        self._step("its own serving", lambda: owner.stop(plan))
+        self._step("ROSE's serving engines", lambda: owner.stop(plan))
         # The next start of a kept fleet run may have other devices here.
-        self._step("the memory of its checks", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
-        self._step("the folder of its pages", plan.remove_memory)
+        self._step("the record of the host check", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
+        self._step("the folder of pages", plan.remove_memory)
 
     def _end(self) -> None:
-        """End leases, engines and accounts, then send their events. A failure is recorded and stops no later step."""
+        """End leases, engines and accounts, then send their events. A recorded failure stops no later step."""
         self.undone = []
-        ended: set[str] = set()
+        ended_devices: set[str] = set()
         if (agent := self._agent) is not None:
-            self._step("the agents", lambda: ended.update(agent.stop(leave=self._leave)))
+            self._step("the agents", lambda: ended_devices.update(agent.stop(leave=self._leave)))
             self._agent = None
         for thread in self._attaching:
             thread.join()
         for device_id, serving in () if self._leave else self._serving.items():
-            self._step(f"what {device_id}'s serving engine has of ours", serving.stop)
+            self._step(f"ROSE's part of {device_id}'s serving engine", serving.stop)
         self._attaching, self._serving, self._unattached, self._own_serving.down = [], {}, {}, {}
         for device in () if self._leave else self.plan.own.device:
-            if device.id not in ended:
+            if device.id not in ended_devices:
                 self._step(f"device {device.id}", partial(self._end_device, device.id))
         if (writer := self._writer) is not None:
-            self._step("the events of the host", writer.close)
+            self._step("the host's events", writer.close)
             self._writer = None
         if self._upkeep is not None:
             self._step("the ledger's upkeep", self._upkeep.stop)
             self._upkeep = None
         if self._forwarder is not None:
-            self._step("the way of events to the ledger", self._forwarder.stop)
+            self._step("the forwarding of events", self._forwarder.stop)
             self._forwarder = None
         if self._lock is not None:
             self._lock.close()
@@ -380,7 +380,7 @@ class HostRunner:
         try:
             act()
         except Exception as error:
-            self.undone.append(f"{what}: not ended in order: {type(error).__name__}: {error}")
+            self.undone.append(f"{what}: did not end in order: {type(error).__name__}: {error}")
             self._say(self.undone[-1])
 
     def _progress(self, text: str) -> None:

@@ -1,4 +1,5 @@
-"""A Ray of one host's own, which outlives its starter. Its token, which lets programs run, is in a private file."""
+"""Runs a Ray of this host's own, which outlives its starter. Its token, which lets programs run, is in a private
+file."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ _LINK = "ray.folder"  # Link to the folder with Ray's sockets and logs.
 
 #: Environment of a fleet's Ray, also of one started by hand (docs/fleet.md).
 ENVIRONMENT = {
-    # Ray's default of 15 cannot be lowered again by every user.
+    # Not every user can lower Ray's default of 15.
     "RAY_worker_niceness": "0",
-    # Ray's default of 1000 would end serving by ROSE first when memory runs out.
+    # With Ray's default of 1000 the kernel would end serving first when memory runs out.
     "RAY_worker_oom_score_adjustment": "0",
-    # Otherwise Ray hides the GPUs from actors that ask for none, and from their engines.
+    # Otherwise Ray hides GPUs from actors that request none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ROTATION_MAX_BYTES": str(64 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "4",
@@ -38,7 +39,7 @@ ENVIRONMENT = {
 
 
 def start(folder: Path) -> str:
-    """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError with its output, FolderError."""
+    """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError and FolderError."""
     places.make_state(folder)
     stop(folder)
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
@@ -52,7 +53,7 @@ def start(folder: Path) -> str:
         "--port=0",
         f"--temp-dir={temporary}",
         "--include-dashboard=false",
-        # The option is required, and its default port may be another Ray's.
+        # Another Ray may have the option's default port.
         f"--ray-client-server-port={free_port()}",
         "--disable-usage-stats",
         "--num-cpus=0",
@@ -78,7 +79,7 @@ def start(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         output = str(error)
     except BaseException:
-        stop(folder)  # Ctrl-C must leave nothing behind.
+        stop(folder)
         raise
     stop(folder)
     raise DeploymentError(f"Ray did not start. `{' '.join(command)}` says:\n{output.strip()[-2000:]}")
@@ -96,12 +97,10 @@ def find(folder: Path) -> str | None:
 
 
 def ended(folder: Path) -> list[str]:
-    """Return Ray's servers that do not run here."""
     return sorted({"gcs_server", "raylet"} - {_name(process) for process in _processes(folder)})
 
 
 def stop(folder: Path) -> None:
-    """End the Ray of `folder`, and remove its sockets and logs."""
     import psutil
 
     processes = _processes(folder)
@@ -111,8 +110,8 @@ def stop(folder: Path) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()
-    _, left = psutil.wait_procs(processes, timeout=5.0)
-    for process in left:
+    _, alive = psutil.wait_procs(processes, timeout=5.0)
+    for process in alive:
         with suppress(psutil.Error):
             process.kill()
     (folder / _RECORD).unlink(missing_ok=True)
@@ -121,30 +120,29 @@ def stop(folder: Path) -> None:
 
 
 def use_token(folder: Path) -> None:
-    """Make this process's Ray send the folder's token, if any. Call it before Ray is imported."""
+    """Make this process's Ray send the folder's token, if any. Call it before the import of Ray."""
     if (folder / _TOKEN).exists():
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / _TOKEN)
 
 
 def _temporary(folder: Path) -> Path:
-    # Ray opens its folder to all users, so it lies in a private one.
+    # Ray opens its folder to all users, so it is inside a private folder.
     return (folder / _LINK).resolve() / "ray"
 
 
 def _processes(folder: Path) -> list[psutil.Process]:
-    """Return this user's processes whose command line has the folder or the address: Ray's servers."""
     import psutil
 
-    named, ours = [str(_temporary(folder))], []
+    marks, servers = [str(_temporary(folder))], []
     with suppress(OSError, ValueError, KeyError):
-        named.append(f"--address={json.loads((folder / _RECORD).read_text())['address']}")
+        marks.append(f"--address={json.loads((folder / _RECORD).read_text())['address']}")
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             line = " ".join(process.cmdline())
-            if any(name in line for name in named) and process.uids().real == os.getuid():
-                ours.append(process)
-    return ours
+            if any(name in line for name in marks) and process.uids().real == os.getuid():
+                servers.append(process)
+    return servers
 
 
 def _name(process: psutil.Process) -> str:

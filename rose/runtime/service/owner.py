@@ -1,5 +1,5 @@
-"""`python -m rose.runtime.service.owner STATE LOCK`: ROSE's own serving engines, in a process that outlives controller,
-agents and Ray. It runs exactly while its lock is taken: the starter takes it and passes the descriptor on."""
+"""`python -m rose.runtime.service.owner STATE LOCK` runs ROSE's own serving engines, and outlives controller, agents
+and Ray. The starter passes a locked descriptor; the process runs exactly while the lock is taken."""
 
 import fcntl
 import json
@@ -49,8 +49,8 @@ def served(plan: HostPlan) -> list[str]:
 
 
 def ensure(plan: HostPlan) -> dict[str, str]:
-    """Make the owner process run; return the URLs that answer by now. Engines of a dead owner restart at their ports;
-    an owner of other serving is ended first. Raises DeploymentError and FolderError."""
+    """Start the owner process; return the URLs that answer already. Engines keep their ports; an owner with another
+    plan ends first. Raises DeploymentError and FolderError."""
     state = plan.state
     places.make_state(state)
     if runs(plan) and not _serves(plan):
@@ -63,14 +63,14 @@ def ensure(plan: HostPlan) -> dict[str, str]:
         planned = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         private_files.write(state / _PLAN, json.dumps(planned))
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _last_record(state).get("ports", {})})
-        # Detached, because Ray ends this process with its children.
+        # Ray ends this process with its attached children.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
         started = subprocess.run(
             command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[lock.fileno()]
         )
     if started.returncode:
         raise DeploymentError(
-            f"{command[0]} ended with exit code {started.returncode}: see to what the host is short of"
+            f"{command[0]} ended with exit code {started.returncode}: free processes and memory of this host"
         )
     return {}
 
@@ -89,10 +89,10 @@ def fork_server(plan: HostPlan) -> Path | None:
 
 
 def stop(plan: HostPlan) -> None:
-    """End the owner process and its engines, and wait for their end. Raises DeploymentError if they stay."""
+    """End the owner process and its engines. Raises DeploymentError after a timeout."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while runs(plan):
-        # A starting owner has not recorded its pid yet.
+        # A starting owner has no recorded pid yet.
         pid = _last_record(plan.state).get("pid")
         process = None if pid is None else DetachedProcess.open(pid)
         # Open the handle first: this pid is the owner while the lock is taken.
@@ -101,7 +101,7 @@ def stop(plan: HostPlan) -> None:
         if time.monotonic() > deadline_s:
             raise DeploymentError(
                 f"the process of the serving engines of host {plan.host!r} did not end within {_STOP_TIMEOUT_S:.0f} s: "
-                f"end what has {plan.state / _LOCK} open (`fuser` names it)"
+                f"end the process with {plan.state / _LOCK} open (`fuser` shows it)"
             )
         time.sleep(_LOOK_S / 5)
     for kept in (plan.state / _RECORD, plan.memory / _FREE):
@@ -112,19 +112,19 @@ def runs(plan: HostPlan) -> bool:
     return is_locked(plan.state / _LOCK)
 
 
-def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:
-    """Return free bytes on the host's GPUs at the first call; file `kept` remembers them across starts."""
+def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
+    """Return free bytes of the host's GPUs before the first engine; the file keeps them across starts."""
     with suppress(OSError, ValueError):
-        before: dict[str, int] = json.loads(kept.read_text())
-        if before.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
-            return before
+        recorded: dict[str, int] = json.loads(file.read_text())
+        if recorded.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
+            return recorded
     free = preflight.check_gpus(memory)
-    kept.write_text(json.dumps(free))
+    file.write_text(json.dumps(free))
     return free
 
 
 def _serves(plan: HostPlan) -> bool:
-    """Return whether the running owner has the same plan. A plan that this version cannot read counts as the same."""
+    """Return whether the running owner has this plan, or a plan that this version cannot read."""
     with suppress(OSError, ValueError):
         return _serving(_planned(plan.state)) == _serving(plan)
     return True
@@ -167,7 +167,7 @@ def _port(url: str) -> int:
 
 
 class _Owner:
-    """The process. Each device has a thread, and its engine lives as long as that thread."""
+    """The process. Each device has a thread for its engine."""
 
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess]) -> None:
         self._plan = plan
@@ -206,7 +206,7 @@ class _Owner:
             while thread.is_alive():
                 thread.join(_LOOK_S)
                 if self._stopping.is_set() and self._fork_server is not None:
-                    # An engine may wait minutes for a loading fork server; forked engines do not need it.
+                    # An engine may wait minutes for a loading fork server.
                     self._fork_server.stop()
                 with self._lock:
                     if self._unwritten is not None:
@@ -227,7 +227,6 @@ class _Owner:
                 self._stopping.wait(_AGAIN_S)
 
     def _live(self, device: ServingDevice) -> None:
-        """Start the engine and watch it until it ends, which raises an error."""
         device_id = device.device_id
         engines = ServingEngines([device], say=self._say, make=self._make_engine)
         try:
@@ -241,7 +240,7 @@ class _Owner:
             engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
-        """Return the device's engine, made once: each claims a port, and GPU memory is measured before it."""
+        """Return the device's engine. A lock orders engines: each claims a port and GPU memory."""
         with self._making:
             if device_id not in self._devices:
                 if self._fleet is None:
@@ -250,14 +249,14 @@ class _Owner:
                 device = self._fleet.serving(next(device for device in own.device if device.id == device_id))
                 assert device is not None
                 assert device.spec is not None
-                # Without a page, like the server of another owner.
+                # Like the server of another owner, it has no page.
                 spec = replace(device.spec, plugin=PluginSettings("serving", None))
                 port = self._ports.get(device_id, spec.port) if spec.any_port else spec.port
                 self._devices[device_id] = self._at(replace(device, spec=spec), port)
             return self._devices[device_id]
 
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device at a port. Once its engine answered there, clients know that port, and it stays."""
+        """Return the device at a port. A port that clients know stays."""
         assert device.spec is not None
         spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
         return replace(device, url=spec.url, spec=spec)
@@ -291,7 +290,7 @@ class _Owner:
             self._write()
 
     def _write(self) -> None:
-        """Record the state. A failure, such as a full disk, does not stop serving."""
+        """Record the state. A full disk does not stop serving."""
         record = {
             "pid": os.getpid(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},
@@ -304,13 +303,13 @@ class _Owner:
             self._unwritten = None
         except OSError as error:
             if self._unwritten != str(error):
-                self._say(f"{self._plan.state / _RECORD} cannot be written, which is tried again: {error}")
+                self._say(f"{self._plan.state / _RECORD} cannot be written, retrying: {error}")
             self._unwritten = str(error)
 
 
 def main(make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
     state, lock = Path(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(lock, False)  # Open until this process ends; children do not inherit it.
+    os.set_inheritable(lock, False)  # Open until this process ends; children must not inherit it.
     leftovers.remove_unused()
     _Owner(_planned(state), make_engine).run()
 

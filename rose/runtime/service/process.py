@@ -1,4 +1,4 @@
-"""Shared code of a fleet's processes: plan and report as JSON, logs, and the end with the Ray node."""
+"""Shared code of a fleet's processes: plans and reports as JSON, logs, and the end with the Ray node."""
 
 import logging
 import logging.handlers
@@ -19,14 +19,14 @@ from rose.runtime.engines.leftovers import LOGS_KEPT
 from rose.runtime.places import make_state
 
 LOG_BYTES_MAX = 32 << 20
-STOPPING = "is stopping"  # Report of a part that ends; its process runs until it is ended.
+STOPPING = "is stopping"  # Report of a part that ends.
 _NODE = "RAY_RAYLET_PID"  # Ray's variable with the pid of the node's process.
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A part's state. `doing`: why it is not ready; empty once it is at work."""
+    """A part's state. `doing`: why it is not ready; empty when it is ready."""
 
     doing: str
     pid: int | None = None
@@ -38,12 +38,12 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan as JSON, secrets included: Ray passes it to each restart, whatever version is installed then."""
+    """Return a plan with its secrets as JSON, which Ray passes to restarts of any version."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
 def load(kind: type[_T], plan: _T | str) -> _T:
-    """Read the result of any version's `dump`; missing fields have their defaults. Raises ValidationError."""
+    """Read a plan of any version; missing fields have their defaults. Raises ValidationError."""
     return TypeAdapter(kind).validate_json(plan) if isinstance(plan, str) else plan
 
 
@@ -61,10 +61,9 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
 
 
 def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
-    """Copy long engine logs to `engine.old.log` and truncate them in place, since engines keep them open."""
+    """Copy long engine logs to `engine.old.log` and truncate them in place, because engines keep them open."""
     rotated = []
     for log in sorted(folder.glob("*.log")):
-        # A missing log or a full disk: the next call retries.
         with suppress(OSError):
             if not log.name.endswith(".old.log") and log.stat().st_size > bytes_max:
                 old = log.with_name(f"{log.stem}.old.log")
@@ -79,7 +78,7 @@ def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
 
 
 def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Run `body` in a thread. Its exception is logged and ends the process, so that Ray restarts it."""
+    """Run `body` in a thread. An exception is logged and ends the process, so that Ray restarts it."""
 
     def run() -> None:
         try:
@@ -87,7 +86,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
         except BaseException:
             traceback.print_exc()
             with suppress(Exception):
-                log_to(log)(f"this process ends by what nobody foresaw:\n{traceback.format_exc()}")
+                log_to(log)(f"this process ends after an unexpected error:\n{traceback.format_exc()}")
             os._exit(1)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -96,7 +95,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """`start`, which also ends the process with its Ray node: Ray's own check fails if the wall clock is set back."""
+    """Run `start`, and end the process with its Ray node: Ray's check fails after a change of the wall clock."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)
@@ -106,5 +105,5 @@ def _end_with(pid: int, log: Path) -> None:
     with suppress(ProcessLookupError):
         select.select([os.pidfd_open(pid)], [], [])
     with suppress(Exception):
-        log_to(log)("its Ray node has ended, and this process ends with it")
+        log_to(log)("this process ends with its Ray node")
     os._exit(1)

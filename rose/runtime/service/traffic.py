@@ -1,4 +1,4 @@
-"""`python -m rose.runtime.service.traffic FLEET_FILE`: replay the trace against one host's engines until a signal."""
+"""`python -m rose.runtime.service.traffic FLEET_FILE` replays the trace against one host's engines until a signal."""
 
 import asyncio
 import os
@@ -25,11 +25,11 @@ from rose.terminal import echo, user_errors
 
 
 class TrafficError(UserError):
-    """There is nothing to replay, or no serving engine."""
+    """The file names no trace, or no serving engine answers."""
 
 
 async def replay(config: FleetConfig) -> None:
-    """Raises TrafficError, and what the trace's file raises."""
+    """Replay until a signal. Raises TrafficError and TraceError."""
     trace, remembered = open_trace(config.traffic), FleetMemory(config).read()
     if trace is None:
         raise TrafficError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
@@ -44,7 +44,7 @@ async def replay(config: FleetConfig) -> None:
         replays = []
         for number, device in enumerate(serving):
             if (url := device.serving_url or urls.get(device.id)) is None:
-                raise TrafficError(f"no serving engine of device {device.id!r} answers yet: `rose status` says why")
+                raise TrafficError(f"no serving engine of device {device.id!r} answers yet: see `rose status`")
             promised = config.serving_on(device)
             target = Target(
                 url=url,
@@ -53,7 +53,7 @@ async def replay(config: FleetConfig) -> None:
                 device_id=device.id,
                 engine_id=f"{device.id}-serving",
             )
-            # Prompts differ by device and start, so that no prefix cache answers.
+            # Prompts differ by device and start, and so miss prefix caches.
             seed = config.traffic.seed + number + 1_000 * (os.getpid() % 1_000)
             lease_at = _LeaseAt(plan, device.id).read
             fitted = fit(trace, config.traffic)
@@ -68,20 +68,20 @@ async def _until_stopped(replays: list[Replay]) -> None:
     running = [asyncio.create_task(replay.run()) for replay in replays]
     waiting = asyncio.create_task(stopping.wait())
     await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
-    for one in replays:
-        one.stop()
+    for replay in replays:
+        replay.stop()
     _, late = await asyncio.wait(running, timeout=5.0)
     for task in (waiting, *late):
         task.cancel()
     for outcome in await asyncio.gather(*running, return_exceptions=True):
         if isinstance(outcome, Exception):
             raise outcome
-    completed, failed = (sum(getattr(one.counts, name) for one in replays) for name in ("completed", "failed"))
+    completed, failed = (sum(getattr(replay.counts, name) for replay in replays) for name in ("completed", "failed"))
     echo(f"{completed} requests completed, {failed} failed", err=True)
 
 
 class _LeaseAt:
-    """The lease in force on a device, from its page, which a restarted agent may replace."""
+    """The lease in force on a device, from its page. A restarted agent may replace the page."""
 
     def __init__(self, plan: HostPlan, device_id: str) -> None:
         self._plan, self._device_id = plan, device_id

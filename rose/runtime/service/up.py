@@ -1,5 +1,5 @@
-"""`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order. Ray
-restarts dead parts. The fleet's memory has the work of a killed command, and the next command completes it."""
+"""Runs `rose up`, `rose down`, `rose restart` and `rose reload`: places a fleet's parts on Ray, and ends them in order.
+Each command completes the work of a killed one from the fleet's memory."""
 
 import secrets
 import time
@@ -59,14 +59,13 @@ class Fleet:
         return FleetMemory(self.config)
 
     def reports(self) -> dict[str, Report]:
-        """Return each part's report by name. A part that is gone for good is placed again."""
         actors = ((part, self.fabric.find(part.name)) for part in self.parts)
         calls = [(part, None if actor is None else actor.report.remote()) for part, actor in actors]
         until_s = time.monotonic() + _ANSWER_TIMEOUT_S
         reports = {part.name: self._report(part, call, until_s - time.monotonic()) for part, call in calls}
         if any(call is None or reports[part.name].doing == STOPPING for part, call in calls):
             with self.memory.alone() as alone:
-                if alone and self._is_wanted():
+                if alone and self._should_run():
                     self.place()
         return reports
 
@@ -76,35 +75,35 @@ class Fleet:
             if (actor := self.fabric.find(part.name)) is None:
                 self.fabric.place(part.name, part.cls, *part.arguments, resource=part.resource)
             elif self._report(part, actor.report.remote(), _LOOK_S).doing == STOPPING:
-                self.say(f"{part.name} was stopped, and is started anew")
+                self.say(f"{part.name} was stopped and restarts")
                 self.fabric.end(actor, again=True)
 
-    def goes_on(self) -> bool:
-        """Return whether the fleet was not put down. Raises DeploymentError if its Ray stays away."""
+    def is_running(self) -> bool:
+        """Return whether the fleet runs. Raises DeploymentError if its Ray stays away."""
         until_s = time.monotonic() + _AWAY_S
         while not listens(self.fabric.address):
             if time.monotonic() > until_s:
-                raise DeploymentError(f"fleet {self.config.name!r} has lost its Ray: `rose up` starts it again")
+                raise DeploymentError(f"fleet {self.config.name!r} lost its Ray: `rose up` starts it again")
             time.sleep(_LOOK_S)
-        if not self._is_wanted():
+        if not self._should_run():
             return False
         self.reports()
         return True
 
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
-        """Return once all parts, or `part`, are at work. Raises DeploymentError if the fleet is put down."""
-        shown: dict[str, str] = {}
+        """Return when all parts, or `part`, are ready. Raises DeploymentError if the fleet is put down."""
+        last_texts: dict[str, str] = {}
         while True:
             reports = self.reports()
             for name, report in reports.items():
                 faults = (text if text.startswith(f"{at}: ") else f"{at}: {text}" for at, text in report.faults.items())
-                text = report.doing or "; ".join(["is at work", *faults])
-                if shown.get(name) != text:
-                    shown[name] = text
+                text = report.doing or "; ".join(["is ready", *faults])
+                if last_texts.get(name) != text:
+                    last_texts[name] = text
                     say(f"{name}: {text}")
             if all(report.ready for name, report in reports.items() if part in (None, name)):
                 return
-            if not self._is_wanted():
+            if not self._should_run():
                 raise DeploymentError(f"fleet {self.config.name!r} was put down: `rose up` starts it again")
             tend()
             time.sleep(_LOOK_S)
@@ -128,34 +127,35 @@ class Fleet:
         self._step("the memory of the fleet run", self.memory.forget)
 
     def _close_runs(self) -> None:
-        for ended in close_runs(self.memory.controller, self.remembered.run_id):
-            self.say(f"RL run {ended} is closed")
+        for run_id in close_runs(self.memory.controller, self.remembered.run_id):
+            self.say(f"RL run {run_id} is closed")
 
     def _record_end(self) -> None:
         with _writer(self.config, self.remembered.run_id) as writer:
             record_due(self.memory.controller, writer.record)
             writer.record(fleet_event(self.config, "ended"))
 
-    def _is_wanted(self) -> bool:
-        known = self.memory.read()
-        return known is not None and known.run_id == self.remembered.run_id and not (known.kept or known.ending)
+    def _should_run(self) -> bool:
+        remembered = self.memory.read()
+        return (
+            remembered is not None
+            and remembered.run_id == self.remembered.run_id
+            and not (remembered.kept or remembered.ending)
+        )
 
     def _report(self, part: Part, call: Any, timeout_s: float) -> Report:
         if call is None:
-            return Report(doing="is being placed")
+            return Report(doing="waits for its placement")
         try:
             report: Report = self.fabric.answer(call, max(0.0, timeout_s))
             return report
         except UnreachableError:
             here = part.resource in self.fabric.nodes()
-            return Report(
-                doing="does not answer, or is being started" if here else f"waits for its Ray node ({part.resource})"
-            )
+            return Report(doing="does not answer, or starts" if here else f"waits for its Ray node ({part.resource})")
         except PartDiedError as error:
-            return Report(doing=f"is gone, and is placed anew: {str(error).splitlines()[0]}")
+            return Report(doing=f"is gone and restarts: {str(error).splitlines()[0]}")
 
     def _stop(self, parts: list[Part], timeout_s: float) -> None:
-        """Stop parts in parallel and end their actors. An actor that is away would start again."""
         actors = ((part, self.fabric.find(part.name)) for part in parts)
         calls = [(part, actor, actor.stop.remote(True)) for part, actor in actors if actor is not None]
         until_s = time.monotonic() + timeout_s
@@ -165,10 +165,10 @@ class Fleet:
             doing = "stopped"
             try:
                 if undone := self.fabric.answer(call, max(0.0, left_s)):
-                    doing = f"stopped, but for {'; '.join(undone)}"
+                    doing = f"stopped, except {'; '.join(undone)}"
             except (UnreachableError, PartDiedError) as error:
-                ended = "was ended before it had stopped in order" if here else "was not reached, nor stopped in order"
-                doing = f"{ended}: {str(error).splitlines()[0]}"
+                problem = "was ended before an orderly stop" if here else "could not be reached to stop"
+                doing = f"{problem}: {str(error).splitlines()[0]}"
             except Exception as error:
                 doing = f"stopped with {type(error).__name__}: {error}"
             self.fabric.end(actor)
@@ -181,16 +181,16 @@ class Fleet:
         try:
             act()
         except (OSError, UserError) as error:
-            self.say(f"{what}: not ended in order: {type(error).__name__}: {error}")
+            self.say(f"{what}: did not end in order: {type(error).__name__}: {error}")
 
 
 def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
-    """Find or start the fleet on the Ray cluster at `address`, by default where it was started, else on a Ray of this
-    host's own. `make_host` are further arguments of the hosts' actors. Raises UserError."""
+    """Find or start the fleet on the Ray cluster at `address`. The default is the fleet's cluster, else a new Ray on
+    this host. `make_host` extends the hosts' actors. Raises UserError."""
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if not config.hosts and (remembered is None or remembered.kept):
-        # Before anything is written. Hosts in the file check themselves.
+        # Checks come before any write. Hosts in the file check themselves.
         preflight.check(config)
         if (notice := preflight.notice(config)) is not None:
             say(notice)
@@ -207,15 +207,15 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
         fabric = _join(config, address, say)
         _check_first_host(config, fabric)
         if remembered is not None and remembered.ending:
-            say(f"fleet {config.name!r} was being put down: that is completed first")
+            say(f"fleet {config.name!r} was not put down completely: completing that first")
             Fleet(memory.recorded(remembered) or config, fabric, remembered, say).end(keep_runs=False)
             remembered = fleet_memory.read()
         runs = remembered is not None and any(fabric.find(name) is not None for name in _names(config, remembered))
         if remembered is not None and runs:
-            say(f"fleet {config.name!r} runs: what is well is left as it is")
+            say(f"fleet {config.name!r} runs: keeping its healthy parts")
             recorded = memory.recorded(remembered) or config
             if recorded.model_dump_json() != config.model_dump_json():
-                say("its fleet file has changed since: `rose reload` takes that over, or says what needs a restart")
+                say("its fleet file has changed: `rose reload` applies the changes, or names what needs a restart")
             fleet = Fleet(recorded, fabric, remembered, say, make_host)
         else:
             fleet = Fleet(config, fabric, _begin(config, fabric), say, make_host)
@@ -224,7 +224,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """Put the fleet down with its own Ray; return whether one ran. `keep_runs` keeps its runs. Raises UserError."""
+    """Put the fleet down with its own Ray; return whether it ran. Raises UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -234,10 +234,10 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
             try:
                 _check_first_host(config, fabric)
                 remembered = fleet_memory.read()
-                found = [name for name in _names(config, remembered) if fabric.find(name) is not None]
-                if ran := bool(found) or (remembered is not None and bool(remembered.ending)):
-                    known = remembered or Remembered(run_id="")
-                    Fleet(memory.recorded(known) or config, fabric, known, say).end(keep_runs=keep_runs)
+                parts = [name for name in _names(config, remembered) if fabric.find(name) is not None]
+                if ran := bool(parts) or (remembered is not None and bool(remembered.ending)):
+                    fleet_run = remembered or Remembered(run_id="")
+                    Fleet(memory.recorded(fleet_run) or config, fabric, fleet_run, say).end(keep_runs=keep_runs)
             finally:
                 fabric.leave()
         local_ray.stop(fleet_memory.folder)
@@ -245,35 +245,33 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
 
 
 def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> None:
-    """Restart a host's process or the controller with the installed version. Raises UserError."""
     hosts = [host.name for host in places.hosts(config)]
-    known = [*hosts, CONTROLLER]
-    if name not in known:
+    names = [*hosts, CONTROLLER]
+    if name not in names:
         raise UserError(
-            f"fleet {config.name!r} has no part {name!r}{did_you_mean(name, known)}: give a host's name, or "
+            f"fleet {config.name!r} has no part {name!r}{did_you_mean(name, names)}: give a host's name, or "
             f"`{CONTROLLER}`"
         )
     address = address or _ray_address(config)
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if address is None or remembered is None:
-        raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it, on its first host")
+        raise DeploymentError(f"fleet {config.name!r} does not run here: start it with `rose up` on its first host")
     fabric = _join(config, address, say)
     try:
         fleet = Fleet(memory.recorded(remembered) or config, fabric, remembered, say)
-        # A host may be named `controller`.
         part = host_part(name) if name in hosts else name
         with fleet_memory.alone(say):
             if (actor := fabric.find(part)) is None or part not in {known.name for known in fleet.parts}:
                 raise DeploymentError(
-                    f"the fleet that runs has no {part}: a changed fleet file holds after `rose down --keep-runs` and "
+                    f"the running fleet has no {part}: for a changed fleet file run `rose down --keep-runs` and "
                     "`rose up`"
                 )
-            say(f"{part} is started anew")
+            say(f"{part} restarts")
             try:
                 fabric.ask(actor, "stop", False, timeout_s=_STOP_HOST_TIMEOUT_S)
             except (UnreachableError, PartDiedError) as error:
-                say(f"{part} was ended before it had stopped in order: {str(error).splitlines()[0]}")
+                say(f"{part} was ended before an orderly stop: {str(error).splitlines()[0]}")
             finally:
                 fabric.end(actor, again=True)
         fleet.wait_ready(say, part=part)
@@ -282,17 +280,16 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
 
 
 def reload(config: FleetConfig, say: Say) -> list[str]:
-    """Have the running fleet take over changed settings, once they are on record; return the changes. Raises
-    UserError, also for settings that need a restart."""
+    """Record changed settings and apply them to the running fleet; return them. Raises UserError."""
     fleet_memory = FleetMemory(config)
     with fleet_memory.alone(say):
         remembered = fleet_memory.read()
         if remembered is None or remembered.kept or remembered.ending:
-            raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it, with this file")
-        before = memory.recorded(remembered)
-        if before is None:
+            raise DeploymentError(f"fleet {config.name!r} does not run here: start it with `rose up`")
+        recorded = memory.recorded(remembered)
+        if recorded is None:
             raise DeploymentError("another version of ROSE started this fleet: `rose down --keep-runs` and `rose up`")
-        changes = memory.changes(before, config)
+        changes = memory.changes(recorded, config)
         if changes:
             with _writer(config, remembered.run_id) as writer:
                 writer.record(fleet_event(config, "started", f"took over {'; '.join(changes)}"))
@@ -311,7 +308,7 @@ def host_part(host: str) -> str:
 
 
 def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
-    """Return the open or a new fleet run, once it is on disk and on record. Raises UserError."""
+    """Return the open or a new fleet run, on disk and in the ledger. Raises UserError."""
     fleet_memory, hosts = FleetMemory(config), places.hosts(config)
     preflight.check_archive(config)
     try:
@@ -336,7 +333,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
         remembered.recorded, remembered.config_json = True, config_json
         fleet_memory.write(remembered)
     except OSError as error:
-        raise DeploymentError(f"fleet {config.name!r} cannot begin: {error}") from None
+        raise DeploymentError(f"fleet {config.name!r} cannot start: {error}") from None
     return remembered
 
 
@@ -352,7 +349,7 @@ def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
 
 def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_host: dict[str, Any]) -> list[Part]:
     hosts, folder = places.hosts(config), places.state_folder(config)
-    first, *others = hosts
+    first, *other_hosts = hosts
     controller = ControllerPlan(
         config=config,
         run_id=remembered.run_id,
@@ -362,7 +359,7 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
         ledger=places.ledger(config),
         host=first.name if config.hosts else config.host,
         agent_token=remembered.agent_token,
-        host_tokens={host.name: remembered.tokens[host.name] for host in others if host.name in remembered.tokens},
+        host_tokens={host.name: remembered.tokens[host.name] for host in other_hosts if host.name in remembered.tokens},
         cores=tuple(first.cores),
     )
     address = first.address or fabric.node_address
@@ -385,7 +382,6 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
 
 
 def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
-    """Raises DeploymentError unless this is the fleet's first host, which has its memory and ledger."""
     first = places.hosts(config)[0]
     if (resource := places.resource(first, fabric.node_address)) not in fabric.own_resources():
         raise DeploymentError(
@@ -395,12 +391,12 @@ def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
 
 
 def _ray_address(config: FleetConfig) -> str | None:
-    """Return the address of the fleet's Ray; None without one. Raises UserError where only another host knows."""
+    """Return the address of the fleet's Ray; None without one. Raises UserError if only another host knows it."""
     fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address
     if (remembered := fleet_memory.read()) is not None and remembered.ray_address:
-        # A one-host fleet that was put down may start on another Ray.
+        # A one-host fleet may start on another Ray after `rose down`.
         return None if remembered.kept and len(config.hosts) < 2 else remembered.ray_address
     if len(config.hosts) > 1 and not fleet_memory.has_ended():
         raise _unknown_ray(config)
@@ -410,22 +406,21 @@ def _ray_address(config: FleetConfig) -> str | None:
 def _unknown_ray(config: FleetConfig) -> UserError:
     return UserError(
         f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address, or in "
-        "ROSE_RAY_ADDRESS. Its first host alone knows where it was started"
+        "ROSE_RAY_ADDRESS. Only its first host knows the cluster"
     )
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
-    """Join the Ray cluster. Raises UserError, also if the fleet runs on another cluster."""
     say(f"joining Ray at {address}")
     fabric = Fabric(f"rose-{config.name}")
     fabric.join(address)
     remembered = FleetMemory(config).read()
-    own = local_ray.find(places.state_folder(config))
-    before = own or ("" if remembered is None or remembered.kept else remembered.ray_address)
-    if before and before not in (address, fabric.address) and listens(before):
+    own_address = local_ray.find(places.state_folder(config))
+    address_before = own_address or ("" if remembered is None or remembered.kept else remembered.ray_address)
+    if address_before and address_before not in (address, fabric.address) and listens(address_before):
         fabric.leave()
         raise UserError(
-            f"--address {address!r}: fleet {config.name!r} runs on the Ray at {before}. Leave --address out, or end "
+            f"--address {address!r}: fleet {config.name!r} runs on the Ray at {address_before}. Omit --address, or end "
             "it there by `rose down`"
         )
     return fabric

@@ -16,10 +16,10 @@ mile mind miss money moon more most mother move much music must name near need n
 nothing now number
 """
 
-WORDS = tuple(_TEXT.split())  #: Each is one token in current models' vocabularies, first or after a space.
+WORDS = tuple(_TEXT.split())  #: Each is one token in current models' vocabularies.
 
 
 def prompt_text(seed: str, tokens: int) -> str:
-    """Return `tokens` words, a token each, in an order by `seed`, so that prompts share no prefix."""
+    """Return `tokens` words in an order by `seed`, so that prompts share no prefix."""
     draw = random.Random(seed)  # noqa: S311 (traffic, not secrets)
     return " ".join(draw.choices(WORDS, k=tokens))

@@ -1,4 +1,4 @@
-"""Replay a trace against an OpenAI-compatible endpoint: open loop, however late the server is."""
+"""Replays a trace against an OpenAI-compatible endpoint in an open loop."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Target:
 
 @dataclass(slots=True)
 class Counts:
-    """Requests so far: due = completed + failed + in flight. Refused ones are among the failed."""
+    """Counts of requests: due = completed + failed + in flight. Failed includes refused."""
 
     due: int = 0
     completed: int = 0
@@ -47,9 +47,9 @@ class _Call:
 
 
 class Replay:
-    """A replay; `stop()` it in its event loop. `record` gets one `rose.events.Request` for each due request. `repeat`
-    restarts the trace with other prompts. Waiting requests beyond `in_flight_max`, and requests after `timeout_s`,
-    fail. With the same `seed`, the server's prefix cache answers a second replay."""
+    """Replays a trace; call `stop()` in its event loop. `record` gets one `rose.events.Request` for each due request.
+    `repeat` restarts the trace with new prompts. Requests beyond `in_flight_max` in flight or after `timeout_s`
+    fail."""
 
     def __init__(
         self,
@@ -79,14 +79,13 @@ class Replay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Send no more; `run` returns once requests in flight end. Cancel `run`'s task to cut these, too."""
         self._stopping.set()
 
     async def run(self) -> Counts:
-        """Replay until the end or `stop`; once cancelled, requests in flight fail. Raises as `record`."""
+        """Replay until the end or `stop`. Cancelling fails requests in flight."""
         url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
-        # Each has its own connection: waiting would delay arrivals, and the server may close a kept one.
+        # Waiting for a connection would delay arrivals, and the server may close a kept one.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
             try:
@@ -131,7 +130,7 @@ class Replay:
 
     async def _stopped_by(self, due_ns: int) -> bool:
         if (wait_s := (due_ns - monotonic_ns()) / 1_000_000_000) <= 0:
-            await asyncio.sleep(0)  # Late: let responses be read anyway.
+            await asyncio.sleep(0)  # The replay is late: let responses be read.
             return self._stopping.is_set()
         try:
             await asyncio.wait_for(self._stopping.wait(), wait_s)
@@ -153,21 +152,21 @@ class Replay:
         except StreamError as error:
             reason = str(error)
         except TimeoutError:
-            reason = f"no end within {self._timeout.total:g} s, {arrivals.tokens} tokens came"
+            reason = f"timeout after {self._timeout.total:g} s with {arrivals.tokens} tokens"
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a line beyond aiohttp's limit.
             reason = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
-            self._ended(call, arrivals, lease_id, "replay cancelled")
+            self._record_end(call, arrivals, lease_id, "replay cancelled")
             raise
-        self._ended(call, arrivals, lease_id, reason)
+        self._record_end(call, arrivals, lease_id, reason)
 
     def _refuse(self, call: _Call) -> None:
         self.counts.due += 1
         self.counts.refused += 1
         reason = f"not sent: {self._in_flight_max} requests already wait for the server"
-        self._ended(call, Arrivals(monotonic_ns()), self._lease_at(), reason)
+        self._record_end(call, Arrivals(monotonic_ns()), self._lease_at(), reason)
 
-    def _ended(self, call: _Call, arrivals: Arrivals, lease_id: str | None, reason: str | None) -> None:
+    def _record_end(self, call: _Call, arrivals: Arrivals, lease_id: str | None, reason: str | None) -> None:
         if reason is None:
             self.counts.completed += 1
         else:

@@ -1,4 +1,4 @@
-"""One streamed completion as its client sees it: arrival times of tokens, and the end."""
+"""One streamed completion at its client: arrival times of tokens, and the end."""
 
 import json
 from collections.abc import AsyncIterable
@@ -9,7 +9,7 @@ from rose.clock import monotonic_ns
 
 
 class StreamError(Exception):
-    """The server reported an error, or the stream did not end as a complete one."""
+    """The server reported an error, or the stream broke off."""
 
 
 @dataclass(slots=True)
@@ -21,13 +21,13 @@ class Arrivals:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None  #: Prompt tokens in the server's prefix cache, if known.
     times_ns: list[int] = field(default_factory=list)
-    seen: int = 0  #: Tokens at those times; `tokens` may be more if the total comes at the end.
+    timed_tokens: int = 0  #: Tokens at these times. `tokens` may be more after the final total.
 
     def add(self, at_ns: int, new: int) -> None:
         if new > 0:
             self.times_ns.append(at_ns)
-            self.seen += new
-            self.tokens = max(self.tokens, self.seen)
+            self.timed_tokens += new
+            self.tokens = max(self.tokens, self.timed_tokens)
 
     @property
     def ttft_ns(self) -> int | None:
@@ -35,12 +35,12 @@ class Arrivals:
 
     @property
     def tpot_mean_ns(self) -> int | None:
-        """Mean time of each token after the first; None below two tokens."""
+        """Return the mean time of each token after the first; None below two tokens."""
         return None if self.tokens < 2 else (self.times_ns[-1] - self.times_ns[0]) // (self.tokens - 1)
 
     @property
     def tpot_max_ns(self) -> int | None:
-        """Longest wait for a further token; None below two tokens."""
+        """Return the longest wait for a further token; None below two tokens."""
         if self.tokens < 2:
             return None
         return max((b - a for a, b in zip(self.times_ns, self.times_ns[1:], strict=False)), default=0)
@@ -48,7 +48,7 @@ class Arrivals:
 
 async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
     """Read server-sent events of `/v1/completions` until `[DONE]`; without usage a chunk with text is one token. Raises
-    StreamError for an error, an abort, or a stream without an end."""
+    StreamError."""
     finish: str | None = None
     async for line in lines:
         at_ns = monotonic_ns()
@@ -63,9 +63,9 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
         try:
             chunk: Any = json.loads(payload)
         except ValueError as error:
-            raise StreamError(f"stream sent what is not JSON: {payload[:100]!r}") from error
+            raise StreamError(f"stream has invalid JSON: {payload[:100]!r}") from error
         if not isinstance(chunk, dict):
-            raise StreamError(f"stream sent what is not a chunk: {payload[:100]!r}")
+            raise StreamError(f"stream has an invalid chunk: {payload[:100]!r}")
         if chunk.get("error"):
             raise StreamError(f"server sent an error: {_message(chunk['error'])}")
         finish = _chunk(chunk, at_ns, arrivals) or finish
@@ -78,12 +78,14 @@ def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
         details = usage.get("prompt_tokens_details") or {}
         arrivals.cached_tokens = details.get("cached_tokens", arrivals.cached_tokens)
     choices = chunk.get("choices")
-    if not choices:  # The closing chunk has totals; its time says nothing about tokens.
+    if not choices:  # The closing chunk has totals, without a token.
         if usage:
             arrivals.tokens = max(arrivals.tokens, usage.get("completion_tokens", 0))
         return None
     choice = choices[0]
-    arrivals.add(at_ns, usage.get("completion_tokens", 0) - arrivals.seen if usage else int(bool(choice.get("text"))))
+    arrivals.add(
+        at_ns, usage.get("completion_tokens", 0) - arrivals.timed_tokens if usage else int(bool(choice.get("text")))
+    )
     finish: str | None = choice.get("finish_reason")
     return finish
 

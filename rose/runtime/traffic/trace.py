@@ -1,5 +1,5 @@
-"""Serving traces: reading, and fitting to a host. The format is that of the public Azure LLM inference traces (Patel et
-al., Splitwise, ISCA 2024): a CSV with TIMESTAMP, ContextTokens and GeneratedTokens."""
+"""Reads serving traces and fits them to a host. A trace is a CSV in the columns of the public Azure LLM inference
+traces (Patel et al., Splitwise, ISCA 2024)."""
 
 import csv
 import math
@@ -27,7 +27,7 @@ class TraceError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order of arrival: three int64 arrays of one length; lengths are tokens, at least 1."""
+    """Requests in order of arrival, in three int64 arrays of one length."""
 
     name: str
     arrival_ns: Ints
@@ -48,7 +48,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class FittedTrace:
-    """A trace fitted to a host, and its scales, which are shown with every latency figure."""
+    """A trace fitted to a host, and its scales."""
 
     trace: Trace
     keep_share: float
@@ -59,7 +59,7 @@ class FittedTrace:
 
 
 def read(path: Path) -> Trace:
-    """Return a trace; rows may be in any order, further columns are ignored. Raises TraceError."""
+    """Return a trace; rows may have any order and more columns. Raises TraceError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
@@ -67,23 +67,23 @@ def read(path: Path) -> Trace:
             if missing := [column for column in COLUMNS if column not in header]:
                 raise TraceError(f"trace {path}, line 1: no column {', '.join(missing)}; it has {header}")
             places = [header.index(column) for column in COLUMNS]
-            parsed = [_row(path, rows.line_num, row, places) for row in rows if row]
+            requests = [_row(path, rows.line_num, row, places) for row in rows if row]
     except OSError as error:
         raise TraceError(
             f"cannot read trace {path}: {error.strerror}. Set traffic.trace to a CSV file, or to `bursty`."
         )
     except (UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"trace {path} is not a CSV text file: {error}")
-    if not parsed:
+    if not requests:
         raise TraceError(f"trace {path} has no requests")
-    table: Ints = np.array(parsed, np.int64)
+    table: Ints = np.array(requests, np.int64)
     table = table[np.argsort(table[:, 0], kind="stable")]
     arrival, prompt, output = table.T
     return Trace(path.stem, arrival - arrival[0], prompt, output)
 
 
 def load(name: str) -> Trace:
-    """Return the trace `bursty`, or of a CSV file. Raises TraceError."""
+    """Return the trace `bursty`, or a CSV file's. Raises TraceError."""
     return read(_SAMPLES / "bursty.csv" if name == "bursty" else Path(name).expanduser())
 
 
@@ -94,9 +94,8 @@ def open_trace(config: TrafficConfig) -> Trace | None:
 def fit(
     trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
 ) -> FittedTrace:
-    """Return the trace within `config`'s limits, never denser or longer: gaps times `time_scale`, the first
-    `duration_s`. Requests are dropped with equal chance, so bursts stay bursts. Lengths are scaled until the whole
-    trace's 99th percentile (nearest rank) is the configured maximum; the minimum is 1."""
+    """Return the trace within `config`'s limits: gaps times `time_scale`, the first `duration_s`. Requests are dropped
+    with equal chance. Lengths are scaled down until the 99th percentile (nearest rank) is at most the limit."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
@@ -108,18 +107,18 @@ def fit(
     if duration_s is not None and count < len(trace):
         period_ns = round(duration_s * _NS_PER_S)
     room = max(1, math.floor(config.requests_per_s_max * period_ns / _NS_PER_S))
-    kept = np.arange(count)
+    chosen = np.arange(count)
     if room < count:
-        kept = np.sort(np.random.default_rng(config.seed).choice(count, room, replace=False))
+        chosen = np.sort(np.random.default_rng(config.seed).choice(count, room, replace=False))
     prompt_scale = _scale_down(trace.prompt_tokens, config.prompt_tokens_max)
     output_scale = _scale_down(trace.output_tokens, config.output_tokens_max)
     fitted = Trace(
         trace.name,
-        arrival[kept],
-        _scaled(trace.prompt_tokens[kept], prompt_scale),
-        _scaled(trace.output_tokens[kept], output_scale),
+        arrival[chosen],
+        _scaled(trace.prompt_tokens[chosen], prompt_scale),
+        _scaled(trace.output_tokens[chosen], output_scale),
     )
-    return FittedTrace(fitted, len(kept) / count, prompt_scale, output_scale, time_scale, period_ns)
+    return FittedTrace(fitted, len(chosen) / count, prompt_scale, output_scale, time_scale, period_ns)
 
 
 def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int, int, int]:
@@ -134,7 +133,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
         )
     lengths = []
     for column, value in zip(COLUMNS[1:], values[1:], strict=True):
-        # Longer values are damage, and would not fit the arrays.
+        # Longer values would not fit the arrays.
         if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) < 1:
             raise TraceError(f"trace {path}, line {line}, column {column}: {value!r} is not a whole number from 1")
         lengths.append(int(value))
@@ -142,7 +141,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
 
 
 def _timestamp_ns(text: str) -> int | None:
-    """Return nanoseconds since the epoch. A time without a zone counts as UTC; only differences matter."""
+    """Return nanoseconds since the epoch. A time without a zone counts as UTC."""
     if (match := _TIMESTAMP.fullmatch(text)) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`rose train`: the built-in loop, as a client of an existing fleet."""
+"""The command `rose train`: the built-in loop as a client of a fleet."""
 
 from __future__ import annotations
 
@@ -23,29 +23,27 @@ def train_command(
     url: Annotated[
         str | None,
         typer.Option(
-            envvar="ROSE_URL", help="The fleet's controller, such as http://10.0.0.1:30100; this host's if left out."
+            envvar="ROSE_URL", help="URL of the controller, such as http://10.0.0.1:30100. Default: this host's."
         ),
     ] = None,
-    token: Annotated[str | None, typer.Option(envvar="ROSE_TOKEN", help="The controller's token.")] = None,
+    token: Annotated[str | None, typer.Option(envvar="ROSE_TOKEN", help="Token of the controller.")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="A fleet file: task, training, rollout and tags are used.")
+        Path | None, typer.Option("--config", "-c", help="Fleet file with task, training, rollout and tags.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the run, in the ledger and on screens; the task's if left out.")
+        str | None, typer.Option(help="Name of the run, in the ledger and on screens. Default: the task's.")
     ] = None,
-    team: Annotated[str | None, typer.Option(help="Paying team; the file's tag `team` if left out.")] = None,
+    team: Annotated[str | None, typer.Option(help="Paying team. Default: the file's tag `team`.")] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder to keep the run in after each update.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoint.")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in after each update.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --checkpoint.")] = False,
     device: Annotated[
-        str | None, typer.Option(help="The fleet's device on this host that the trainer works on and is charged for.")
+        str | None, typer.Option(help="The trainer's device on this host, which the run pays for.")
     ] = None,
-    wait: Annotated[
-        float, typer.Option(help="Wait for so many seconds until the fleet is ready, and begin then.", min=0)
-    ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON on stdout for each step.")] = False,
+    wait: Annotated[float, typer.Option(help="Maximum seconds to wait for a ready fleet.", min=0)] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each step.")] = False,
 ) -> None:
-    """Train a policy on a fleet file's task; Ctrl-C ends it, and --resume goes on from the last update."""
+    """Train a policy on a fleet file's task. Ctrl-C stops it, and --resume continues after the last update."""
     from rose import config as configuration
     from rose.runtime.fleet import BACKGROUND_NICE
     from rose.runtime.service.console import find
@@ -56,7 +54,7 @@ def train_command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with user_errors(), ExitStack() as stack:
         if resume and checkpoint is None:
-            raise TrainError("--resume needs --checkpoint, the folder that the run was kept in")
+            raise TrainError("--resume needs --checkpoint: give the folder of the run")
         fleet = None if config is None else configuration.load(config)
         controller = find(url, token, fleet)
         train(

@@ -13,19 +13,18 @@ from torch import Tensor
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-    """Return each reward minus its group's mean; exact zeros for a group of equal rewards, which carries no signal."""
+    """Return each reward minus its group's mean; exact zeros for a group of equal rewards."""
     members: dict[str, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)
     mean = {group: statistics.fmean(of_group) for group, of_group in members.items()}
-    # A mean of equal numbers may have a rounding error.
     equal = {group for group, of_group in members.items() if min(of_group) == max(of_group)}
     return [0.0 if group in equal else reward - mean[group] for reward, group in zip(rewards, groups, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLoss:
-    """Sums over tokens, so that micro-batches add up; divide by the mini-batch's token count."""
+    """Sums over tokens, so that micro-batches add up; divide them by the mini-batch's token count."""
 
     loss: Tensor
     kl: Tensor  #: k3 estimate of KL(behaviour || policy), detached.
@@ -34,9 +33,9 @@ class TokenLoss:
 def token_loss(
     logprobs: Tensor, behaviour: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float
 ) -> TokenLoss:
-    """Return the clipped surrogate, summed over generated tokens. All tensors are [tokens]: `logprobs` under the
-    trained policy (with gradient), `behaviour` as sampled by the engine, `advantage` of the token's trajectory. The
-    ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    """Return the clipped surrogate, summed over generated tokens. All tensors are [tokens]: `logprobs` of the trained
+    policy (with gradient), `behaviour` of the engine, `advantage` of the trajectory. The ratio is clipped to [1 -
+    clip_low, 1 + clip_high]."""
     log_ratio = logprobs - behaviour
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)

@@ -1,6 +1,6 @@
-"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1, so rollouts of step k
-may begin once version k - `staleness_max` is published. An update is saved before its version is published, and a step
-is recorded after that: a killed loop repeats no update, and publishes and records the rest."""
+"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1. Rollouts of step k
+begin when version k - `staleness_max` is published. The loop saves an update, publishes it, and records its step: after
+a kill it repeats no update."""
 
 import math
 import time
@@ -21,8 +21,8 @@ from rose.runtime.training.train_time import TrainTime
 from rose.runtime.training.trainer import StepStats, Trainer
 
 _WAIT_S = 0.2
-_AGAIN_S = 5.0  #: Lost games are played again at this interval.
-#: A game that engines failed at this often counts as lost once its step has other games to train on.
+_AGAIN_S = 5.0  #: Interval between repeats of lost games.
+#: A game with this many engine failures counts as lost once its step has other games.
 _FAILED_MAX = 3
 
 
@@ -33,7 +33,7 @@ class _Rollouts:
     began_ns: int
     ended_ns: int | None = None
     trajectories: list[PlayedTrajectory] = field(default_factory=list)
-    #: Games to play again, and how often engines failed at each, by first name.
+    #: Lost games to repeat, and engine failures by first name.
     lost: list[Played] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
 
@@ -54,19 +54,19 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """Return the games to play again. A game that engines keep failing at is given up if the step has others."""
+        """Return the games to repeat. A game with too many failures is given up if the step has others."""
         lost, self.lost = self.lost, []
-        others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
+        has_others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
         for played in lost:
-            if others and self.failed[first_name(played.game.trajectory_id)] >= _FAILED_MAX:
+            if has_others and self.failed[first_name(played.game.trajectory_id)] >= _FAILED_MAX:
                 self.end(played.trajectory)
             else:
                 again.append(played)
         return again
 
 
-_Updated = tuple[list[Verdict], Step]  #: An update's records.
+_Updated = tuple[list[Verdict], Step]
 
 
 class TrainLoop:
@@ -93,7 +93,7 @@ class TrainLoop:
         self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
-        """Play the remaining steps. Raises the errors of the run's client, and CheckpointError."""
+        """Play the remaining steps. Raises errors of the run's client, and CheckpointError."""
         try:
             self._begin()
             while self._trainer.version < self._training.steps:
@@ -102,18 +102,18 @@ class TrainLoop:
             self._thread.shutdown(cancel_futures=True)
 
     def _begin(self) -> None:
-        kept = self._checkpoint.load_update(self._trainer)
+        update = self._checkpoint.load_update(self._trainer)
         version = self._trainer.version
         if self._run.version is not None and self._run.version > version:
             raise CheckpointError(
                 f"{self._checkpoint.folder} is at version {version} and run {self._run.run_id} at {self._run.version}: "
-                "this is not the run's last checkpoint"
+                "give the run's last checkpoint"
             )
         publish_ns = self._publish()
-        if kept is not None:
-            judgements, step = kept
-            self._say(f"going on after step {step.step + 1} of {self._training.steps}")
-            self._finish((judgements, _published(step, publish_ns)))
+        if update is not None:
+            judgements, step = update
+            self._say(f"continuing after step {step.step + 1} of {self._training.steps}")
+            self._finish((judgements, _with_publish_time(step, publish_ns)))
 
     def _run_step(self, step: int) -> None:
         for number in range(step, min(step + self._training.staleness_max + 1, self._training.steps)):
@@ -123,7 +123,7 @@ class TrainLoop:
         while not rollouts.complete:
             self._tend(_WAIT_S)
         del self._rollouts[step]
-        self._record_trajectories()  # Trajectories are in the ledger before their training is recorded.
+        self._record_trajectories()  # Trajectories are recorded before their training.
         updating = self._thread.submit(self._update, rollouts)
         while not updating.done():
             self._tend(_WAIT_S, updating)
@@ -143,7 +143,7 @@ class TrainLoop:
             if lost := rollouts.take_lost():
                 step, loss = rollouts.step, lost[-1].trajectory.loss
                 assert loss is not None
-                again = f"{len(lost)} of {rollouts.games} trajectories were lost and are played again"
+                again = f"{len(lost)} of {rollouts.games} trajectories were lost and start again"
                 self._say(f"step {step + 1}: {again}: {loss.reason}")
                 self._players.play_again(step, self._version_min(step), [played.game for played in lost])
 
@@ -156,7 +156,7 @@ class TrainLoop:
             if (loss := trajectory.loss) is None or loss.failed or loss.attempts or trajectory.turns:
                 self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
-        if now - self._recorded >= 1.0:  # They are also recorded when their step is trained.
+        if now - self._recorded >= 1.0:
             self._record_trajectories()
         if now - self._repeated >= _AGAIN_S:
             self._play_lost()
@@ -172,7 +172,7 @@ class TrainLoop:
             self._unrecorded.clear()
 
     def _update(self, rollouts: _Rollouts) -> _Updated:
-        """Update, keep the update, then publish it. Runs in the trainer's thread."""
+        """Update in the trainer's thread, save the update, then publish it."""
         began_ns = monotonic_ns()
         # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
@@ -188,7 +188,7 @@ class TrainLoop:
             )
             judgements = verdicts(stats, trajectories)
             self._checkpoint.save_update(self._trainer, rollouts.step, stats, judgements, event)
-        return judgements, _published(event, self._publish())
+        return judgements, _with_publish_time(event, self._publish())
 
     def _publish(self) -> int:
         began_ns = monotonic_ns()
@@ -207,7 +207,7 @@ class TrainLoop:
         self._done(event)
 
 
-def _published(step: Step, publish_ns: int) -> Step:
+def _with_publish_time(step: Step, publish_ns: int) -> Step:
     return replace(step, sync_ns=publish_ns, total_ns=step.total_ns + publish_ns)
 
 
@@ -224,7 +224,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the step of the update `stats`, without lost trajectories. `total_ns` spans both phases."""
+    """Return the step's event without lost trajectories. `total_ns` spans both phases."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,
@@ -233,7 +233,7 @@ def step_event(
         trajectories=len(trajectories),
         trajectories_accepted=sum(trajectory.accepted for trajectory in trajectories),
         reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
-        loss=_finite(stats.loss),  # A diverged update must not stop the run that shows it.
+        loss=_finite(stats.loss),  # A diverged update must not stop its run.
         entropy=_finite(stats.entropy),
         kl=_finite(stats.kl),
         grad_norm=_finite(stats.grad_norm),
@@ -246,7 +246,6 @@ def step_event(
 
 
 def verdicts(stats: StepStats, trajectories: Sequence[PlayedTrajectory]) -> list[Verdict]:
-    """Return a verdict for each trajectory that was not lost, trained or dropped for age."""
     stale = set(stats.stale)
     return [verdict(trajectory, stale=trajectory.trajectory_id in stale) for trajectory in _not_lost(trajectories)]
 

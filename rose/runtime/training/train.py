@@ -1,4 +1,4 @@
-"""Run the built-in loop of `rose train` from its options to the end of the run."""
+"""Runs the built-in loop of `rose train`."""
 
 import os
 from collections.abc import Callable
@@ -39,18 +39,19 @@ def train(
     wait_s: float = 0.0,
 ) -> str:
     """Train to the last step; return the run's id. `say` gets progress, `done` each step. `kept`: `folder` outlives
-    this process, and `resume` continues from it. The trainer works on the fleet's `device`, if any, and waits up to
-    `wait_s` for a starting fleet. A kept run stays open after KeyboardInterrupt or when the controller is unavailable,
-    and can be resumed. Raises UserErrors that say what to do."""
-    own = _device(fleet, device)
+    this process, and `resume` continues from it. It waits up to `wait_s` for a starting fleet. A kept run stays open
+    after KeyboardInterrupt. Raises UserError."""
+    trainer_device = _device(fleet, device)
     page = None if device is None or wait_s else page_of(device)
-    if fleet is not None and own is not None:
-        os.sched_setaffinity(0, host_cores(other for other in fleet.device if other.host == own.host))
+    if fleet is not None and trainer_device is not None:
+        os.sched_setaffinity(
+            0, host_cores(device_config for device_config in fleet.device if device_config.host == trainer_device.host)
+        )
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
         stack.callback(checkpoint.close)
         if (begun := checkpoint.run_id()) is not None and not resume:
-            raise CheckpointError(f"{folder} holds run {begun}: give --resume to go on, or another folder")
+            raise CheckpointError(f"{folder} has run {begun}: give --resume to continue it, or another folder")
         if fleet is not None:
             task, training = fleet.task, fleet.training
         else:
@@ -61,7 +62,7 @@ def train(
         if not resume and not wait_s:
             _check_fleet(url, token, model)
         environment = stack.enter_context(Task(task))
-        # torch reads the number of threads only when it is loaded.
+        # torch reads the number of threads when it is loaded.
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         import torch
 
@@ -71,11 +72,15 @@ def train(
         if begun is not None:
             checkpoint.check_same(task, training)
         elif resume:
-            say(f"no run was begun in {folder} yet: beginning one")
+            say(f"no run in {folder} yet: starting a run")
         tags = {} if fleet is None else fleet.tags
         weights = _model(model, fleet, task, training, say)
         torch.set_num_threads(training.threads)
-        trainer = Trainer(weights, training, "cpu" if own is None or own.gpu is None else f"cuda:{own.gpu}")
+        trainer = Trainer(
+            weights,
+            training,
+            "cpu" if trainer_device is None or trainer_device.gpu is None else f"cuda:{trainer_device.gpu}",
+        )
         run = stack.enter_context(
             client.open_run(
                 url,
@@ -91,7 +96,7 @@ def train(
                 folder=checkpoint.weights,
             )
         )
-        say(f"run {run.run_id} {'goes on' if begun else 'is open'} at {url}")
+        say(f"run {run.run_id} {'continues' if begun else 'is open'} at {url}")
         if begun is None:
             checkpoint.begin(run.run_id, task, training)
         players = stack.enter_context(Players(run.address, environment, weights, training.temperature))
@@ -104,13 +109,12 @@ def train(
         except KeyboardInterrupt:
             if kept:
                 run.leave()
-                say(f"run {run.run_id} is left after step {trainer.version}: --resume goes on with it")
+                say(f"run {run.run_id} stops after step {trainer.version}: continue it with --resume")
             raise
         return run.run_id
 
 
 def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
-    """Return the trainer's device in the fleet file. Raises TrainError if it is not there."""
     if name is None or fleet is None:
         return None
     devices = {device.id: device for device in fleet.device}
@@ -120,12 +124,10 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 
 
 def _check_fleet(url: str, token: str | None, model: str) -> None:
-    """Check the fleet and its model before a minute goes into making a model. Raises DeploymentError for an unavailable
-    fleet, UserError for a refusal, TrainError for another model."""
-    known = ControllerClient(url, token).status()["models"]
-    if known and model not in known:
+    models = ControllerClient(url, token).status()["models"]
+    if models and model not in models:
         raise TrainError(
-            f"the rollout model here is {model!r} and that of the fleet at {url} is {' or '.join(map(repr, known))}: "
+            f"the rollout model here is {model!r}, but the fleet at {url} has {' or '.join(map(repr, models))}: "
             "give its fleet file by --config"
         )
 

@@ -1,4 +1,4 @@
-"""Report a trainer's time on a device to the device's page, whose account counts it as `train`."""
+"""Reports a trainer's time on a device to the device's page, as `train`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ class NoPageError(UserError):
 
 
 class TrainTime:
-    """Writes spans to the page at `path`; None: to none. Raises NoPageError and DeviceTakenError."""
+    """Writes spans to the page at `path`, if any. Raises NoPageError and DeviceTakenError."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the time inside as training, if the page is there. Raises DeviceTakenError."""
+        """Count the time inside as training, if the page exists. Raises DeviceTakenError."""
         if (page := self._present()) is None:
             yield
             return
@@ -52,20 +52,22 @@ def _attached(path: Path) -> ArbiterPage:
     except SectionHeldError as error:
         raise DeviceTakenError(f"another trainer works on this device ({error}): end it, or train elsewhere") from None
     except (PageError, FileNotFoundError) as error:
-        raise NoPageError(f"no agent has this device any more ({error}): see `rose status`") from None
+        raise NoPageError(f"no agent has this device now ({error}): see `rose status`") from None
 
 
 def page_of(device_id: str) -> Path:
-    """Return the page of a device with an agent on this host. Raises NoPageError naming the devices that exist."""
+    """Return the page of a device with an agent on this host. Raises NoPageError naming the devices."""
     from rose.runtime.coserving.attach.attaching import pages_in_use
 
     pages = [Path(use.page) for use in pages_in_use() if use.agent]
-    named = [page for page in pages if page.parent.name == device_id]
-    if len(named) == 1:
-        return named[0]
-    if named:
-        raise NoPageError(f"device {device_id!r} is on {len(named)} fleets of this host: {', '.join(map(str, named))}")
+    matches = [page for page in pages if page.parent.name == device_id]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise NoPageError(
+            f"device {device_id!r} is on {len(matches)} fleets of this host: {', '.join(map(str, matches))}"
+        )
     devices = ", ".join(sorted({page.parent.name for page in pages})) or "none"
     raise NoPageError(
-        f"no agent on this host has a device {device_id!r} (there is {devices}): correct the name, or train elsewhere"
+        f"no agent on this host has device {device_id!r} (it has {devices}): correct the name, or train elsewhere"
     )

@@ -16,35 +16,34 @@ from rose.runtime.rollout.frozenlake import seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss
 
-#: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy. They are for a model of
-#: `_TOKEN_VALUES` values (hidden size times layers) for a token; a larger one has fewer.
+#: Padded tokens of one forward and backward pass, for a model of `_TOKEN_VALUES` values a token (hidden size times
+#: layers). It bounds memory; a larger model has fewer.
 MICRO_BATCH_TOKENS = 4096
 _TOKEN_VALUES = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepStats:
-    """One update. Means are over trained tokens; all are 0.0 when no group had differing rewards."""
+    """One update. Means are over trained tokens, or 0.0 without differing rewards."""
 
     version: int
     loss: float
     entropy: float
-    kl: float  #: k3 estimate of the distance to the sampling policy, over the update's mini-batches.
-    grad_norm: float  #: Largest norm before clipping over the update's mini-batches.
+    kl: float  #: k3 estimate of the distance to the sampling policy.
+    grad_norm: float  #: Largest norm before clipping.
     tokens_trained: int
     stale: list[str]
 
 
 class Trainer:
-    """Holds the policy of `checkpoint` as version 0, on `device`. Every update makes the next version."""
+    """Holds the policy of `checkpoint` as version 0 on `device`. Every update makes the next version."""
 
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
         self.version = 0
         self.note = ""
         self._training = training
-        # A long memory of squared gradients: with a short one, noise moves parameters without a signal over a few dozen
-        # updates, and the policy forgets the form of a turn.
+        # With a short memory of squared gradients, noise moves parameters without a signal.
         self._optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=0.0
         )
@@ -53,13 +52,13 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Pass once over the trajectories in mini-batches. Drops those older than `staleness_max` versions, and lost
-        ones, whose reward does not judge the policy. Groups of equal rewards carry no signal and are skipped."""
+        """Pass once over the trajectories in mini-batches. It drops trajectories that are lost or older than
+        `staleness_max` versions, and skips groups of equal rewards."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
-        kept = [t for t in trajectories if t.trajectory_id not in dropped]
-        gains = advantages([t.reward for t in kept], [t.group_id for t in kept])
-        samples = [(t, gain) for t, gain in zip(kept, gains, strict=True) if gain != 0.0 and t.output_tokens]
+        used = [t for t in trajectories if t.trajectory_id not in dropped]
+        gains = advantages([t.reward for t in used], [t.group_id for t in used])
+        samples = [(t, gain) for t, gain in zip(used, gains, strict=True) if gain != 0.0 and t.output_tokens]
         order = np.random.default_rng(seed_of(self._training.seed, self.version)).permutation(len(samples))
         samples = [samples[index] for index in order]
         size = math.ceil(len(samples) / self._training.minibatches) or 1
@@ -82,7 +81,7 @@ class Trainer:
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Save the next update's inputs in `path`, atomically and durably. `note` is for the resuming trainer."""
+        """Save the next update's inputs, atomically and durably. `note` is for the resuming trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
@@ -97,7 +96,7 @@ class Trainer:
         replace_file(partial, path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
-        """Continue from `path`, saved on any device; return the step and outcome of the last update."""
+        """Continue from `path`; return the step and result of the last update."""
         # Loading moves each tensor to its own device; AdamW's step counts stay on the CPU.
         state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
@@ -107,7 +106,6 @@ class Trainer:
         return state["step"], StepStats(**state["stats"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
-        """Make one optimiser step; return sums over tokens (loss, kl, entropy) and the gradient's norm."""
         training = self._training
         tokens = sum(t.output_tokens for t, _ in samples)
         sums = torch.zeros(3, dtype=torch.float64, device=self.policy.device)
@@ -118,10 +116,10 @@ class Trainer:
         for batch in by_length([len(t.ids) for t, _ in samples], tokens_max):
             rows = [samples[index] for index in batch]
             logits, ids = generated_logits(self.policy, [t.ids for t, _ in rows], [t.mask for t, _ in rows])
-            # The temperature shaped the sampling distribution of the engine's logprobs.
+            # The engine's log probabilities include the temperature.
             logits = logits / training.temperature
             logprobs = torch.log_softmax(logits, -1).gather(1, ids[:, None])[:, 0]
-            sampled = [lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made]
+            sampled = [lp for t, _ in rows for lp, generated in zip(t.logprobs, t.mask, strict=True) if generated]
             behaviour = torch.tensor(sampled, device=self.policy.device)
             gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)], device=self.policy.device)
             part = token_loss(logprobs, behaviour, gain, clip_low=training.clip_low, clip_high=training.clip_high)
@@ -129,7 +127,7 @@ class Trainer:
             sums += torch.stack([part.loss.detach(), part.kl, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm=1.0)
         self._optimizer.step()
-        return sums.cpu(), float(norm)  # Waits for the device, so that the update's time includes its work.
+        return sums.cpu(), float(norm)  # This waits for the device, so that the update's time includes its work.
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:

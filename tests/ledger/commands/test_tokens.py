@@ -44,7 +44,7 @@ def test_a_token_is_printed_once_and_never_shown_again(token, store):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("create", "x"), "'x' could do nothing"),
+        (("create", "x"), "'x' has no scope"),
         (("create", "x", "--read", "--expires", "soon"), "'soon' is not a duration"),
         (("revoke", "x"), "No such file"),
     ],

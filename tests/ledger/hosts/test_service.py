@@ -232,7 +232,7 @@ def test_every_query_is_on_record_when_its_answer_is_there(reader, root):
 def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):
     guess = "rose_" + "5" * 64
     for _ in range(50):
-        with pytest.raises(ControllerError, match="is not known here"):
+        with pytest.raises(ControllerError, match="is unknown"):
             RemoteLedger(url, token=guess).ends()
     entries = until_logged(root, "action = 'token_denied'")
     assert {row[:3] for row in entries} == {("(unknown token)", "token_denied", "refused")}

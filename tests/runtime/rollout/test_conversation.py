@@ -19,11 +19,13 @@ def conversation(chat_model):
 @settings(max_examples=50, deadline=None)
 @given(opening=messages, answer=texts, reply=messages)
 def test_a_conversation_reads_as_its_template_has_it(conversation, opening, answer, reply):
-    ids = conversation.opening(opening)
+    ids = conversation.first_observation(opening)
     output = [*conversation._ids(answer), *conversation.stop_token_ids]
     whole = [*opening, {"role": "assistant", "content": answer}, *reply]
     grown = [*ids, *output, *conversation.reply(reply, output)]
-    assert conversation._tokenizer.decode(grown) == conversation._tokenizer.decode(conversation.opening(whole))
+    assert conversation._tokenizer.decode(grown) == conversation._tokenizer.decode(
+        conversation.first_observation(whole)
+    )
 
 
 def test_a_cut_answer_is_ended_before_the_reply(conversation):

@@ -41,7 +41,7 @@ async def test_a_run_trains_on_a_device_of_the_fleet():
         status, answer = await post(session, "/runs", wanted)
         assert (status, answer["error"]["message"]) == (
             409,
-            "trainer_device is 'trainer-1', no device of the fleet; did you mean 'trainer-0'?",
+            "unknown trainer_device 'trainer-1'; did you mean 'trainer-0'?",
         )
         assert (await call(session, "GET", "/runs"))[1] == []
         assert (await post(session, "/runs", {**wanted, "trainer_device": "trainer-0"}))[0] == 200

@@ -84,7 +84,7 @@ async def test_turns_wait_for_a_model_that_does_not_start_and_say_why():
         waiting = asyncio.create_task(post(session, f"/runs/{run_id}/generate", body()))
         await shown(session, "/runs", lambda runs: runs[0]["engines"] == ["e0"])
         await beat(session, report("http://x", model="tiny", alive=False, unstarted="chat", fault="no memory"))
-        why = "engine e0 does not start with model 'chat': no memory"
+        why = "engine e0 cannot start with model 'chat': no memory"
         assert (await call(session, "GET", "/runs"))[1][0]["waits"] == why
         assert (await call(session, "GET", "/status"))[1]["devices"][0]["not_lent"] == why
         await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})

@@ -75,7 +75,7 @@ async def test_a_turn_that_gets_nowhere_says_why_also_when_it_is_streamed(monkey
             assert (status, "has published no version" in answer["error"]["message"]) == (503, True)
         await publish(session, opened, 2)
         status, answer = await post(session, path, turn(version_min=9))
-        assert (status, "hold version 2 at most, and it wants 9" in answer["error"]["message"]) == (503, True)
+        assert (status, "on an engine is 2, and the turn needs 9" in answer["error"]["message"]) == (503, True)
 
 
 async def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
@@ -198,7 +198,7 @@ async def test_a_run_whose_queue_is_full_shuts_out_no_other(monkeypatch):
         status, answer = await post(session, path, turn())
         assert (status, answer["error"]["message"]) == (
             429,
-            f"run {full['run_id']!r} has 2 turns, as many as a run may have: send more once some of them are answered",
+            f"run {full['run_id']!r} has 2 open turns, the maximum: wait for answers before you send more",
         )
         other, path = await opened_run(session)
         tasks.append(asyncio.create_task(post(session, path, turn())))

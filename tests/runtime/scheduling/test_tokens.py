@@ -86,10 +86,10 @@ async def test_the_agent_token_opens_no_path_of_clients_and_operators():
 @pytest.mark.parametrize(
     ("device_id", "host", "named"),
     [
-        ("mine", "rack-1", "device_id is 'mine', no device of the fleet file"),
-        ("gpu-1", "rack-1", "host is 'rack-1', and the fleet file has device 'gpu-1' on 'rack-2'"),
-        ("gpu-0", "elsewhere", "host is 'elsewhere'"),
-        ("gpu-0", None, "host is None"),
+        ("mine", "rack-1", "device_id 'mine' is not in the fleet file"),
+        ("gpu-1", "rack-1", "host 'rack-1' reports device 'gpu-1', which the fleet file puts on 'rack-2'"),
+        ("gpu-0", "elsewhere", "host 'elsewhere'"),
+        ("gpu-0", None, "host None"),
     ],
 )
 async def test_a_device_or_host_that_the_fleet_file_does_not_name_leaves_no_trace(device_id, host, named):

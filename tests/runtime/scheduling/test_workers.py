@@ -23,24 +23,24 @@ def test_the_pace_is_that_of_the_turns_that_were_completed():
     worker = heard_worker()
     assert worker.facts.turn_ns(50) == 0, "unknown until one was completed"
     put(worker, 20, 30)
-    worker.took(100, 100, 40)
+    worker.record_pace(100, 100, 40)
     assert (worker.facts.turn_ns(100), worker.facts.pace_turns, worker.facts.pace_tokens) == (100, 3, 40)
     for item in list(worker.in_flight.values()):
         worker.release(item)
-    worker.took(200, 120, 140)
+    worker.record_pace(200, 120, 140)
     assert (worker.facts.turn_ns(120), worker.facts.pace_turns, worker.facts.pace_tokens) == (110, 2.8, 50)
 
 
 def test_an_engine_that_completes_nothing_for_longer_is_slower_now():
     worker = heard_worker()
-    worker.took(100, 100, 1)
+    worker.record_pace(100, 100, 1)
     assert worker.facts.turn_ns(10_000) == 100, "nothing is there to be completed"
     put(worker, 10_000)
     assert worker.facts.turn_ns(10_100) == 100
     assert worker.facts.turn_ns(10_500) == 500
     put(worker, 10_500)
     worker.release(worker.in_flight["r10000"])
-    worker.took(600, 10_600, 1)
+    worker.record_pace(600, 10_600, 1)
     assert worker.facts.turn_ns(10_600) == 150
 
 
@@ -51,7 +51,7 @@ _CHANGES = {
     "withdraw": lambda worker, n: worker.withdraw(),
     "take": lambda worker, n: put(worker, n * 100),
     "release": lambda worker, n: worker.release(next(iter(worker.in_flight.values()), InFlight("none", 1, 0, "a"))),
-    "took": lambda worker, n: worker.took(n + 1, n * 100, n),
+    "took": lambda worker, n: worker.record_pace(n + 1, n * 100, n),
 }
 
 

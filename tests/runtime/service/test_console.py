@@ -78,8 +78,8 @@ def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
     ):
         assert part in shown
     assert "e1 (away)" in shown
-    assert "busy, lends 31% beside live requests, TPOT +18% of allowed 25%; held now: stretch" in shown
-    assert "host rack-2: 1,200 segments of its events wait there: the token was revoked" in shown
+    assert "busy, lends 31% beside live requests, TPOT +18% of allowed 25%; waits: stretch" in shown
+    assert "host rack-2: 1,200 segments of events wait on the host: the token was revoked" in shown
     assert "host rack-1" not in shown
     status = json.loads(rose("status", "--url", url, "--token", TOKEN, "--json"))
     assert [device["device_id"] for device in status["devices"]] == ["d0", "d1"]
@@ -145,15 +145,15 @@ def test_a_device_is_drained_and_lent_again(url):
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (["drain", "d9", "--token", TOKEN], 2, "there is no device 'd9'; there is d0, d1, d2"),
-        (["status", "--token", "another"], 2, "has another token than the one given"),
+        (["drain", "d9", "--token", TOKEN], 2, "unknown device 'd9'; there is d0, d1, d2"),
+        (["status", "--token", "another"], 2, "refuses this token"),
         (
             ["status"],
             2,
-            "asks for its token: give `gateway.token` of the fleet file, or a named token with the scope read or admin",
+            "needs a token: give `gateway.token` of the fleet file, or a named token with the scope read or admin",
         ),
-        (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny' and that of the fleet at"),
-        (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),
+        (["train", "--token", TOKEN], 2, "is 'frozenlake-tiny', but the fleet at"),
+        (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "--reason does not go with --undo"),
         (["drain", "--token", TOKEN], 2, "or give --all"),
         (["drain", "d0", "--all", "--token", TOKEN], 2, "or give --all"),
     ],
@@ -196,13 +196,13 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
     assert "start it with `rose up`" in said()
     monkeypatch.setattr(local_ray, "find", ours.get)
     monkeypatch.setattr(local_ray, "ended", lambda folder: [] if folder in ours else ["gcs_server", "raylet"])
-    assert "fleet 'f' is being started, and has no controller yet: `rose up` shows how far it is" in said()
+    assert "fleet 'f' starts, and has no controller yet: `rose up` shows its progress" in said()
     kept, url = FleetMemory(config.load(file)), f"http://127.0.0.1:{free_port()}"
     kept.write(Remembered(run_id="r", url=url))
     assert f"the controller at {url} does not answer (" in said()
-    assert "): fleet 'f' is being started: `rose up` shows how far it is" in said()
+    assert "): fleet 'f' starts: `rose up` shows its progress" in said()
     kept.write(Remembered(run_id="r", url=url, ending="keep"))
-    assert "): fleet 'f' is being put down: `rose up` waits for its end, and starts it again" in said()
+    assert "): fleet 'f' ends: `rose up` waits for the end, and starts it again" in said()
     ours.clear()
     assert f"no controller answers at {url}" in said()
     kept.write(Remembered(run_id="r", url=url))
@@ -228,7 +228,7 @@ def test_status_loads_nothing_that_is_slow_to_load(url):
 
 def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(Exception, match="no fleet has its controller on this host"):
+    with pytest.raises(Exception, match="no fleet has a controller on this host"):
         find(None, None, None)
     folder = tmp_path / ".local/state/rose/f"
     folder.mkdir(parents=True)
@@ -237,5 +237,5 @@ def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypat
     assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret", folder=folder))
     (folder.with_name("g")).mkdir()
     (folder.with_name("g") / memory.FILE).write_text((folder / memory.FILE).read_text())
-    with pytest.raises(Exception, match=r"several fleets \(f, g\): name one by --config or --url"):
+    with pytest.raises(Exception, match=r"\(f, g\): choose with --config or --url"):
         find(None, None, None)

@@ -199,7 +199,7 @@ def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended
         urls, pid, page = owner.urls(plan), own_serving.record(plan)["pid"], plan.memory / "s" / "page"
         assert has_engine(page)
         os.kill(pid, signal.SIGKILL)
-        until(lambda: "is being started" in actor.report().doing)
+        until(lambda: "is starting" in actor.report().doing)
         until(lambda: actor.report().ready)
         assert own_serving.record(plan)["pid"] != pid
         assert owner.urls(plan) == urls
@@ -208,8 +208,8 @@ def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended
         plan.ledger.write_text("no folder")
     finally:
         said = actor.stop(serving=True)
-    assert {text.partition(": not ended in order: LedgerError: ")[0] for text in said} >= {"the events of the host"}
-    assert "the events of the host: not ended in order" in (plan.logs / "host.log").read_text()
+    assert {text.partition(": did not end in order: LedgerError: ")[0] for text in said} >= {"the host's events"}
+    assert "the host's events: did not end in order" in (plan.logs / "host.log").read_text()
     (url,) = urls.values()
     assert not answers(url)
     assert not owner.runs(plan)
@@ -236,7 +236,7 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
     actor = HostActor(plan)
     until(lambda: "model" in actor.report().doing)
     (undone,) = actor.stop(serving=True)
-    assert undone.startswith("device r: not ended in order: UserError: its agents had ended before")
+    assert undone.startswith("device r: did not end in order: UserError: its agents had ended before")
     for ledger in (plan.ledger, tmp_path / "centre"):
         leases = "SELECT lease_id, action, reason FROM lease_event WHERE action <> 'granted'"
         assert query(Ledger(ledger), leases).rows == [

@@ -47,7 +47,7 @@ def test_what_is_damaged_is_not_begun_over(tmp_path, text):
     file = tmp_path / "state" / "f" / memory.FILE
     file.parent.mkdir(parents=True)
     file.write_text(text)
-    with pytest.raises(UserError, match=rf"{file}.* is damaged .*put back a copy of it, or remove it"):
+    with pytest.raises(UserError, match=rf"{file}.* is damaged .*restore a copy, or remove it"):
         FleetMemory(fleet).begin()
     assert file.read_text() == text
 
@@ -83,7 +83,7 @@ def test_a_kept_run_may_get_more_models_and_lose_none(tmp_path):
     memory.check_fits(kept, now)
     kept.config_json = now.model_dump_json()
     memory.check_fits(kept, fleet_here.fleet(tmp_path, more.replace("chat]", "talk]")))
-    with pytest.raises(UserError, match=r"rollout_models\.chat\.model is None, and fleet run run goes on with 'chat'"):
+    with pytest.raises(UserError, match=r"rollout_models\.chat\.model is None, but fleet run run has 'chat'"):
         memory.check_fits(kept, before)
 
 
@@ -100,7 +100,7 @@ def test_a_device_of_a_run_that_goes_on_stays_on_its_host(tmp_path):
         went_on.config_json = after.model_dump_json()
         first.write(went_on)
     for devices in ({"x": "a", "y": "c", "z": "c"}, {"x": "a", "y": "a", "z": "c"}):
-        with pytest.raises(UserError, match=r"device 'y' is on host .*, and fleet run .* had it on 'b'.*another id"):
+        with pytest.raises(UserError, match=r"device 'y' is on host .*, but fleet run .* has 'b'.*another id"):
             FleetMemory(on_hosts(tmp_path, ["a", "b", "c"], devices)).begin()
 
 
@@ -170,12 +170,12 @@ def test_what_lies_between_a_host_and_an_origin_is_by_where_the_origin_is():
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ('name = "other"', 'name = "one"', "no two hosts may have one name, got ['one', 'one']"),
-        ('address = "10.77.0.2"', 'address = "10.77.0.1"', "no two hosts may have one address"),
+        ('name = "other"', 'name = "one"', "values of host.name must differ, got ['one', 'one']"),
+        ('address = "10.77.0.2"', 'address = "10.77.0.1"', "values of host.address must differ"),
         ('address = "10.77.0.2"', "", "host 'other' has neither `address` nor `resource`"),
-        ('id = "r2"\nhost = "other"', 'id = "r2"', "device 'r2' names no host, and there are 2"),
-        ('id = "r2"\nhost = "other"', 'id = "r2"\nhost = "x"', "on host 'x', and there is no [[host]] of that name"),
-        ('host = "0.0.0.0"', 'host = "127.0.0.1"', "gateway.host is '127.0.0.1', which the other hosts do not reach"),
+        ('id = "r2"\nhost = "other"', 'id = "r2"', "device 'r2' has no host"),
+        ('id = "r2"\nhost = "other"', 'id = "r2"\nhost = "x"', "on host 'x', but the [[host]] tables are"),
+        ('host = "0.0.0.0"', 'host = "127.0.0.1"', "gateway.host '127.0.0.1' is not reachable"),
         ("cores = [1]", "cores = [0]", "core 0 belongs to both 's2' and 'r2'"),
         ("port = 30100", "port = 30000", "serving_url of device 's1' and gateway.port are both port 30000"),
     ],

@@ -47,7 +47,7 @@ node.kill()
 time.sleep(60)
 """
     assert programs.run(program, tmp_path / "part.log")[0] == 1
-    assert "its Ray node has ended" in (tmp_path / "part.log").read_text()
+    assert "ends with its Ray node" in (tmp_path / "part.log").read_text()
 
 
 def test_an_engine_s_log_is_emptied_where_it_lies_and_goes_on(tmp_path):
@@ -82,7 +82,7 @@ def test_a_process_s_own_log_keeps_the_last_few(tmp_path):
 
 def test_a_folder_of_logs_that_cannot_be_made_is_named_with_the_field_that_it_is_of(tmp_path):
     (tmp_path / "logs").touch()
-    with pytest.raises(FolderError, match=f"state: {tmp_path}/logs cannot be made .* set `state` "):
+    with pytest.raises(FolderError, match=f"state: {tmp_path}/logs cannot be created .* set `state` "):
         process.log_to(tmp_path / "logs" / "controller.log")
 
 

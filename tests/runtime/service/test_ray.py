@@ -48,7 +48,7 @@ def test_of_an_actor_that_could_not_begin_the_reason_comes_first(monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_field(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FolderError, match=f"state: {tmp_path}/file/f cannot be made .* set `state` "):
+    with pytest.raises(FolderError, match=f"state: {tmp_path}/file/f cannot be created .* set `state` "):
         local_ray.start(tmp_path / "file" / "f")
 
 
@@ -115,7 +115,7 @@ def test_the_kubernetes_fleet_goes_together():
     documents = {item["kind"]: item for item in items}
     claims = [item["metadata"]["name"] for item in items if item["kind"] == "PersistentVolumeClaim"]
     file = documents["Secret"]["stringData"]["fleet.toml"]
-    with pytest.raises(config.ConfigError, match=r"gateway\.token: .*`openssl rand -hex 32` makes one"):
+    with pytest.raises(config.ConfigError, match=r"gateway\.token: .*`openssl rand -hex 32`"):
         config.parse(file, "fleet.toml")
     fleet = config.parse(file.replace("CHANGE-ME", "0123456789abcdef" * 4), "fleet.toml")
     spec = documents["RayCluster"]["spec"]

@@ -228,7 +228,7 @@ def test_parts_that_are_killed_come_back_where_they_were(fleet):
 
     until(are_new)
     found = fleet.pids()
-    assert "runs: what is well is left as it is" in fleet.up()
+    assert "runs: keeping its healthy parts" in fleet.up()
     until(lambda: fleet.alive("r2"))
     assert (fleet.engine(), fleet.pids()) == (engine, found)
 

@@ -78,7 +78,7 @@ def test_a_fleet_run_that_is_kept_goes_on_with_its_runs_and_drains_and_a_changed
     (known,) = runs(second)
     assert (known["run_id"], known["state"], known["fence"]) == (run["run_id"], "open", 1)
     call(second, "POST", f"/runs/{run['run_id']}/versions", {"fence": 1, "version": 0, "url": "http://store"})
-    with pytest.raises(UserError, match="there is no device 'c'"):
+    with pytest.raises(UserError, match="unknown device 'c'"):
         console(second).undrain("c")
     console(second).undrain("b")
     stopped(changed)
@@ -137,7 +137,7 @@ def test_changed_budgets_are_taken_over_on_record_and_outlive_the_controller(tmp
     small = serving.model_copy(update={"max_prompt_tokens": 64})
     coserving = coserving.model_copy(update={"headroom": 0.3})
     fixed = {"serving": small, "coserving": coserving, "tags": {"project": "a-secret"}}
-    with pytest.raises(UserError, match=r"coserving.headroom is 0.3, and the fleet has 0.2") as refused:
+    with pytest.raises(UserError, match=r"coserving.headroom is 0.3, but the fleet has 0.2") as refused:
         up.reload(changed.model_copy(update=fixed), print)
     assert ("tags.project" in str(refused.value), "a-secret" in str(refused.value)) == (True, False)
     assert terms_of(begun, "a")["max_prompt_tokens"] == 128
@@ -166,7 +166,7 @@ def test_it_ends_though_its_ledger_refuses_and_the_next_run_tells_it(tmp_path, c
     run, former = open_run(begun), begun.remembered.run_id
     shutil.rmtree(tmp_path / "ledger")
     (tmp_path / "ledger").write_text("no folder")
-    assert any("the event of the end: not ended in order: FolderError" in text for text in stopped(config))
+    assert any("the event of the end: did not end in order: FolderError" in text for text in stopped(config))
     assert remembered(tmp_path) is None
     (tmp_path / "ledger").unlink()
     started(config)
@@ -178,8 +178,8 @@ def test_it_ends_though_its_ledger_refuses_and_the_next_run_tells_it(tmp_path, c
 def test_what_a_host_did_not_end_in_order_is_named_and_one_that_hangs_is_ended(tmp_path, cluster, monkeypatch):
     config = fleet(tmp_path, TWO_HOSTS)
     started(config)
-    monkeypatch.setattr(Part, "undone", ("its own serving: not ended in order: it hangs",))
-    assert "host one stopped, but for its own serving: not ended in order: it hangs" in stopped(config)
+    monkeypatch.setattr(Part, "undone", ("ROSE's serving engines: did not end in order: it hangs",))
+    assert "host one stopped, except ROSE's serving engines: did not end in order: it hangs" in stopped(config)
     started(config)
     monkeypatch.setattr(up, "_STOP_HOST_TIMEOUT_S", 0.3)
     let_go = threading.Event()
@@ -189,7 +189,7 @@ def test_what_a_host_did_not_end_in_order_is_named_and_one_that_hangs_is_ended(t
     let_go.set()
     assert sum(cluster.timeouts_s[:2]) <= 0.6
     for name in ("one", "other"):
-        assert any(text.startswith(f"host {name} was ended before it had stopped in order") for text in said)
+        assert any(text.startswith(f"host {name} was ended before an orderly stop") for text in said)
     assert all(actor.ended for actor in cluster.actors.values())
 
 
@@ -231,7 +231,7 @@ def test_the_part_that_is_named_is_started_anew_and_knows_its_runs(tmp_path, clu
     before = cluster.actors["host one"]._body
     up.restart(config, Here.address, "one", said.append)
     assert cluster.actors["host one"]._body is not before
-    assert any("was ended before it had stopped in order: it did not answer" in text for text in said)
+    assert any("was ended before an orderly stop: it did not answer" in text for text in said)
     let_go.set()
     stopped(config)
 
@@ -297,8 +297,8 @@ def test_who_starts_it_again_finds_it_and_hears_of_a_changed_file_and_no_token(t
     for file, changed in ((config, False), (edited, True)):
         said: list[str] = []
         assert up.up(file, Here.address, said.append).config.gateway.token == TOKEN
-        assert any("runs: what is well is left as it is" in text for text in said)
-        assert any("its fleet file has changed since" in text for text in said) is changed
+        assert any("runs: keeping its healthy parts" in text for text in said)
+        assert any("its fleet file has changed" in text for text in said) is changed
         assert not any(secret in text or TOKEN in text for text in said)
     assert cluster.actors == before
     stopped(config)
@@ -353,7 +353,7 @@ def test_whoever_stays_hears_that_its_ray_is_lost(tmp_path, cluster, monkeypatch
     begun = started(fleet(tmp_path))
     monkeypatch.setattr(up, "_AWAY_S", 0.05)
     monkeypatch.setattr(up, "listens", lambda _: False)
-    with pytest.raises(DeploymentError, match="fleet 'f' has lost its Ray: `rose up` starts it again"):
+    with pytest.raises(DeploymentError, match="fleet 'f' lost its Ray: `rose up` starts it again"):
         begun.goes_on()
     monkeypatch.setattr(up, "listens", lambda _: True)
     stopped(fleet(tmp_path))

@@ -41,7 +41,7 @@ def test_the_closing_total_counts_tokens_but_is_no_arrival() -> None:
         'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}',
         "data: [DONE]",
     )
-    assert (arrivals.tokens, arrivals.seen, arrivals.prompt_tokens) == (3, 1, 9)
+    assert (arrivals.tokens, arrivals.timed_tokens, arrivals.prompt_tokens) == (3, 1, 9)
     assert len(arrivals.times_ns) == 1
 
 
@@ -60,8 +60,8 @@ def test_what_was_in_the_prefix_cache_is_known_where_the_server_says_so(details:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["data: [1]"], "not a chunk"),
-        (["data: {not json"], "not JSON: b'{not json'"),
+        (["data: [1]"], "invalid chunk"),
+        (["data: {not json"], "invalid JSON: b'{not json'"),
         (['data: {"choices": [{"text": "x", "finish_reason": "abort"}]}', "data: [DONE]"], "aborted .* after 1 tokens"),
         (["data: [DONE]"], "done after 0 tokens without a finish_reason"),
         (['data: {"error": "busy"}'], "server sent an error: busy"),

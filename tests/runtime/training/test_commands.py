@@ -46,7 +46,7 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny
         stopped.send_signal(signal.SIGINT)
         output, errors = stopped.communicate(timeout=60)
         assert stopped.returncode == 130, errors
-        assert "--resume goes on with it" in errors
+        assert "continue it with --resume" in errors
         assert (run.facts.fence, run.is_open) == (2, True)
         assert [json.loads(line)["step"] for line in output.splitlines()][-1] <= run.facts.version - 1
         steps = run.facts.version + 1
@@ -62,7 +62,7 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny
 
 WRONG = [
     (["--resume"], "--resume needs --checkpoint"),
-    (["--device", "gpu-7"], "no agent on this host has a device 'gpu-7'"),
+    (["--device", "gpu-7"], "no agent on this host has device 'gpu-7'"),
     (["-c", "nowhere.toml"], "cannot read config nowhere.toml"),
     (["--url", "10.0.0.1:30100"], "--url '10.0.0.1:30100' must be the controller's root"),
     (["--checkpoint", "/dev/null/folder"], "--checkpoint /dev/null/folder cannot be used ("),
@@ -82,4 +82,4 @@ def test_a_fleet_that_is_not_there_is_said_before_a_model_is_made(monkeypatch, t
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert "no controller answers at http://127.0.0.1:9" in done.output
     done = CliRunner().invoke(cli.app, ["train"])
-    assert "start it with `rose up`, or give the address that `rose up` printed by --url" in done.output
+    assert "start it with `rose up`, or give the address from `rose up` by --url" in done.output

@@ -119,7 +119,7 @@ class LentLater(Engine):
 def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeypatch):
     monkeypatch.setattr(loop, "_AGAIN_S", 0.0)
     recorded, messages, rollouts = Recorded(), [], LentLater(tmp_path / "staging")
-    why = "played again: no rollout engine got on with the turn"
+    why = "start again: no rollout engine made progress on the turn"
     with (
         fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as service,
         ThreadPoolExecutor(1) as pool,
@@ -192,9 +192,9 @@ def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(t
     fleet_file = config.parse(FILE.format(cache=tmp_path, model=tiny_policy, steps=3), "the test's")
     kept.begin("run-1", fleet_file.task, fleet_file.training.model_copy(update={"seed": 3}))
     kept.close()
-    with pytest.raises(CheckpointError, match="holds run run-1: give --resume"):
+    with pytest.raises(CheckpointError, match="has run run-1: give --resume"):
         learn(tmp_path, url, tiny_policy, steps=3, resume=False)
-    with pytest.raises(CheckpointError, match=r"training\.seed is 0 and the run .* was begun with 3"):
+    with pytest.raises(CheckpointError, match=r"training\.seed is 0 but the run .* began with 3"):
         learn(tmp_path, url, tiny_policy, steps=3)
 
 

@@ -76,7 +76,7 @@ def test_a_chat_model_learns_with_a_tool_and_the_ledger_has_its_calls(tmp_path, 
 @pytest.mark.parametrize(
     ("model", "environment", "error", "message"),
     [
-        ("frozenlake-tiny", "arithmetic", config.ConfigError, r"rollout\.model 'frozenlake-tiny' knows the tokens of"),
+        ("frozenlake-tiny", "arithmetic", config.ConfigError, r"rollout\.model 'frozenlake-tiny' has tokens of"),
         ("owner/model", "arithmetics", EnvironmentStartError, r"task\.environment 'arithmetics'.*'arithmetic'"),
         ("owner/model", "arith metic", config.ConfigError, r"task\.environment: .* \(got 'arith metic'\)"),
     ],
@@ -118,4 +118,4 @@ def test_an_environment_that_hangs_costs_its_group_and_the_run_goes_on(tmp_path,
     assert {event.reason for event in lost} == {"guess.reset took longer than 0.3 s"}
     assert {event.group_id[-2:] for event in lost} == {"g1"}
     assert len(lost) == 18, "three tries of six"
-    assert any("played again: guess.reset took longer than 0.3 s" in line for line in said)
+    assert any("start again: guess.reset took longer than 0.3 s" in line for line in said)

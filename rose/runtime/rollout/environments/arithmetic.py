@@ -1,4 +1,4 @@
-"""Arithmetic with a calculator: the policy may call the tool before it answers."""
+"""Arithmetic tasks with a calculator as a tool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from rose.runtime.rollout.environments.tool_calls import calls_in, parsed, written
+from rose.runtime.rollout.environments.tool_calls import calls_in, format_call, parse
 
 EXPRESSION_LENGTH_MAX = 200
 
@@ -30,8 +30,8 @@ _OPERATORS: dict[type, Callable[..., Fraction]] = {
 
 
 class Arithmetic:
-    """`digits` is the length of a number, `terms` how many there are. The verdict compares the last number of the
-    answer. The second one wants that no other result is stated, and sums up the terms without the calculator."""
+    """Expressions of `terms` numbers with `digits` digits. The verdict compares the answer's last number. The recheck
+    sums the terms, and refuses other results in the answer."""
 
     verifier = "arithmetic-result"
     verifier_version = "1"
@@ -55,7 +55,7 @@ class Arithmetic:
 
     def step(self, answer: str) -> tuple[list[dict[str, str]], float, bool, Mapping[str, Any]]:
         if calls := calls_in(answer):
-            results = [{"role": "tool", "content": _called(call)} for call in calls]
+            results = [{"role": "tool", "content": _call_tool(call)} for call in calls]
             return results, 0.0, False, {"tool_calls": len(calls)}
         self._answer = answer
         numbers = _NUMBER.findall(answer)
@@ -74,14 +74,13 @@ def _question(expression: str) -> dict[str, str]:
 def _exchange(expression: str, result: str) -> list[dict[str, str]]:
     return [
         _question(expression),
-        {"role": "assistant", "content": written("calculator", {"expression": expression})},
+        {"role": "assistant", "content": format_call("calculator", {"expression": expression})},
         {"role": "tool", "content": result},
         {"role": "assistant", "content": f"Answer: {result}"},
     ]
 
 
 def _products(numbers: list[int], signs: list[str]) -> list[int]:
-    """Return signed products that sum up to the expression's value."""
     products = [numbers[0]]
     for sign, number in zip(signs, numbers[1:], strict=True):
         if sign == "*":
@@ -91,11 +90,11 @@ def _products(numbers: list[int], signs: list[str]) -> list[int]:
     return products
 
 
-def _called(call: str) -> str:
+def _call_tool(call: str) -> str:
     try:
-        name, arguments = parsed(call)
+        name, arguments = parse(call)
         if name != "calculator":
-            return f"error: there is no tool {name!r}, only 'calculator'"
+            return f"error: unknown tool {name!r}, give 'calculator'"
         value = calculate(arguments["expression"])
     except (ValueError, TypeError, KeyError, SyntaxError, ZeroDivisionError, RecursionError) as error:
         return f"error: {error}"
@@ -103,7 +102,7 @@ def _called(call: str) -> str:
 
 
 def calculate(expression: str) -> Fraction:
-    """Return the exact value of sums, products and quotients. Raises ValueError and SyntaxError."""
+    """Return the exact value of an expression with + - * /. Raises ValueError and SyntaxError."""
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise ValueError(f"the expression has {len(expression)} characters, more than {EXPRESSION_LENGTH_MAX}")
     return _evaluate(ast.parse(expression.strip(), mode="eval").body)
@@ -117,7 +116,7 @@ def _evaluate(node: ast.AST) -> Fraction:
             return _OPERATORS[type(kind)](_evaluate(left), _evaluate(right))
         case ast.UnaryOp(kind, operand) if type(kind) in _OPERATORS:
             return _OPERATORS[type(kind)](_evaluate(operand))
-    raise ValueError(f"the calculator knows numbers, + - * / and brackets, no {type(node).__name__}")
+    raise ValueError(f"the calculator takes numbers, + - * / and brackets, not {type(node).__name__}")
 
 
 def _value(number: str) -> Fraction:

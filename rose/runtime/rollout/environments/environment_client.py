@@ -1,4 +1,4 @@
-"""Environments in processes of their own, from the trainer's side. See `environment_server.py` for the other side."""
+"""Environments in separate processes, seen from the trainer; `environment_server.py` is the other side."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rose.runtime.rollout.environments.protocol import Environment, Observation,
 
 logger = logging.getLogger(__name__)
 
-_GRACE_S = 5.0  #: For the child's own watchdog to be quicker, which knows what hangs.
+_GRACE_S = 5.0  #: The child's own watchdog knows the cause, and must be first.
 
 Step = tuple[Observation | None, float, bool, Mapping[str, Any]]
 
 
 class EnvironmentFailedError(Exception):
-    """The environment of one trajectory hung, died, said too much, or raised an error."""
+    """The environment of one trajectory hung, died, sent too much, or raised an error."""
 
 
 class EnvironmentStartError(UserError):
@@ -36,7 +36,7 @@ class EnvironmentStartError(UserError):
 
 
 class Playable(Protocol):
-    """An environment of one trajectory, wherever it runs. Raises EnvironmentFailedError."""
+    """An environment of one trajectory in any process. Raises EnvironmentFailedError."""
 
     async def reset(self, seed: int) -> Observation: ...
     async def step(self, answer: Any) -> Step: ...
@@ -44,7 +44,7 @@ class Playable(Protocol):
 
 
 class Here:
-    """An environment in this process, for code that needs no limits."""
+    """An environment in this process, without limits."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -79,7 +79,6 @@ class EnvironmentWorkers:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Playable]:
-        """Yield the environment of one trajectory, whose process ends with the context."""
         child = _Child(self)
         try:
             yield child
@@ -87,7 +86,7 @@ class EnvironmentWorkers:
             child.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return a new trajectory's connection; a dead server is replaced. Raises EnvironmentFailedError."""
+        """Connect a new trajectory; replace a dead server. Raises EnvironmentFailedError."""
         async with self._starting:
             if self._server.poll() is not None:
                 logger.warning("the process of %s died: starting another one", self.task.environment)
@@ -142,10 +141,10 @@ class _Child:
     async def step(self, answer: Any) -> Step:
         values = await self._call("step", answer)
         info = values["info"]
-        faults = [] if math.isfinite(values["reward"]) else [f"reward {values['reward']} is no finite number"]
+        faults = [] if math.isfinite(values["reward"]) else [f"reward {values['reward']} is not a finite number"]
         for name in ("tool_calls", "answer_tokens"):
             if not isinstance(count := info.get(name, 0), int) or not 0 <= count <= AMOUNT_MAX:
-                faults.append(f"info has {name} {count!r}, which is no count")
+                faults.append(f"info has {name} {count!r}, which is not a count")
         if not isinstance(correct := info.get("correct"), bool | None):
             faults.append(f"info has correct {correct!r}, which is neither true nor false")
         if faults:
@@ -164,7 +163,7 @@ class _Child:
             async with asyncio.timeout(limit_s + _GRACE_S):
                 line = await self._reader.readline()
         except ValueError:
-            raise EnvironmentFailedError(f"{call} said more than {self._task.observation_bytes_max} bytes") from None
+            raise EnvironmentFailedError(f"{call} sent more than {self._task.observation_bytes_max} bytes") from None
         except (OSError, TimeoutError):
             line = b""
         if not line.endswith(b"\n"):

@@ -1,7 +1,7 @@
-"""A process that loads one environment and forks a child for each trajectory: this file with SOCKET and SETTINGS. Its
-first line on stdout has the environment's traits, or an `error`. A trajectory is one connection, with a line of JSON
-for each call and each answer. A child ends with its connection, or when a call takes too long, and its whole process
-group ends with it. Runs in any Python of Linux that has the environment's packages."""
+"""Loads one environment and forks a child for each trajectory: run this file with SOCKET and SETTINGS. Its first line
+on stdout has the environment's traits, or an `error`. A trajectory is one connection, with a line of JSON for each call
+and answer. A child and its process group end with the connection or after a slow call. It needs Linux and the
+environment's packages in its Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(socket: str, settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Packages print while they are imported.
-    # A child without threads is forked safely.
+    # Forking a process without threads is safe.
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     faulthandler.dump_traceback_later(LOAD_S_MAX, exit=True)
     try:
@@ -63,21 +63,20 @@ class EnvironmentServer(socketserver.ForkingMixIn, socketserver.UnixStreamServer
         super().server_close()
 
     def collect_children(self, *, blocking: bool = False) -> None:
-        """Reap ended children, and end what they started."""
         with contextlib.suppress(ChildProcessError):
-            # WNOWAIT keeps the ids of the child and its group from being given to others.
-            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                self._end(ended.si_pid)
-                os.waitpid(ended.si_pid, 0)
-                (self.active_children or set()).discard(ended.si_pid)
+            # WNOWAIT keeps the ids of the child and its group from reuse.
+            while child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self._end(child.si_pid)
+                os.waitpid(child.si_pid, 0)
+                (self.active_children or set()).discard(child.si_pid)
 
     def _end(self, child: int) -> None:
-        for end in (os.killpg, os.kill):  # It has no group of its own before its first lines.
+        for end in (os.killpg, os.kill):  # A new child has no group yet.
             with contextlib.suppress(ProcessLookupError):
                 end(child, signal.SIGKILL)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks ends its trajectory's process."""
+        """Ignore a broken connection, which ends its trajectory's process."""
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -94,7 +93,7 @@ class Handler(socketserver.StreamRequestHandler):
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         environment = None
         for line in self.rfile:
-            # The watchdog needs neither signals nor the interpreter's lock, which the environment may hold.
+            # The watchdog needs neither signals nor the interpreter's lock.
             faulthandler.dump_traceback_later(self.server.settings["call_s_max"], exit=True, file=2)
             try:
                 environment = environment or self.server.make()
@@ -121,7 +120,7 @@ def _text(error: Exception) -> str:
 
 
 def find_rose() -> None:
-    """Make this file's own `rose` importable, and no other package that lies beside it."""
+    """Import this file's own `rose`, but no package beside it."""
     folder = Path(__file__).resolve().parents[3]
     spec = importlib.util.spec_from_file_location(
         "rose", folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -1,5 +1,5 @@
-"""The interface of an environment, and how the name in a fleet file leads to one. A worker process in another virtual
-environment imports this module too, so it needs nothing but the standard library."""
+"""The interface of an environment, and its lookup by name. Other virtual environments import this module, so it needs
+the standard library only."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from typing import Any, Protocol
 
 from rose.errors import UserError, did_you_mean
 
-GROUP = "rose.environments"  #: Entry points of this group name environments of other packages.
-FROZENLAKE = "frozenlake"  #: Played in the trainer's process: it runs no tools and no code of others.
+GROUP = "rose.environments"  #: Entry points of other packages' environments.
+FROZENLAKE = "frozenlake"  #: Played in the trainer's process, since it runs no foreign code.
 
-#: Token ids, or text: one user message, or a list of messages with `role` and `content`.
+#: Token ids, a user message, or a list of messages with `role` and `content`.
 Observation = Sequence[int] | str | Sequence[Mapping[str, str]]
 
 
 class Environment(Protocol):
-    """One trajectory of a task. `verifier` (default: the environment's name), `verifier_version` and `threshold`
-    (default: 1.0) may be attributes. With `token_ids = True`, observations and answers are token ids instead of text;
-    `stop_token_ids` then end an answer. A method `recheck() -> bool` may judge the finished trajectory again, in
-    another way than `step` did."""
+    """One trajectory of a task. Optional attributes: `verifier` (default: the environment's name), `verifier_version`,
+    `threshold` (default: 1.0), `token_ids` (True: observations and answers are token ids, ended by `stop_token_ids`).
+    An optional method `recheck() -> bool` judges the finished trajectory in another way."""
 
     def reset(self, seed: int) -> Observation:
-        """Begin the task of `seed`: trajectories of one group have one seed. Return what the policy sees first."""
+        """Begin the task of `seed`, which a group shares. Return the first observation."""
 
     def step(self, answer: Any) -> tuple[Observation | None, float, bool, Mapping[str, Any]]:
-        """Return (observation, reward, done, info) for the policy's answer. Rewards of a trajectory are added. `info`
-        may have `tool_calls` (tools that this step called), `answer_tokens` (tokens of the answer proper) and
-        `correct` (whether the trajectory is right so far, where the environment knows the truth)."""
+        """Return (observation, reward, done, info). Rewards of a trajectory add up. `info` may have `tool_calls`,
+        `answer_tokens` (without reasoning) and `correct` (ground truth so far)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +53,7 @@ class EnvironmentNameError(UserError):
 
 
 def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
-    """Return what makes one environment for each trajectory. Raises EnvironmentNameError, and the package's errors."""
+    """Return a factory of environments. Raises EnvironmentNameError, and the package's errors."""
     kind, _, rest = name.partition(":")
     if kind == "gymnasium" and rest:
         _need(name, "gymnasium")
@@ -74,7 +72,7 @@ def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
     points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     if name not in points:
         raise EnvironmentNameError(
-            f"task.environment {name!r} is neither shipped, nor gymnasium:ID, nor verifiers:NAME, nor an entry point "
+            f"task.environment {name!r} is not built in, gymnasium:ID, verifiers:NAME, or an entry point "
             f"of group {GROUP!r} in this Python{did_you_mean(name, {FROZENLAKE, 'arithmetic', *points})}"
         )
     make: Callable[..., Environment] = points[name].load()

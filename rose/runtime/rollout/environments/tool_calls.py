@@ -1,4 +1,4 @@
-"""Tool calls in the text of a chat model, in the form that most open models are trained on."""
+"""Tool calls in a chat model's text, in the form of most open models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 def calls_in(answer: str) -> list[str]:
-    """Return the JSON text of each call."""
     return _CALL.findall(answer)
 
 
-def parsed(call: str) -> tuple[str, dict[str, Any]]:
+def parse(call: str) -> tuple[str, dict[str, Any]]:
     """Return a call's tool and arguments. Raises ValueError."""
     message = json.loads(call)
     name, arguments = message.get("name"), message.get("arguments", {})
@@ -24,12 +23,12 @@ def parsed(call: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def written(name: str, arguments: Mapping[str, Any]) -> str:
+def format_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-def described(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return what tells a model which tools there are; each has `name`, `description` and `parameters`."""
+def describe(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Return the prompt that describes tools; each has `name`, `description` and `parameters`."""
     lines = "\n".join(json.dumps(tool) for tool in tools)
-    form = written("NAME", {"ARGUMENT": "VALUE"})
+    form = format_call("NAME", {"ARGUMENT": "VALUE"})
     return f"You may call these tools:\n{lines}\nTo call one, write {form} and wait for its result."

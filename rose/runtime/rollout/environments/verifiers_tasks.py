@@ -1,7 +1,6 @@
-"""Environments of the `verifiers` package, 0.4 or later: what one agent plays in turns of text, with tools or without.
-Their own code asks the agent for replies; here that question is an observation, and the answer resumes their code.
-Tools run in this process. Environments with containers or several agents need all of `verifiers`: run it against the
-fleet's OpenAI address instead."""
+"""Environments of the `verifiers` package from 0.4, with one agent and text, with or without tools. Their code asks the
+agent for replies: the question becomes an observation, and the answer resumes the code. Tools run in this process. Run
+other environments with `verifiers` itself, against the fleet's OpenAI address."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 from rose.runtime.rollout.environments import tool_calls
 from rose.runtime.rollout.environments.protocol import EnvironmentNameError
 
-TASKS_MAX = 100_000  #: Of an endless taskset.
+TASKS_MAX = 100_000  #: Limits an endless taskset.
 
 Messages = list[dict[str, str]]
 
 
 class VerifiersTasks:
-    """The tasks of an environment, loaded once and shared by all trajectories."""
+    """The tasks of an environment, shared by all trajectories."""
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -39,8 +38,8 @@ class VerifiersTasks:
             raise EnvironmentNameError(f"task.environment 'verifiers:{name}' has no tasks")
         if why := _unsupported(self._env, self._tasks[0]):
             raise EnvironmentNameError(
-                f"task.environment 'verifiers:{name}' {why}: run it by `verifiers` itself, against the fleet's OpenAI "
-                "address"
+                f"task.environment 'verifiers:{name}' {why}: run it with `verifiers` itself, against the fleet's "
+                "OpenAI address"
             )
 
     def environment(self) -> VerifiersEnvironment:
@@ -54,7 +53,8 @@ def _toolsets(env: Any, task: Any) -> list[Any]:
 def _unsupported(env: Any, task: Any) -> str | None:
     hooks = [hook for kind in ("reward", "metric") for hook in task.hooks(kind)]
     in_runtime = any(
-        (given := inspect.signature(hook).parameters.get("runtime")) is not None and given.default is given.empty
+        (parameter := inspect.signature(hook).parameters.get("runtime")) is not None
+        and parameter.default is parameter.empty
         for hook in hooks
     )
     overridden = any(getattr(type(task), name) is not getattr(vf.Task, name) for name in ("setup", "finalize"))
@@ -104,15 +104,14 @@ class VerifiersEnvironment:
         agents = type("Agents", (), {name: agent})()
         await self._env.setup(agents)
         await self._env.run(task, agents)
-        named = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        episode = vf.Episode(env=vf.EnvInfo(id=self._env.config.env_id), task=named, traces=self._traces)
+        trace_task = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        episode = vf.Episode(env=vf.EnvInfo(id=self._env.config.env_id), task=trace_task, traces=self._traces)
         await self._env.finalize(task, episode)
 
     async def call(self, call: str) -> tuple[str, str, str]:
-        """Return the tool, the arguments as JSON, and the result or an error."""
         self._tool_calls += 1
         try:
-            name, arguments = tool_calls.parsed(call)
+            name, arguments = tool_calls.parse(call)
         except ValueError as error:
             return "unknown", call, f"error: {error}"
         return name, json.dumps(arguments), await self.tools.call(name, arguments)
@@ -129,8 +128,6 @@ class VerifiersEnvironment:
 
 
 class _Agent:
-    """The one agent of an environment, in the form that its `run` reads."""
-
     def __init__(self, environment: VerifiersEnvironment, spec: Any, name: str) -> None:
         self._environment, self._spec, self._name = environment, spec, name
         self.trainable = True
@@ -142,8 +139,8 @@ class _Agent:
 
     @asynccontextmanager
     async def interaction(self, task: Any) -> AsyncIterator[_Interaction]:
-        named = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        trace: Any = vf.Trace(task=named, agent=vf.AgentInfo(config=self._spec, name=self._name))
+        trace_task = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        trace: Any = vf.Trace(task=trace_task, agent=vf.AgentInfo(config=self._spec, name=self._name))
         yield _Interaction(self._environment, task, trace)
         trace.is_completed = trace.ok = True
         await task.score(trace)
@@ -156,20 +153,20 @@ class _Interaction:
 
     async def turn(self, message: Any = None) -> Any:
         data, opens = self._task.data, not self.trace.nodes
-        given = (
+        messages = (
             [] if message is None else [vf.types.UserMessage(content=message)] if isinstance(message, str) else message
         )
         if opens and data.prompt is not None:
             prompt = [vf.types.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt
-            given = [*prompt, *given]
-        tools = self._environment.tools.described
+            messages = [*prompt, *messages]
+        tools = self._environment.tools.description
         if opens and (system := "\n\n".join(text for text in (data.system_prompt, tools) if text)):
-            given = [vf.types.SystemMessage(content=system), *given]
+            messages = [vf.types.SystemMessage(content=system), *messages]
         segment: list[Any] = []
         while True:
-            for said in given:
-                self._append(said)
-            texts = [{"role": said.role, "content": vf.types.content_text(said.content)} for said in given]
+            for item in messages:
+                self._append(item)
+            texts = [{"role": item.role, "content": vf.types.content_text(item.content)} for item in messages]
             answer = await self._environment.ask(texts)
             calls = [await self._environment.call(call) for call in tool_calls.calls_in(answer)] if tools else []
             requests = [
@@ -178,11 +175,11 @@ class _Interaction:
             ]
             reply = vf.types.AssistantMessage(content=answer, tool_calls=requests or None)
             self._append(reply, sampled=True)
-            given = [
+            messages = [
                 vf.types.ToolMessage(tool_call_id=request.id, content=result, name=request.name)
                 for request, (_, _, result) in zip(requests, calls, strict=True)
             ]
-            segment += [reply, *given]
+            segment += [reply, *messages]
             if not calls:
                 return vf.agent.Segment(messages=segment)
 
@@ -192,15 +189,13 @@ class _Interaction:
 
 
 class _Tools:
-    """The tools of a task, by the names that `verifiers` gives them."""
-
     def __init__(self) -> None:
         self._servers: dict[str, tuple[Any, str]] = {}
         self._tools: list[dict[str, Any]] = []
 
     @property
-    def described(self) -> str:
-        return tool_calls.described(self._tools) if self._tools else ""
+    def description(self) -> str:
+        return tool_calls.describe(self._tools) if self._tools else ""
 
     async def add(self, toolset: Any, task: Any) -> None:
         from mcp.server.mcpserver import MCPServer
@@ -216,10 +211,10 @@ class _Tools:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
         if name not in self._servers:
-            return f"error: there is no tool {name!r}, only {', '.join(self._servers)}"
+            return f"error: unknown tool {name!r}, give {', '.join(self._servers)}"
         server, tool = self._servers[name]
         try:
             result = await server.call_tool(tool, arguments)
-        except Exception as error:  # Whatever a tool raises is its answer.
+        except Exception as error:  # An error of a tool is its answer.
             return f"error: {error}"
         return "\n".join(block.text if block.type == "text" else str(block) for block in result.content)

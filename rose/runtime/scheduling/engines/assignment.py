@@ -14,7 +14,7 @@ from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, Wo
 
 
 class Assignment:
-    """Assigns engines of the table to open runs. Times are monotonic nanoseconds."""
+    """Assigns engines to open runs. Times are monotonic nanoseconds."""
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
@@ -49,8 +49,8 @@ class Assignment:
         chosen = assign(engines.values(), runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
         for engine_id, worker in self._table.items():
-            kept = worker.assigned if worker.assigned in runs else None  # An engine that is unusable now keeps its run.
-            run_id = chosen.get(engine_id) if engine_id in engines else kept
+            assigned = worker.assigned if worker.assigned in runs else None  # An unusable engine keeps its run.
+            run_id = chosen.get(engine_id) if engine_id in engines else assigned
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
                 leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
@@ -61,7 +61,7 @@ class Assignment:
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """Return the engine's target; None leaves it unchanged. Turns of other runs, and another model, leave first."""
+        """Return the engine's target; None: unchanged. Turns of other runs leave first."""
         if worker.assigned is None or self._model(worker) is None or self.new_model(worker) is not None:
             return None
         return self._runs.get(worker.assigned).target
@@ -70,14 +70,12 @@ class Assignment:
         return {worker.report.engine_id: model for worker in workers if (model := self._model(worker)) is not None}
 
     def new_model(self, worker: Worker) -> str | None:
-        """Return the model that the engine has to change to for its run, if it has another."""
         if worker.assigned is None or worker.report.model is None:
             return None
         model = self._runs.get(worker.assigned).facts.model
         return None if model == worker.report.model else model
 
     def _model(self, worker: Worker) -> str | None:
-        """Return the model that the engine is to have now; None leaves it unchanged."""
         if worker.assigned is None or worker.drained:
             return None
         if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
@@ -105,7 +103,7 @@ class Assignment:
         return 0 if worker.assigned is None else self._runs.get(worker.assigned).version_min
 
     def _usable(self, worker: Worker, models: set[str | None], now_ns: int) -> bool:
-        """Return whether it takes turns, or starts for another model. One that cannot start may try another model."""
+        """Return whether it takes turns, or can start with another model."""
         report = worker.report
         starts = self.new_model(worker) is not None if report.unstarted is None else models != {report.unstarted}
         return (
@@ -126,15 +124,15 @@ class Assignment:
         self._served, self._served_ns = serve(self._served, slots, runs.values(), elapsed_ns, paused_ns), now_ns
 
 
-PEAK_NS = 2_000_000_000  # A run counts as having its recent peak of turns this long: trajectories pause between turns.
+PEAK_NS = 2_000_000_000  # A run counts with its peak of turns, since trajectories pause between turns.
 
 
 @dataclass(slots=True)
 class Load:
-    """The turns of one run. Times are monotonic nanoseconds."""
+    """Counts the turns of one run. Times are monotonic nanoseconds."""
 
     turns: set[Turn] = field(default_factory=set)
-    expected_ns: int = 500_000_000  # Time of a turn: guessed before the first turn, then averaged.
+    expected_ns: int = 500_000_000  # Mean time of a turn.
     step: int | None = None
     completed: int = 0
     failed: int = 0
@@ -143,14 +141,14 @@ class Load:
     _versions: Counter[int] = field(default_factory=Counter)
     _peak: int = 0
     _peak_until_ns: int = 0
-    _busy_ns: int | None = None  # When it was last known to have turns.
+    _busy_ns: int | None = None  # Last time with turns.
 
     @property
     def version_min(self) -> int:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Have the turns that set no bound of their own want `version_min` or newer; return them."""
+        """Raise the oldest accepted weights of turns without a bound; return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:
@@ -180,7 +178,6 @@ class Load:
         self.expected_ns += int(0.1 * (turn.on_engines_ns - self.expected_ns))
 
     def quiet_ns(self, now_ns: int) -> int | None:
-        """Return how long it has had no turns; None: always."""
         return None if self._busy_ns is None else now_ns - self._busy_ns
 
     def peak(self, now_ns: int) -> int:

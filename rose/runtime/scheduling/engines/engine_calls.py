@@ -19,9 +19,8 @@ from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
 from rose.runtime.scheduling.workers import InFlight, Worker
 
-_REPEAT_S = 0.25  # An abort can overtake its turn, so it is repeated at this interval until the turn is off.
-#: Every engine would refuse such a turn. Other errors are the engine's own: another engine on the port asks for its own
-#: token (401), and SGLang's embedded server ends a turn without tokens (499).
+_REPEAT_S = 0.25  # An abort may overtake its turn, so it is repeated.
+#: Every engine refuses such a turn. Other errors come from one engine, such as 401 from another server on the port.
 _REFUSALS = frozenset({400, 413, 422})
 _IDLE_S = 1.0
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -29,7 +28,7 @@ _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An attempt's record, with the engine's answer or refusal, if any. `died`: the engine died during the turn."""
+    """The record of an attempt. `died`: the engine died during the turn."""
 
     attempt: dict[str, Any]
     answer: Answer | None = None
@@ -39,7 +38,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """An engine's answer; status 0: the engine is away, or went away midway."""
+    """An engine's answer; status 0: the connection failed."""
 
     status: int
     answer: Answer | None = None
@@ -57,7 +56,7 @@ class _Reply:
 
 class EngineCalls:
     def __init__(self) -> None:
-        # SGLang closes a connection that was idle for 5 s: then none may be chosen for a request.
+        # SGLang closes idle connections after 5 s.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=watched_socket)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
@@ -71,7 +70,7 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """Request the remaining tokens of the turn. A cancelled caller cancels the request."""
+        """Request the remaining tokens of a turn. Cancelling the caller cancels the request."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()
@@ -100,7 +99,7 @@ class EngineCalls:
             )
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
-            # Keep streamed tokens of an engine that was given up. A caller that is itself cancelled ends.
+            # Tokens streamed before the engine was given up count.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
                 counts = {} if turn.part is None else _token_counts(turn.part)
                 turn.attempts.append(attempt | counts | {"duration_ns": monotonic_ns() - began})
@@ -109,11 +108,11 @@ class EngineCalls:
         finally:
             item.waiting = None
             placed.release()
-        ended = monotonic_ns()
-        attempt["duration_ns"] = ended - began
+        end_ns = monotonic_ns()
+        attempt["duration_ns"] = end_ns - began
         answer = reply.answer
         if reply.status == 0 and answer is not None and answer.finish is not None:
-            reply = _Reply(200, answer)  # The answer was complete before the connection broke.
+            reply = _Reply(200, answer)  # The connection broke after the whole answer.
         if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
         broke = reply.status != 200
@@ -123,22 +122,22 @@ class EngineCalls:
         died = reply.died and not item.taken_off and item.lease_id == worker.lease_id
         if answer is None:
             return Result(attempt, died=died)
-        whole, answer = answer, answer.own(turn.run_id)
-        foreign = answer is not whole
+        received, answer = answer, answer.of_run(turn.run_id)
+        foreign = answer is not received
         if foreign:
-            # The engine's weights changed during the turn: earlier tokens belong to it, later ones to no run.
+            # The engine's weights changed during the turn: later tokens belong to another run.
             attempt["error"] = "made tokens with another run's weights"
         attempt |= _token_counts(answer)
         failed = broke or foreign
         if not failed and answer.finish != "abort":
             attempt["outcome"] = "completed"
-            worker.took(attempt["duration_ns"], ended, item.kv_tokens)
+            worker.record_pace(attempt["duration_ns"], end_ns, item.kv_tokens)
         elif not failed or attempt["output_tokens"]:
-            attempt["outcome"] = "preempted"  # The turn continues from these tokens, however the attempt ended.
+            attempt["outcome"] = "preempted"
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
-        """Abort requests until they are off: their turns continue elsewhere with their tokens."""
+        """Abort requests; their turns continue elsewhere with their tokens."""
         chosen = list(items)
         for item in chosen:
             item.taken_off = True
@@ -151,7 +150,7 @@ class EngineCalls:
         self._spawn(self._insist(worker, item))
 
     async def _insist(self, worker: Worker, item: InFlight) -> None:
-        deadline = monotonic_ns() + int(10.0 * 1e9)  # After this the engine counts as hanging.
+        deadline = monotonic_ns() + int(10.0 * 1e9)  # Then the engine counts as hanging.
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
             await self._abort(worker.report, item.request_id)
             await asyncio.sleep(_REPEAT_S)
@@ -160,7 +159,7 @@ class EngineCalls:
 
     async def _abort(self, engine: EngineReport, request_id: str) -> None:
         with suppress(*_FAILURES):
-            body = question("end", request_id)  # SGLang's own abort may answer without the tokens that exist.
+            body = question("end", request_id)  # SGLang's own abort may lose existing tokens.
             async with asyncio.timeout(2.0), self._generate(engine, body) as response:
                 await response.read()
 
@@ -192,9 +191,9 @@ class EngineCalls:
                     if line.startswith(b"data:"):
                         if _is_error(data):
                             return _Reply(400, error=data.decode(errors="replace"))
-                        part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
-                        if part.own(turn.run_id) is not part:
-                            return _Reply(200, part)  # Later tokens are foreign too; leaving ends the request.
+                        part = Answer.read(data).with_version(turn.run_id, engine.policy_version)
+                        if part.of_run(turn.run_id) is not part:
+                            return _Reply(200, part)  # Later tokens belong to another run too.
                         turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
         except _FAILURES as error:

@@ -1,5 +1,4 @@
-"""The paths of the APIs that trainers and routers know: SGLang's, its router's, OpenAI's, vLLM's. Each is also under
-`/runs/RUN_ID`, for that run."""
+"""Serves the paths of SGLang, its router, OpenAI and vLLM, also under `/runs/RUN_ID` for that run."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 Handle = Callable[[Request], Awaitable[Response]]
 _WORKER = "rose"
-_OF_AN_UPDATE = frozenset(
+_UPDATE_FIELDS = frozenset(
     (
         *("model_path", "weight_dir", "weight_version", "version", "load_format", "abort_all_requests", "flush_cache"),
         *("is_async", "keep_pause", "torch_empty_cache", "token_step", "step"),
@@ -39,13 +38,13 @@ _OF_AN_UPDATE = frozenset(
 
 
 class Paths:
-    """The handlers of all paths; `of` gives their routes."""
+    """Handles all API paths."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._controller = service, service.controller
 
-    def of(self, prefix: str = "") -> list[Route]:
-        """Return the routes. Under a prefix with `{run_id}` they are of that run."""
+    def routes(self, prefix: str = "") -> list[Route]:
+        """Return the routes; under a prefix with `{run_id}` for that run."""
         both = ["GET", "POST"]
         paths: list[tuple[str, Handle, list[str]]] = [
             ("/v1/completions", self.completions, ["POST"]),
@@ -107,7 +106,7 @@ class Paths:
         return await _answer(
             request,
             form.stream,
-            lambda client: sglang.whole(service, run, orders, form, client),
+            lambda client: sglang.answer(service, run, orders, form, client),
             lambda: sglang.events(service, run, orders, form),
         )
 
@@ -119,7 +118,7 @@ class Paths:
         for model in await self._models(request):
             if model["id"] == name:
                 return JSONResponse(model)
-        raise ApiError(404, f"there is no model {name!r}", "model")
+        raise ApiError(404, f"unknown model {name!r}", "model")
 
     async def _models(self, request: Request) -> list[dict[str, Any]]:
         service = self._service
@@ -165,7 +164,6 @@ class Paths:
         return JSONResponse(answer, 503, {"Retry-After": "1"}) if lacking else JSONResponse(answer)
 
     async def server_info(self, request: Request) -> Response:
-        """Describe the fleet as one server. An engine here works alone: what it is made of is no client's concern."""
         info = self._info(request)
         lacking, version = missing(self._controller, monotonic_ns()), info["weight_version"]
         state = {
@@ -208,13 +206,12 @@ class Paths:
         return JSONResponse({"timestamp": datetime.now(UTC).isoformat(), "loads": [load]})
 
     async def workers(self, request: Request) -> Response:
-        """The one worker that clients see is this server: it finds an engine for each turn."""
+        """List one worker, this server, which finds an engine for each turn."""
         if request.method == "POST":
             body = await _json(request)
             if not str(body.get("url", "")).rstrip("/") == self._url(request):
                 raise RequestError(
-                    f"url is {str(body.get('url'))[:60]!r}: the fleet's engines are its workers, and reached at "
-                    f"{self._url(request)} alone"
+                    f"url is {str(body.get('url'))[:60]!r}: reach the fleet's engines at {self._url(request)} only"
                 )
             return JSONResponse({"status": "accepted", "worker_id": _WORKER, "url": self._url(request)}, 202)
         stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
@@ -222,7 +219,7 @@ class Paths:
 
     async def worker(self, request: Request) -> Response:
         if request.path_params["worker"] not in (_WORKER, self._url(request)):
-            raise ApiError(404, f"there is no worker {request.path_params['worker']!r}: there is {_WORKER!r}")
+            raise ApiError(404, f"unknown worker {request.path_params['worker']!r}: the only worker is {_WORKER!r}")
         if request.method == "GET":
             return JSONResponse(self._worker(request))
         # A client cannot remove the fleet's engines.
@@ -245,14 +242,14 @@ class Paths:
         return str(request.base_url).rstrip("/") + (f"/runs/{run_id}" if run_id else "")
 
     async def flush_cache(self, request: Request) -> Response:
-        """Say whether the run has no turn. There is nothing to flush: no cached prefix is used after its weights."""
+        """Succeed if the run has no turn. No cached prefix outlives its weights."""
         run = self._service.known_run(request.scope)
         if turns := 0 if run is None else len(self._controller.loads[run.run_id].turns):
-            raise ApiError(400, f"the run has {turns} turns: they come first")
+            raise ApiError(400, f"the run has {turns} turns: wait until they end")
         return JSONResponse({"success": True, "message": "no cached prefix outlives its weights"})
 
     async def reset_prefix_cache(self, _request: Request) -> Response:
-        """Agree at once: unlike `/flush_cache`, vLLM's path does not say whether the run is idle."""
+        """Succeed at once: unlike `/flush_cache`, vLLM's path does not wait for turns."""
         return JSONResponse({})
 
     async def abort(self, request: Request) -> Response:
@@ -260,10 +257,10 @@ class Paths:
         sglang.check_known(body, frozenset({"rid", "abort_all", "abort_message"}))
         name, all_of_them = body.get("rid"), body.get("abort_all") is True
         if not all_of_them and not (isinstance(name, str) and name):
-            raise RequestError(f"rid is {str(name)[:60]!r}: give a request's, or abort_all true")
+            raise RequestError(f"rid is {str(name)[:60]!r}: give the `rid` of a request, or abort_all true")
         run = self._service.known_run(request.scope)
-        ended = 0 if run is None else self._controller.abort(run.run_id, None if all_of_them else name)
-        return JSONResponse({"success": True, "aborted": ended})
+        turns = 0 if run is None else self._controller.abort(run.run_id, None if all_of_them else name)
+        return JSONResponse({"success": True, "aborted": turns})
 
     async def pause(self, request: Request) -> Response:
         body = await _json(request)
@@ -272,18 +269,18 @@ class Paths:
             raise RequestError(f"mode is {str(mode)[:60]!r}: give abort, retract, in_place, keep or wait")
         run = self._service.run_of(request.scope)
         self._controller.pause(run.run_id)
-        ended = self._controller.abort(run.run_id) if mode == "abort" else 0
-        return JSONResponse({"status": "ok", "message": "generation is paused", "aborted": ended})
+        turns = self._controller.abort(run.run_id) if mode == "abort" else 0
+        return JSONResponse({"status": "ok", "message": "generation is paused", "aborted": turns})
 
     async def resume(self, request: Request) -> Response:
-        self._controller.go_on(self._service.run_of(request.scope).run_id)
-        return JSONResponse({"status": "ok", "message": "generation goes on"})
+        self._controller.resume(self._service.run_of(request.scope).run_id)
+        return JSONResponse({"status": "ok", "message": "generation continues"})
 
     async def update(self, request: Request) -> Response:
-        """Publish a folder of this host, of a checkpoint, a LoRA adapter or a delta, as the run's next version. From
-        the answer on, no turn of the run is begun with an older one, unless the run's staleness allows it."""
+        """Publish a folder of this host as the run's next version. Later turns start with older weights only within the
+        run's staleness."""
         body = await _json(request)
-        sglang.check_known(body, _OF_AN_UPDATE)
+        sglang.check_known(body, _UPDATE_FIELDS)
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise RequestError(f"load_format is {str(body['load_format'])[:60]!r}: give auto, or leave it out")
         folder = _folder(body, "weight_dir" if "weight_dir" in body else "model_path")
@@ -291,13 +288,13 @@ class Paths:
         version = _version(run, body.get("weight_version"))
         if body.get("abort_all_requests") is True:
             self._controller.abort(run.run_id)
-        published = await origins.publish(run, Path(run.facts.pulled.get(folder, folder)), version)
-        answer = {"success": True, "message": f"version {published}", "weight_version": str(published)}
+        version_published = await origins.publish(run, Path(run.facts.pulled.get(folder, folder)), version)
+        answer = {"success": True, "message": f"version {version_published}", "weight_version": str(version_published)}
         return JSONResponse(answer | {"num_paused_requests": 0})
 
     async def pull(self, request: Request) -> Response:
-        """Note which published folder a trainer means by the copy of it that it has each engine make: engines here
-        make none, and `update` publishes the folder itself."""
+        """Record the published folder behind the copy that a trainer has each engine make. Engines here make no copy:
+        `update` publishes the folder itself."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
         copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")
@@ -308,14 +305,14 @@ class Paths:
         if target:
             folder = Path(source) / f"weight_v{target:06}"
             if not await asyncio.to_thread(folder.is_dir):
-                raise RequestError(f"source_dir has no folder {str(folder)!r}: write it before it is pulled")
+                raise RequestError(f"source_dir has no folder {str(folder)!r}: write it before the pull")
             self._controller.runs.note_pulled(run, copy, str(folder))
         elif run.facts.version is None:
             origins.publish_checkpoint(run)
-        return JSONResponse({"success": True, "message": f"version {target} is noted"})
+        return JSONResponse({"success": True, "message": f"recorded version {target}"})
 
     async def load_adapter(self, request: Request) -> Response:
-        """Publish a LoRA folder, merged, as the run's next version. `lora_path` of a later request means it."""
+        """Publish a merged LoRA folder as the run's next version, under the adapter's name."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
         name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
@@ -329,27 +326,25 @@ class Paths:
         return JSONResponse(answer | {"weight_version": str(version)})
 
     async def unload_adapter(self, request: Request) -> Response:
-        """Forget the name of a merged adapter. Its version stays for as long as every version does."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"lora_name"}))
         name, run = _text(body, "lora_name"), self._service.run_of(request.scope)
         if name not in run.facts.adapters:
             raise RequestError(f"lora_name is {name[:60]!r}: run {run.run_id!r} has no adapter of this name")
-        left = {other: version for other, version in run.facts.adapters.items() if other != name}
-        self._controller.runs.note_adapters(run, left)
-        return JSONResponse({"success": True, "error_message": "", "loaded_adapters": left})
+        adapters = {adapter: version for adapter, version in run.facts.adapters.items() if adapter != name}
+        self._controller.runs.note_adapters(run, adapters)
+        return JSONResponse({"success": True, "error_message": "", "loaded_adapters": adapters})
 
     def _publishing(self, request: Request) -> tuple[Run, FolderOrigins]:
-        """Return the request's run, and what publishes its folders."""
         self._service.check_files(token_of(request.scope))
         if self._service.origins is None:
-            raise ApiError(501, "this controller publishes no folders: publish by rose.client")
+            raise ApiError(501, "this controller cannot publish folders: publish with rose.client")
         return self._service.run_of(request.scope), self._service.origins
 
     async def rl_workers(self, request: Request) -> Response:
         worker = request.path_params.get("worker")
         if worker not in (None, _WORKER):
-            raise ApiError(404, f"there is no worker {worker!r}: there is {_WORKER!r}")
+            raise ApiError(404, f"unknown worker {worker!r}: the only worker is {_WORKER!r}")
         info = self._info(request)
         capabilities = [
             "pause_generation",
@@ -360,16 +355,15 @@ class Paths:
             "flush_cache",
             "abort_request",
         ]
-        one = self._worker(request) | {
+        description = self._worker(request) | {
             "engine": "sglang",
             "topology": {"tp_size": 1, "pp_size": 1, "dp_size": 1},
             "weight_version": info["weight_version"],
             "capabilities": capabilities,
         }
-        return JSONResponse(one if worker else {"workers": [one], "total": 1})
+        return JSONResponse(description if worker else {"workers": [description], "total": 1})
 
     async def rl_engine(self, request: Request) -> Response:
-        """Do at the one worker what a router would do at each of its own."""
         handles: Mapping[str, Handle] = {
             "pause_generation": self.pause,
             "continue_generation": self.resume,
@@ -385,24 +379,23 @@ class Paths:
         }
         path = request.path_params["path"]
         if path not in handles:
-            raise ApiError(404, f"engines do not do {path!r}; they do {', '.join(handles)}")
+            raise ApiError(404, f"unknown engine command {path!r}: give {', '.join(handles)}")
         answer = await handles[path](request)
         result = {"worker_id": _WORKER, "status": answer.status_code, "body": json.loads(bytes(answer.body))}
         return JSONResponse({"results": [result]})
 
 
-def _version(run: Run, given: object, name: str = "weight_version") -> int | None:
-    """Return the version that a client's name means; None for a name without a number. Raises RunRefusedError for one
-    that is older than the newest."""
+def _version(run: Run, value: object, name: str = "weight_version") -> int | None:
+    """Return the version in a client's name; None without a number. Raises RunRefusedError for an old version."""
     try:
-        version = read_version(given, name)
+        version = read_version(value, name)
     except RequestError:
         return None
     newest = run.facts.version
     if version is not None and newest is not None and version < newest:
         raise RunRefusedError(
-            f"{name} is {given}, and run {run.run_id!r} is at version {newest}: give a higher one, or close the run "
-            f"(DELETE /runs/{run.run_id}) to begin another"
+            f"{name} is {value}, and run {run.run_id!r} is at version {newest}: give a higher version, or close it "
+            f"(DELETE /runs/{run.run_id}) and open another run"
         )
     return version
 
@@ -426,9 +419,9 @@ def _session(request: Request) -> str | None:
 async def _json(request: Request) -> dict[str, Any]:
     text = await read(request.receive)
     try:
-        body = msgspec.json.decode(text or b"{}")  # Unlike `json`, it takes no text that cannot be sent back.
+        body = msgspec.json.decode(text or b"{}")  # Unlike `json`, it refuses text that cannot be sent back.
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON: {error}") from None
+        raise RequestError(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise RequestError(f"the body is {str(body)[:60]}: give an object")
     return body
@@ -445,7 +438,7 @@ async def _answer(
             return Response(msgspec.json.encode(await answer(client)), media_type="application/json")
     parts = events()
     try:
-        first = await anext(parts)  # A request that fails before its first token gets a plain answer.
+        first = await anext(parts)
     except StopAsyncIteration:
         first = b""
 

@@ -1,4 +1,4 @@
-"""A request's body, and a client that leaves before its answer."""
+"""Reads request bodies, and notices disconnected clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope
 from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
 
 REQUEST_BYTES_MAX = 64 << 20
-#: Headers by which clients and routers name a conversation, whose turns go where its prefix is cached.
+#: Headers that name a conversation, whose turns go to the engine with its prefix.
 SESSIONS = ("x-session-id", "x-session-affinity", "x-smg-routing-key", "x-conversation-id")
 
 
@@ -38,7 +38,7 @@ async def read(receive: Receive) -> bytes:
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """Return what receives a body that was read once more, and then what comes after it."""
+    """Return a `receive` that repeats a read body."""
     parts = iter([body])
 
     async def received() -> Message:
@@ -50,7 +50,8 @@ def again(body: bytes, receive: Receive) -> Receive:
 
 
 class Client:
-    """Calls `leave` if the client disconnects inside `with`: by default, cancel the task and raise ClientGoneError."""
+    """Calls `leave` if the client disconnects inside `with`. By default it cancels the task and raises
+    ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()
@@ -59,7 +60,7 @@ class Client:
         self.leave: Callable[[], object] = task.cancel
 
     def __enter__(self) -> Self:
-        self._state[ON_CLIENT_GONE] = self._go
+        self._state[ON_CLIENT_GONE] = self._disconnected
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -68,6 +69,6 @@ class Client:
         if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
             raise ClientGoneError from None
 
-    def _go(self) -> None:
+    def _disconnected(self) -> None:
         self._gone = True
         self.leave()

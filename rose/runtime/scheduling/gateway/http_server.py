@@ -1,4 +1,4 @@
-"""Runs Uvicorn in an existing event loop, with the settings that the gateway needs."""
+"""Runs Uvicorn in an existing event loop with the gateway's settings."""
 
 import asyncio
 import functools
@@ -15,10 +15,10 @@ from rose.http_calls import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S
 from rose.http_limits.protocol import Connections, LimitedProtocol
 
-BACKLOG = 4096  # Connections that may wait for accept: a step's turns come all at once. The kernel has its own limit.
-#: Key in a request's `state`: a function to call if the client leaves before its answer.
+BACKLOG = 4096  # All turns of a step may connect at once.
+#: Key in a request's `state`: a function for the client's disconnect.
 ON_CLIENT_GONE = "on_client_gone"
-_STOP_S = 1  # After a stop, requests have this long to end; then they are cancelled.
+_STOP_S = 1  # Grace of open requests after a stop.
 
 
 class HttpServer:
@@ -54,10 +54,10 @@ class HttpServer:
         """Raises OSError if the port is taken."""
         family, _, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        # Head and body of an answer are two packets: the second must not wait for the first's acknowledgement. asyncio
-        # sets this only for sockets that name their protocol.
+        # The second packet of an answer must not wait for an acknowledgement. asyncio sets this option for some sockets
+        # only.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_gone(listening)  # Otherwise engines keep working for a client whose host is gone.
+        notice_gone(listening)  # Otherwise engines work for clients of lost hosts.
         self._listening = listening
 
     async def start(self) -> None:
@@ -77,12 +77,12 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """Reports a client's disconnect at less cost than ASGI, where each request needs a waiting task."""
+    """Reports a client's disconnect without a waiting task for each request."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if not self.pipeline:
-            self.flow.resume_reading()  # A long body pauses reading, and the disconnect would go unnoticed.
+            self.flow.resume_reading()  # A paused reader would miss the disconnect.
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -101,7 +101,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Return once the server must stop. Uvicorn's own loop polls ten times a second."""
+        """Return when the server must stop; Uvicorn's own loop polls."""
         await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -18,15 +18,13 @@ from rose.runtime.scheduling.turn_service import Client
 
 
 class _Sampling(Sampling):
-    """vLLM's sampling parameters, as far as engines here have them."""
-
     model_config = ConfigDict(extra="forbid")
 
     n: Samples = 1
     max_tokens: Count = 16
-    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None  # Only of the tokens that were made.
-    detokenize: bool | None = None  # Only tokens are answered.
-    routed_experts_prompt_start: Count | None = None  # Says nothing unless routed experts are answered.
+    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None  # Generated tokens only.
+    detokenize: bool | None = None  # The answer has tokens only.
+    routed_experts_prompt_start: Count | None = None  # Has no effect without routed experts.
     prompt_logprobs: None = None
     bad_words: Annotated[list[Name], Field(max_length=0)] | None = None
 
@@ -54,7 +52,7 @@ _OURS = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words", "routed_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answering:
+class TokenAnswer:
     service: Service
     run: Run
     request: GenerateRequest
@@ -65,7 +63,7 @@ class Answering:
         completions = await self.service.make(self.run, self.orders, client)
         return {
             "request_id": self.id,
-            "choices": [self._choice(number, one, 0) for number, one in enumerate(completions)],
+            "choices": [self._choice(number, completion, 0) for number, completion in enumerate(completions)],
         }
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -87,10 +85,9 @@ class Answering:
         return choice if completion.finish is None else choice | {"meta_info": completion.weights}
 
 
-def read(request: GenerateRequest, service: Service, run: Run, session: str | None) -> Answering:
-    """Raises RequestError."""
-    given = request.sampling_params
-    values = given.model_dump(exclude_none=True, exclude=_OURS)
+def read(request: GenerateRequest, service: Service, run: Run, session: str | None) -> TokenAnswer:
+    params = request.sampling_params
+    values = params.model_dump(exclude_none=True, exclude=_OURS)
     sampling = check_sampling({_NAMES.get(name, name): value for name, value in values.items()})
     labels, exact = read_labels(request.model_dump(include={"rose", "session_id", "weight_version"}), session)
     fields = {} if request.cache_salt is None else {"extra_key": request.cache_salt}
@@ -98,12 +95,12 @@ def read(request: GenerateRequest, service: Service, run: Run, session: str | No
     orders = [
         TurnOrder(
             ids=request.token_ids,
-            sampling=sampling if given.seed is None else sampling | {"sampling_seed": given.seed + number},
+            sampling=sampling if params.seed is None else sampling | {"sampling_seed": params.seed + number},
             labels=labels,
             exact=exact,
             fields=fields,
             name=name,
         )
-        for number in range(given.n)
+        for number in range(params.n)
     ]
-    return Answering(service=service, run=run, request=request, orders=orders, id=name)
+    return TokenAnswer(service=service, run=run, request=request, orders=orders, id=name)

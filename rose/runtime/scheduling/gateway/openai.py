@@ -1,4 +1,4 @@
-"""OpenAI's completions and chat completions, with the fields that SGLang and vLLM add to them."""
+"""Serves OpenAI's completions and chat completions, with fields of SGLang and vLLM."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Ids = Annotated[list[Count], Field(max_length=1 << 24)]
 Real = Annotated[float, Field(ge=-1e6, le=1e6)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Samples = Annotated[int, Field(ge=1, le=4096)]
-# No unions: their errors name each alternative, and not the field.
+# Errors of a union would name each alternative instead of the field.
 Stops = Annotated[
     list[Name], Field(max_length=64), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 ]
@@ -56,7 +56,7 @@ class StreamOptions(BaseModel):
 
 
 class Sampling(BaseModel):
-    """Sampling parameters that OpenAI's requests and vLLM's have under the same names."""
+    """Sampling parameters common to OpenAI's and vLLM's requests."""
 
     temperature: Real | None = None
     top_p: Real | None = None
@@ -76,7 +76,7 @@ class Sampling(BaseModel):
 
 
 class _Request(Sampling):
-    """The fields of both requests. A field of another name, or a value that asks for what is not there, is refused."""
+    """The fields of both requests. Unknown fields and unsupported values are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,7 +103,9 @@ class _Request(Sampling):
     rose: dict[str, Any] | None = None
 
     def sampling(self) -> dict[str, Any]:
-        sampling = {theirs: value for name, theirs in _SAMPLING.items() if (value := getattr(self, name)) is not None}
+        sampling = {
+            sglang_name: value for name, sglang_name in _SAMPLING.items() if (value := getattr(self, name)) is not None
+        }
         if self.seed is not None:
             sampling["sampling_seed"] = self.seed
         return sampling | _grammar(self.response_format)
@@ -114,8 +116,8 @@ class _Request(Sampling):
 
 
 class CompletionRequest(_Request):
-    prompt: Any  # A text or token ids, or a list of such: `read_completion` says what is wrong with it.
-    #: Only of the tokens that were made.
+    prompt: Any  # `read_completion` checks it.
+    #: Generated tokens only.
     logprobs: Annotated[
         Annotated[int, Field(ge=0, le=1)] | None, BeforeValidator(lambda value: None if value is False else value)
     ] = None
@@ -127,7 +129,7 @@ class CompletionRequest(_Request):
 class ChatRequest(_Request):
     messages: Objects
     tools: Objects | None = None
-    tool_choice: Any = None  # `_must_call` says what is wrong with it.
+    tool_choice: Any = None  # `_tool_grammar` checks it.
     parallel_tool_calls: Literal[True] | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
@@ -136,7 +138,7 @@ class ChatRequest(_Request):
 
 
 class TokenizeRequest(BaseModel):
-    """A text or a conversation to make token ids of."""
+    """A text or a conversation to tokenize."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -163,9 +165,8 @@ def _grammar(form: Any) -> dict[str, Any]:
     )
 
 
-def _must_call(request: ChatRequest) -> dict[str, Any]:
-    """Return the grammar of an answer that must call tools, in the form that `tool_calls` reads; none if it may call
-    none. Raises ApiError."""
+def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
+    """Return the grammar of an answer that must call tools, else {}. Raises ApiError."""
     choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
     for tool in request.tools or []:
         if isinstance(function := tool.get("function"), dict):
@@ -185,9 +186,9 @@ def _must_call(request: ChatRequest) -> dict[str, Any]:
                 f"{', '.join(functions) or 'none'}",
                 "tool_choice",
             )
-    if other := {"json_schema", "regex", "ebnf", "structural_tag"} & request.sampling().keys():
+    if grammar := {"json_schema", "regex", "ebnf", "structural_tag"} & request.sampling().keys():
         raise ApiError(
-            400, f"tool_choice is {str(choice)[:80]}, and {min(other)} is another form: leave one out", "tool_choice"
+            400, f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out", "tool_choice"
         )
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
 
@@ -199,8 +200,8 @@ def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answering:
-    """One request's turns, and the form of its answers. A chat has messages, a completion texts."""
+class OpenAIAnswer:
+    """One request's turns and answers. A chat has messages, a completion texts."""
 
     service: Service
     run: Run
@@ -220,12 +221,12 @@ class Answering:
 
     async def answer(self, client: Client) -> dict[str, Any]:
         completions = await self.service.make(self.run, self.orders, client)
-        choices = [self._choice(number, one) for number, one in enumerate(completions)]
+        choices = [self._choice(number, completion) for number, completion in enumerate(completions)]
         return self._head(choices, chunk=False) | {"usage": self._usage(completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of a stream. Text that a stop string or a tool call may yet take away waits."""
-        progress = [_Progress(self._growing(number)) for number in range(len(self.orders))]
+        """Yield the chunks of a stream, without text that may become a stop string or tool call."""
+        progress = [_Progress(self._growing_text(number)) for number in range(len(self.orders))]
         last: dict[int, Completion] = {}
         async for number, completion in self.service.stream(self.run, self.orders):
             last[number] = completion
@@ -235,8 +236,8 @@ class Answering:
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
             yield self._event([], usage=self._usage([last[number] for number in sorted(last)]))
 
-    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return json.dumps(self._head(choices, chunk=True) | more).encode()
+    def _event(self, choices: list[dict[str, Any]], **extra: Any) -> bytes:
+        return json.dumps(self._head(choices, chunk=True) | extra).encode()
 
     def _head(self, choices: list[dict[str, Any]], *, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.chat else "text_completion"
@@ -247,7 +248,7 @@ class Answering:
             common |= {
                 name: weights[name] for name in ("weight_version_start", "weight_version_end") if name in weights
             }
-            if self.chat and "prompt_token_ids" in choice:  # vLLM has them here for a chat: it has one prompt.
+            if self.chat and "prompt_token_ids" in choice:  # vLLM puts them here for a chat.
                 common["prompt_token_ids"] = choice.pop("prompt_token_ids")
         return {
             "choices": choices,
@@ -259,36 +260,38 @@ class Answering:
         }
 
     def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        per_prompt = completions[:: self.request.n]  # A prompt counts once, however many completions it has.
-        prompt, completion = sum(one.prompt_tokens for one in per_prompt), sum(len(one.ids) for one in completions)
+        per_prompt = completions[:: self.request.n]  # A prompt counts once for all its completions.
+        prompt, completion = (
+            sum(completion.prompt_tokens for completion in per_prompt),
+            sum(len(completion.ids) for completion in completions),
+        )
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in per_prompt)},
+            "prompt_tokens_details": {"cached_tokens": sum(completion.cached_tokens for completion in per_prompt)},
         }
 
-    def _growing(self, number: int) -> GrowingText | None:
+    def _growing_text(self, number: int) -> GrowingText | None:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
     def _settled(self, number: int, text: str) -> str:
-        """Return the text less an end that may become a stop string or a tool call."""
+        """Return the text without an end that may become a stop string or tool call."""
         order = self.orders[number]
         stop = [] if order.keep_stop else order.sampling.get("stop") or []
         return settled(text, [*stop, *([TOOL_CALL_BEGINS] if self._tools else [])])
 
-    def _whole(
+    def _final_text(
         self, number: int, completion: Completion, growing: GrowingText | None
     ) -> tuple[str, list[dict[str, Any]]]:
-        """Return the text of an ended completion, and its tool calls."""
         if growing is None or completion.finish is None:
             return "", []
         text = growing.finished(completion.ids, completion.finish, keep_stop=self.orders[number].keep_stop)
         return tool_calls(text) if self._tools else (text, [])
 
     def _choice(self, number: int, completion: Completion) -> dict[str, Any]:
-        text, calls = self._whole(number, completion, self._growing(number))
-        choice = self._finish(number, completion, called=bool(calls)) | self._tokens(number, completion, 0)
+        text, calls = self._final_text(number, completion, self._growing_text(number))
+        choice = self._finish(number, completion, calls_tools=bool(calls)) | self._tokens(number, completion, 0)
         if not self.chat:
             return choice | {"text": text}
         message: dict[str, Any] = {"role": "assistant", "content": (text or None) if calls else text}
@@ -297,15 +300,15 @@ class Answering:
     def _delta(self, number: int, completion: Completion, progress: _Progress) -> dict[str, Any] | None:
         calls: list[dict[str, Any]] = []
         if completion.finish is not None:
-            whole, calls = self._whole(number, completion, progress.growing)
+            final, calls = self._final_text(number, completion, progress.growing)
         else:
-            whole = "" if progress.growing is None else self._settled(number, progress.growing.after(completion.ids))
+            final = "" if progress.growing is None else self._settled(number, progress.growing.after(completion.ids))
             if self._tools:
-                whole = whole.partition(TOOL_CALL_BEGINS)[0]
-        text, more_ids = whole[len(progress.text) :], len(completion.ids) > progress.tokens
+                final = final.partition(TOOL_CALL_BEGINS)[0]
+        text, more_ids = final[len(progress.text) :], len(completion.ids) > progress.tokens
         if not text and completion.finish is None and not (self.request.return_token_ids and more_ids):
             return None
-        choice = self._finish(number, completion, called=bool(calls))
+        choice = self._finish(number, completion, calls_tools=bool(calls))
         choice |= self._tokens(number, completion, progress.tokens)
         first = not progress.begun
         progress.text, progress.tokens, progress.begun = progress.text + text, len(completion.ids), True
@@ -316,22 +319,21 @@ class Answering:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
         return choice | {"delta": delta}
 
-    def _finish(self, number: int, completion: Completion, *, called: bool) -> dict[str, Any]:
+    def _finish(self, number: int, completion: Completion, *, calls_tools: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": number, "finish_reason": None, "logprobs": None}
         if completion.finish is None:
             return choice
         reason, matched = completion.finish.get("type", "length"), completion.finish.get("matched")
-        more = {} if matched is None else {"matched_stop": matched}
+        stop = {} if matched is None else {"matched_stop": matched}
         rose = {"run_id": self.run.run_id, "versions": completion.versions}
         return choice | {
-            "finish_reason": "tool_calls" if called else reason,
-            **more,
+            "finish_reason": "tool_calls" if calls_tools else reason,
+            **stop,
             "meta_info": completion.weights,
             "rose": rose,
         }
 
     def _tokens(self, number: int, completion: Completion, start: int) -> dict[str, Any]:
-        """Return what a choice says of its tokens from `start` on."""
         ids, logprobs = completion.ids[start:], completion.logprobs[start:]
         tokens: dict[str, Any] = {}
         if self.request.return_token_ids:
@@ -346,19 +348,17 @@ class Answering:
 
 @dataclass(slots=True)
 class _Progress:
-    """The part of a completion that a stream has sent."""
-
     growing: GrowingText | None
     text: str = ""
     tokens: int = 0
     begun: bool = False
 
 
-def settled(text: str, waits: Sequence[str]) -> str:
-    """Return the text less an end that may become one of `waits`."""
-    longest = max((len(one) for one in waits), default=1) - 1
+def settled(text: str, endings: Sequence[str]) -> str:
+    """Return the text without an end that may become one of `endings`."""
+    longest = max((len(ending) for ending in endings), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
-        if any(one.startswith(text[-length:]) for one in waits):
+        if any(ending.startswith(text[-length:]) for ending in endings):
             return text[:-length]
     return text
 
@@ -377,26 +377,24 @@ def _chat_logprobs(names: Sequence[str], logprobs: Sequence[float]) -> dict[str,
     return {"content": content}
 
 
-async def read_completion(request: CompletionRequest, service: Service, run: Run, session: str | None) -> Answering:
-    """Raises RequestError and ApiError."""
+async def read_completion(request: CompletionRequest, service: Service, run: Run, session: str | None) -> OpenAIAnswer:
     prompts: list[Any] = [request.prompt]
     if isinstance(request.prompt, list) and request.prompt and not isinstance(request.prompt[0], int):
         prompts = request.prompt
         check_count(prompts)
     ids = [await prompt_ids(prompt, "prompt", service, run) for prompt in prompts]
-    return await _answering(request, service, run, session, ids, 16)
+    return await _make_answer(request, service, run, session, ids, 16)
 
 
-async def read_chat(request: ChatRequest, service: Service, run: Run, session: str | None) -> Answering:
-    """Raises RequestError and ApiError."""
-    grammar = _must_call(request)
+async def read_chat(request: ChatRequest, service: Service, run: Run, session: str | None) -> OpenAIAnswer:
+    grammar = _tool_grammar(request)
     texts = await service.texts(run)
     tools = None if request.tool_choice == "none" else request.tools
     ids = await texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
-    return await _answering(request, service, run, session, [ids], texts.room(len(ids)), grammar)
+    return await _make_answer(request, service, run, session, [ids], texts.room(len(ids)), grammar)
 
 
-async def _answering(
+async def _make_answer(
     request: CompletionRequest | ChatRequest,
     service: Service,
     run: Run,
@@ -404,15 +402,19 @@ async def _answering(
     prompts: Sequence[list[int]],
     default_tokens: int,
     grammar: Mapping[str, Any] | None = None,
-) -> Answering:
+) -> OpenAIAnswer:
     labels, exact = read_labels(
         request.model_dump(include={"rose", "session_id", "conversation_id", "routing_key", "weight_version"}), session
     )
-    most = request.max_tokens
+    tokens_max = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
-        most = request.max_completion_tokens
+        tokens_max = request.max_completion_tokens
     sampling = check_sampling(
-        {"max_new_tokens": default_tokens if most is None else most, **request.sampling(), **(grammar or {})},
+        {
+            "max_new_tokens": default_tokens if tokens_max is None else tokens_max,
+            **request.sampling(),
+            **(grammar or {}),
+        },
         "the request",
     )
     orders = []
@@ -422,4 +424,4 @@ async def _answering(
         orders.append(TurnOrder(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=fields))
     check_count(orders)
     texts = await service.texts_or_none(run)
-    return Answering(service=service, run=run, request=request, orders=orders, texts=texts)
+    return OpenAIAnswer(service=service, run=run, request=request, orders=orders, texts=texts)

@@ -1,5 +1,5 @@
-"""Versions that the controller publishes for clients which only have a checkpoint folder. A process of its own encodes
-and serves them, so that neither takes the controller's time or memory."""
+"""Publishes versions for clients that only have a checkpoint folder. A separate process encodes and serves them,
+outside the controller's memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class FolderOrigins:
-    """Publishes from `folder`, one store a run, at `host`. `checkpoint` returns the folder of a run's model."""
+    """Publishes from `folder` at `host`, with one store for each run. `checkpoint` returns the folder of a model."""
 
     def __init__(self, controller: Controller, folder: Path, host: str, checkpoint: Callable[[str], Path]) -> None:
         self._controller, self._folder, self._host, self._checkpoint = controller, folder, host, checkpoint
@@ -46,7 +46,7 @@ class FolderOrigins:
                 process.kill()
 
     def restore(self) -> None:
-        """Serve again what an earlier controller published, and forget the stores of ended runs."""
+        """Serve the versions of an earlier controller again, and remove stores of ended runs."""
         for store in self._folder.glob("*") if self._folder.is_dir() else ():
             runs = (run for run in self._controller.runs if run.facts.state != "closed")
             run = next((run for run in runs if run.run_id == store.name), None)
@@ -56,7 +56,7 @@ class FolderOrigins:
                 self._later(run, run.facts.version, None)
 
     def publish_checkpoint(self, run: Run) -> None:
-        """Publish the model's own checkpoint as version 0, unless something is being published. Returns at once."""
+        """Start to publish the model's checkpoint as version 0, unless the run publishes already."""
         if run.run_id not in self._publishing:
             self._later(run, 0, self._checkpoint)
 
@@ -77,17 +77,16 @@ class FolderOrigins:
         task.add_done_callback(self._tasks.discard)
 
     async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
-        """Publish the folder of a checkpoint, of a LoRA adapter or of a delta (None: what the store has) as `version`,
-        by default the next; return it. A delta says its version itself. Names and types are those of the model's
-        checkpoint. Raises TransferError and RunRefusedError."""
+        """Publish a folder with a checkpoint, LoRA adapter or delta (None: the store's version) as `version`; return
+        it. The default is the next version, or a delta's own. Raises TransferError and RunRefusedError."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
-            if weights is not None and (leads_to := await self._run(_delta_version, weights)) is not None:
-                if version not in (None, leads_to):
+            if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:
+                if version not in (None, delta_version):
                     raise RunRefusedError(
-                        f"weight_version is {version}, and {str(weights)!r} leads to version {leads_to}: give that"
+                        f"weight_version is {version}, and {str(weights)!r} leads to {delta_version}: give that version"
                     )
-                version = leads_to
+                version = delta_version
                 if run.facts.version is None:
                     await self._publish(run, checkpoint, 0, checkpoint)
             newest = run.facts.version
@@ -99,12 +98,11 @@ class FolderOrigins:
     async def _publish(self, run: Run, weights: Path | None, version: int, checkpoint: Path) -> None:
         fence = run.facts.fence
         place = (self._folder / run.run_id, self._host, run.run_id, fence)
-        published = await self._run(_publish, *place, version, weights, checkpoint)
-        message = PublishVersion(fence=fence, version=version, **published)
+        origin = await self._run(_publish, *place, version, weights, checkpoint)
+        message = PublishVersion(fence=fence, version=version, **origin)
         self._controller.publish(run.run_id, message, self._host)
 
     async def _run(self, act: Callable[..., T], *arguments: object) -> T:
-        """Return what a function returns in the process that serves."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool(), act, *arguments)
         except BrokenProcessPool:
@@ -117,7 +115,7 @@ class FolderOrigins:
         return self._process
 
 
-_origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.
+_origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the serving process: by run, with its fence.
 
 
 def _delta_version(folder: Path) -> int | None:
@@ -132,8 +130,8 @@ def _publish(
 ) -> dict[str, str]:
     from rose.client.publishing import WeightOrigin
 
-    known, origin = _origins.get(run_id, (0, None))
-    if origin is None or known != fence:
+    current_fence, origin = _origins.get(run_id, (0, None))
+    if origin is None or current_fence != fence:
         if origin is not None:
             origin.close()
         origin = WeightOrigin(folder, host, run_id=run_id, fence=fence, checkpoint=checkpoint)

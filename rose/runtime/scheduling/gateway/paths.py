@@ -1,4 +1,4 @@
-"""Serves agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
+"""Serves agents, clients and operators over HTTP with JSON and server-sent events."""
 
 from collections.abc import AsyncIterator
 
@@ -39,7 +39,6 @@ def failure(
 
 
 def is_own(path: str) -> bool:
-    """Return whether a path is the fleet's own; any other is of an API."""
     if path == "/runs" or path.startswith(_RUNS):
         return path.count("/") < 4 and path[len(_RUNS) :].partition("/")[2] in _OF_RUN
     return path.startswith(_OWN) and not path.startswith("/health_")
@@ -60,10 +59,9 @@ def routes(controller: Controller) -> list[Route]:
         message = messages.OpenRun.model_validate_json(await read(request.receive))
         if message.resume is not None:
             check_team(token_of(request.scope), controller.runs.get(message.resume))
-        return _opened(controller.open_run(of_team(token_of(request.scope), message)), request)
+        return _opened_run(controller.open_run(of_team(token_of(request.scope), message)), request)
 
     def own_run(request: Request) -> str:
-        """Return the run of the path, which the token may use."""
         run_id = str(request.path_params["run_id"])
         check_team(token_of(request.scope), controller.runs.get(run_id))
         return run_id
@@ -77,11 +75,11 @@ def routes(controller: Controller) -> list[Route]:
     async def renew(request: Request) -> Response:
         message = messages.RenewRun.model_validate_json(await read(request.receive))
         run = controller.runs.renew(own_run(request), message.fence, monotonic_ns(), message.expires_s)
-        return _opened(run, request)
+        return _opened_run(run, request)
 
     async def publish(request: Request) -> Response:
         version = messages.PublishVersion.model_validate_json(await read(request.receive))
-        # Behind a proxy the connection has the proxy's address.
+        # A proxy hides the client's address.
         proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
         client_address = None if proxied or request.client is None else request.client.host
         controller.publish(own_run(request), version, client_address)
@@ -100,7 +98,7 @@ def routes(controller: Controller) -> list[Route]:
 
     async def readiness(_request: Request) -> Response:
         lacking = missing(controller, monotonic_ns())
-        # A warning stops no turn, so it does not make the fleet unready.
+        # Warnings do not make the fleet unready.
         answer = {"ready": not lacking, "missing": lacking, "warnings": warnings(controller)}
         return JSONResponse(answer, status_code=503 if lacking else 200)
 
@@ -148,7 +146,7 @@ def _message(body: BaseModel) -> Response:
     return Response(body.model_dump_json(), media_type="application/json")
 
 
-def _opened(run: Run, request: Request) -> Response:
+def _opened_run(run: Run, request: Request) -> Response:
     facts = run.facts
     opened = messages.OpenedRun(
         run_id=facts.run_id,
@@ -174,7 +172,6 @@ def run_of_turn(scope: Scope) -> str | None:
 async def answer_turn(
     controller: Controller, request: requests.TurnRequest, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer one turn of a run, by its own path."""
     run_id = str(run_of_turn(scope))
     now_ns = monotonic_ns()
     run = controller.runs.hear(run_id, now_ns)
@@ -183,32 +180,31 @@ async def answer_turn(
     turn = Turn(request, now_ns, run_id, run.version_min)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
-        full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"
-        await failure(429, f"{full}: send more once some of them are answered")(scope, receive, send)
+        full = f"run {run_id!r} has {len(load.turns)} open turns, the maximum"
+        await failure(429, f"{full}: wait for answers before you send more")(scope, receive, send)
         return
     with Client(scope) as client:
         if request.stream:
             await _stream(controller.turns.stream(turn, load), send)
             return
         outcome = await controller.turns.generate(turn, load, client)
-    await _whole(outcome, send)
+    await _send_outcome(outcome, send)
 
 
-async def _whole(outcome: Outcome, send: Send) -> None:
+async def _send_outcome(outcome: Outcome, send: Send) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(outcome.body))]
     await send({"type": "http.response.start", "status": outcome.status, "headers": headers})
     await send({"type": "http.response.body", "body": outcome.body})
 
 
 async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
-    """Send server-sent events; each holds all tokens so far, as SGLang's do."""
+    """Send server-sent events; each has all tokens so far, as in SGLang."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     begun = False
     async for part in parts:
         if not begun:
-            # A turn that fails before its first token gets a plain answer.
             if isinstance(part, Outcome) and part.status != 200:
-                await _whole(part, send)
+                await _send_outcome(part, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             begun = True

@@ -70,10 +70,9 @@ _SHOWN_MAX = 60
 
 
 class Gateway:
-    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` the
-    agents' paths. `tokens_file` holds named, scoped tokens; `host_tokens` let other hosts append to `ledger`.
-    `checkpoint` returns the folder of a rollout model, for texts and for clients that publish from folders. Raises
-    OpenAddressError for an open address without a token, SecretError for a short token, TokenError for a bad file."""
+    """The controller with its HTTP server. `token` opens the paths of clients and operators, `agent_token` those of
+    agents. `host_tokens` let other hosts append to `ledger`. `checkpoint` returns the folder of a rollout model. Raises
+    OpenAddressError, SecretError and TokenError."""
 
     def __init__(
         self,
@@ -125,12 +124,12 @@ class Gateway:
 
     def application(self) -> Starlette:
         return Starlette(
-            routes=[*paths.routes(self.controller), *self._apis.of(), *self._apis.of("/runs/{run_id}")],
+            routes=[*paths.routes(self.controller), *self._apis.routes(), *self._apis.routes("/runs/{run_id}")],
             exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), self._refuse),
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError, recording nothing, if the port is taken; LedgerError for a bad `ledger`."""
+        """Bind and serve. Raises OSError for a taken port, LedgerError for a bad `ledger`."""
         self._server.bind()
         if self._ledger is not None:
             opened = await asyncio.to_thread(Ledger.create, self._ledger)
@@ -166,14 +165,14 @@ class Gateway:
         except asyncio.CancelledError:
             if not self._server.stopping:
                 raise
-            with suppress(RuntimeError):  # The time to stop is over. A stream that has begun breaks off.
-                await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
+            with suppress(RuntimeError):  # A started stream breaks off.
+                await failure(503, "the gateway stops: send the request again")(scope, receive, send)
 
     async def _answer_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer `/generate` without Starlette's routing: these are by far the most frequent requests."""
+        """Answer `/generate`, the most frequent request, without Starlette's routing."""
         body, run_id = await bodies.read(receive), paths.run_of_turn(scope)
-        named = any(_sent(scope, name.encode()) for name in bodies.SESSIONS)
-        if run_id is not None and not named and (request := read_turn(body)) is not None:
+        has_session = any(_header(scope, name.encode()) for name in bodies.SESSIONS)
+        if run_id is not None and not has_session and (request := read_turn(body)) is not None:
             await paths.answer_turn(self.controller, request, scope, receive, send)
             return
         scope["path_params"] = {} if run_id is None else {"run_id": run_id}
@@ -201,21 +200,21 @@ class Gateway:
                 return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
 
     def _refused(self, scope: Scope) -> Response | None:
-        host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
+        host, origin = (_header(scope, name).decode("latin-1") for name in (b"host", b"origin"))
         if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
             return failure(403, why)
-        sent = _sent(scope, b"authorization")
+        authorization = _header(scope, b"authorization")
         if scope["path"] in paths.AGENT_PATHS:
             if not self._agent_token:
                 return failure(
-                    401, "this controller has no agent token: `rose down --keep-runs` and `rose up` make one"
+                    401, "this controller has no agent token: create it with `rose down --keep-runs` and `rose up`"
                 )
-            if not hmac.compare_digest(sent, f"Bearer {self._agent_token}".encode()):
-                return failure(401, "this is for the fleet's agents, who send the agent token")
+            if not hmac.compare_digest(authorization, f"Bearer {self._agent_token}".encode()):
+                return failure(401, "only agents may use this path: send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
             needed = _scopes(scope)  # The ledger service checks and logs its own scopes.
             try:
-                token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
+                token = self._find(authorization.decode("latin-1").removeprefix("Bearer "))
             except tokens.UnknownTokenError as error:
                 return failure(401, str(error))
             if not any(map(token.may, needed)):
@@ -242,21 +241,21 @@ _GENERATING = ("/generate", "/completions", "/tokenize", "/detokenize", "/abort_
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
 
 
-def _sent(scope: Scope, wanted: bytes) -> bytes:
-    return next((value for name, value in scope["headers"] if name == wanted), b"")
+def _header(scope: Scope, header: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == header), b"")
 
 
 def _explain(error: ValidationError) -> str:
     return "; ".join(
-        f"{'.'.join(map(str, item['loc'])) or 'the body'}{_given(item)}: {item['msg'].removeprefix('Value error, ')}"
+        f"{'.'.join(map(str, item['loc'])) or 'the body'}{_shown(item)}: {item['msg'].removeprefix('Value error, ')}"
         for item in error.errors(include_context=False, include_url=False)
     )
 
 
-def _given(item: ErrorDetails) -> str:
+def _shown(item: ErrorDetails) -> str:
     value, where = item["input"], item["loc"]
     if not where or {"input_ids", "token"} & set(where) or item["type"] in ("missing", "extra_forbidden"):
         return ""
-    if not (value is None or isinstance(value, (str, int, float))) or len(shown := repr(value)) > _SHOWN_MAX:
+    if not (value is None or isinstance(value, (str, int, float))) or len(text := repr(value)) > _SHOWN_MAX:
         return ""
-    return f" is {shown}"
+    return f" is {text}"

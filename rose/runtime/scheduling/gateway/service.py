@@ -1,4 +1,4 @@
-"""What every API does with a request: find its run, make its turns, say what they became."""
+"""Shared steps of all APIs: find a request's run, make its turns, return completions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from rose.runtime.scheduling.gateway.texts import Texts
     from rose.tokens import Token
 
-TOKEN = "token"  # Key in a request's `state`: its named token, if the gateway wants one.
-TURNS_MAX = 10_000  # Maximum of open turns of one run; more are answered 429. The process's connections limit all runs.
-OWN_EXPIRES_S = 600.0  # A run that a request opened for its token expires after so long without another request.
+TOKEN = "token"  # Key in a request's `state`: its named token.
+TURNS_MAX = 10_000  # Open turns of one run.
+OWN_EXPIRES_S = 600.0  # A token's own run expires after so long without a request.
 _ANYONE = "anyone"
 
 
 class ApiError(UserError):
-    """An answer other than 200; `param` is the field, if one is to blame, `kind` the error's name for programs."""
+    """An error answer. `param` names the wrong field, `kind` the error for programs."""
 
     def __init__(self, status: int, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class ApiError(UserError):
 
 
 class NotReadyError(ApiError):
-    """No engine may make the tokens with the version that a request wants; it may be asked again."""
+    """No engine can use the version that a request wants now."""
 
     def __init__(self, why: str) -> None:
         super().__init__(409, f"WeightVersionNotReady: {why}", kind="WeightVersionNotReady")
@@ -52,7 +52,7 @@ class NotReadyError(ApiError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnOrder:
-    """One turn to make. `name`: what its client calls it. `exact`: the one version that may make its tokens."""
+    """One turn to make. `name` is the client's name for it, `exact` the only accepted version."""
 
     ids: Sequence[int]
     sampling: Mapping[str, Any]
@@ -63,18 +63,16 @@ class TurnOrder:
 
     @property
     def special(self) -> bool:
-        """Return whether its text shows special tokens."""
         return not self.sampling.get("skip_special_tokens", True)
 
     @property
     def keep_stop(self) -> bool:
-        """Return whether its text keeps the stop string."""
         return bool(self.sampling.get("no_stop_trim"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A turn's tokens, with a log probability and policy version for each; `finish` is None while it goes on."""
+    """A turn's tokens, each with log probability and policy version; `finish` None: incomplete."""
 
     ids: list[int]
     logprobs: list[float]
@@ -86,7 +84,7 @@ class Completion:
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Return the versions of its weights, as external rollout services name them."""
+        """Return the versions of its weights under the names of external rollout services."""
         if not self.versions:
             return {}
         first, last = self.versions[0], self.versions[-1]
@@ -94,8 +92,8 @@ class Completion:
 
 
 class Service:
-    """`texts`: by model of the fleet. `files`: whether every run may publish folders of this host. Methods raise
-    ApiError, and the errors of `Runs`."""
+    """Requests of all APIs. `files`: every run may publish folders of this host. Methods raise ApiError and errors of
+    `Runs`."""
 
     def __init__(
         self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
@@ -108,14 +106,13 @@ class Service:
         return list(self.controller.models)
 
     async def texts(self, run: Run) -> Texts:
-        """Return the texts of the run's model, once they are loaded."""
         if (texts := self._texts.get(run.facts.model)) is None:
-            raise ApiError(400, f"this controller has no texts of model {run.facts.model!r}: send token ids")
+            raise ApiError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
         await texts.ready()
         return texts
 
     def check_files(self, token: Token | None) -> None:
-        """Raise ApiError if the token may not publish a folder: it could hold another team's weights."""
+        """Raise ApiError unless the token may publish folders, which may have another team's weights."""
         if token is not None and not token.may("admin") and not self._files:
             raise ApiError(
                 403,
@@ -125,115 +122,115 @@ class Service:
             )
 
     async def context(self, model: str) -> int | None:
-        """Return how many tokens a prompt and its answer may have together; None if unknown."""
+        """Return the context length of a model in tokens; None: unknown."""
         if (texts := self._texts.get(model)) is None:
             return None
         await texts.ready()
         return texts.context
 
     async def texts_or_none(self, run: Run) -> Texts | None:
-        """Return the texts of the run's model; None for a model without a tokenizer."""
+        """Return the texts of the run's model; None without a tokenizer."""
         if run.facts.model not in self._texts:
             return None
         texts = await self.texts(run)
         return texts if texts.known else None
 
     def run_of(self, scope: Scope, model: str | None = None) -> Run:
-        """Return a request's run: that of its path, the run `model`, its token's, or one opened for its token."""
+        """Return a request's run by path, `model` or token; open a run if the token has none."""
         token, runs, now_ns = token_of(scope), self.controller.runs, monotonic_ns()
-        named = _named(scope, token)
+        run_id = _run_id_of(scope, token)
         open_ids = [run.run_id for run in runs if run.is_open]
-        if named is None and model in open_ids:
-            named, model = model, None
-        if named is not None:
-            run = runs.hear(named, now_ns)
-        elif (own := self._own(token, model)) is not None and own.is_open:
-            run = own
+        if run_id is None and model in open_ids:
+            run_id, model = model, None
+        if run_id is not None:
+            run = runs.hear(run_id, now_ns)
+        elif (token_run := self._token_run(token, model)) is not None and token_run.is_open:
+            run = token_run
         else:
             run = self._open(token, model)
         check_team(token, run)
         if model not in (None, "", "default", run.run_id, run.facts.model):
-            known = [*self.models, *(one for one in open_ids if may_use(token, runs.get(one)))]
-            raise ApiError(404, f"there is no model {model!r}{did_you_mean(str(model), known)}", "model")
+            known = [*self.models, *(name for name in open_ids if may_use(token, runs.get(name)))]
+            raise ApiError(404, f"unknown model {model!r}{did_you_mean(str(model), known)}", "model")
         run.heard_ns = now_ns
         return run
 
     def known_run(self, scope: Scope) -> Run | None:
-        """Return a request's run; None if it would be opened for it."""
         token = token_of(scope)
-        if (named := _named(scope, token)) is None:
-            return self._own(token)
-        run = self.controller.runs.get(named)
+        if (run_id := _run_id_of(scope, token)) is None:
+            return self._token_run(token)
+        run = self.controller.runs.get(run_id)
         check_team(token, run)
         return run
 
-    def _own(self, token: Token | None, model: str | None = None) -> Run | None:
+    def _token_run(self, token: Token | None, model: str | None = None) -> Run | None:
         """Return the token's run, open or expired: that of a fleet's `model`, else its first."""
         name, team = _who(token)
-        own = (run for run in self.controller.runs if run.facts.tags.get("token") == name and _goes_on(run, team))
-        return next((run for run in own if model not in self.models or run.facts.model == model), None)
+        token_runs = (
+            run for run in self.controller.runs if run.facts.tags.get("token") == name and _can_continue(run, team)
+        )
+        return next((run for run in token_runs if model not in self.models or run.facts.model == model), None)
 
     def _open(self, token: Token | None, model: str | None) -> Run:
-        """Return the token's run: resumed with its weights if it has expired, else a new one."""
         name, team = _who(token)
         if not self.models:
             raise ApiError(404, "this controller has no rollout model: open a run at POST /runs")
-        before, known = self._own(token, model), model if model in self.models else self.models[0]
+        expired, fleet_model = self._token_run(token, model), model if model in self.models else self.models[0]
         return self.controller.open_run(
             OpenRun(
                 name=name,
-                model=known if before is None else before.facts.model,
+                model=fleet_model if expired is None else expired.facts.model,
                 team=team,
                 tags={"token": name},
                 staleness_max=0,
                 expires_s=OWN_EXPIRES_S,
-                resume=None if before is None else before.run_id,
+                resume=None if expired is None else expired.run_id,
             )
         )
 
     def turns(self, run: Run, orders: Sequence[TurnOrder]) -> list[Turn]:
-        """Return the turns to make, unless the run has too many or a version is not there yet."""
         load, newest, now_ns = self.controller.loads[run.run_id], run.facts.version, monotonic_ns()
         if len(load.turns) + len(orders) > TURNS_MAX:
-            full = f"run {run.run_id!r} has {len(load.turns)} turns, and may have {TURNS_MAX}"
-            raise ApiError(429, f"{full}: send more once some of them are answered")
-        for one in orders:
-            least = one.labels.version_min if one.exact is None else one.exact
-            if least is not None and least > (-1 if newest is None else newest):
-                raise NotReadyError(f"version {least} of run {run.run_id!r} is not published")
-            if one.exact is not None and one.exact != newest:
+            full = f"run {run.run_id!r} has {len(load.turns)} open turns; the maximum is {TURNS_MAX}"
+            raise ApiError(429, f"{full}: wait for answers before you send more")
+        for order in orders:
+            version_min = order.labels.version_min if order.exact is None else order.exact
+            if version_min is not None and version_min > (-1 if newest is None else newest):
+                raise NotReadyError(f"version {version_min} of run {run.run_id!r} is not published")
+            if order.exact is not None and order.exact != newest:
                 raise NotReadyError(f"run {run.run_id!r} is at version {newest}")
         if newest is None and self.origins is not None:
             self.origins.publish_checkpoint(run)
         return [
             Turn(
-                TurnRequest(Prompt.of(one.ids), dict(one.sampling), _labels(one), fields=dict(one.fields)),
+                TurnRequest(Prompt.of(order.ids), dict(order.sampling), _labels(order), fields=dict(order.fields)),
                 now_ns,
                 run.run_id,
                 run.version_min,
-                name=one.name,
+                name=order.name,
             )
-            for one in orders
+            for order in orders
         ]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
-        """Make turns side by side. The first that fails ends the others."""
+        """Make turns in parallel. The first failure ends the others."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         assert service is not None
         if len(orders) > 1 and (key := orders[0].labels.key) is not None:
-            raise RequestError(f"rose.key is {key!r}, and the request asks for {len(orders)} turns: a key is of one")
+            raise RequestError(
+                f"rose.key is {key!r}, and the request asks for {len(orders)} turns: a key names one turn"
+            )
         turns = self.turns(run, orders)
         if len(turns) == 1:
             return [_completion(await service.generate(turns[0], load, client), orders[0])]
         making = [asyncio.create_task(service.generate(turn, load, client)) for turn in turns]
         try:
             outcomes = await asyncio.gather(*making)
-            return [_completion(outcome, one) for outcome, one in zip(outcomes, orders, strict=True)]
+            return [_completion(outcome, order) for outcome, order in zip(outcomes, orders, strict=True)]
         finally:
             await _end(making)
 
     async def stream(self, run: Run, orders: Sequence[TurnOrder]) -> AsyncIterator[tuple[int, Completion]]:
-        """Yield each turn's number and its tokens so far, whenever it has more."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         assert service is not None
         news: asyncio.Queue[tuple[int, Turn | Outcome | Exception]] = asyncio.Queue()
@@ -245,14 +242,14 @@ class Service:
             except UserError as error:
                 news.put_nowait((number, error))
 
-        following = [asyncio.create_task(follow(*one)) for one in enumerate(self.turns(run, orders))]
+        following = [asyncio.create_task(follow(*item)) for item in enumerate(self.turns(run, orders))]
         try:
-            left = len(following)
-            while left:
+            unfinished = len(following)
+            while unfinished:
                 number, part = await news.get()
                 if isinstance(part, Exception):
                     raise part
-                left -= isinstance(part, Outcome)
+                unfinished -= isinstance(part, Outcome)
                 yield number, _completion(part, orders[number]) if isinstance(part, Outcome) else _so_far(part)
         finally:
             await _end(following)
@@ -265,12 +262,11 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def token_of(scope: Scope) -> Token | None:
-    """Return a request's named token; None at an open gateway."""
     token: Token | None = scope["state"].get(TOKEN)
     return token
 
 
-def _named(scope: Scope, token: Token | None) -> str | None:
+def _run_id_of(scope: Scope, token: Token | None) -> str | None:
     return scope.get("path_params", {}).get("run_id") or (None if token is None else token.run)
 
 
@@ -278,12 +274,12 @@ def _who(token: Token | None) -> tuple[str, str | None]:
     return (_ANYONE, None) if token is None else (token.name, token.team)
 
 
-def _goes_on(run: Run, team: str | None) -> bool:
+def _can_continue(run: Run, team: str | None) -> bool:
     return run.facts.state != "closed" and run.facts.team == team
 
 
 def may_use(token: Token | None, run: Run) -> bool:
-    """Return whether the run is of the token's team, and the one run that it is for, if any. An admin's may use all."""
+    """Return whether the run is the token's team's, and its one run, if any. Admins may use all."""
     if token is None or token.may("admin"):
         return True
     return token.run in (None, run.run_id) and token.team == run.facts.team
@@ -294,17 +290,17 @@ def check_team(token: Token | None, run: Run) -> None:
         assert token is not None
         whose = "no team" if run.facts.team is None else f"team {run.facts.team!r}"
         bound = f"run {token.run!r}" if token.run is not None else f"team {token.team!r}" if token.team else "no team"
-        raise ApiError(403, f"run {run.run_id!r} is of {whose}, and token {token.name!r} of {bound}")
+        raise ApiError(403, f"run {run.run_id!r} belongs to {whose}, and token {token.name!r} to {bound}")
 
 
 def of_team(token: Token | None, message: OpenRun) -> OpenRun:
-    """Return a request for a run of the token's team. Raises ApiError for another team's."""
+    """Return the request with the token's team. Raises ApiError for another team."""
     if token is None or token.may("admin"):
         return message
     if token.run not in (None, message.resume):
-        raise ApiError(403, f"token {token.name!r} is for run {token.run!r} alone")
+        raise ApiError(403, f"token {token.name!r} is for run {token.run!r} only")
     if message.team not in (None, token.team):
-        raise ApiError(403, f"team is {message.team!r}; token {token.name!r} is of {token.team or 'no team'}")
+        raise ApiError(403, f"team is {message.team!r}; token {token.name!r} belongs to {token.team or 'no team'}")
     return message.model_copy(update={"team": token.team})
 
 
@@ -318,16 +314,16 @@ def read_version(value: object, name: str) -> int | None:
     return int(digits)
 
 
-def with_versions(labels: Labels, given: object) -> tuple[Labels, int | None]:
-    """Return labels with the least version of a request's `weight_version`, and its exact one."""
-    if given is None:
+def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
+    """Return labels with the least version of `weight_version`, and its exact version."""
+    if limits is None:
         return labels, None
-    if not isinstance(given, dict) or given.keys() - {"min_version", "exact_version"}:
-        raise RequestError(f"weight_version is {str(given)[:60]}: it takes min_version and exact_version")
-    exact = read_version(given.get("exact_version"), "weight_version.exact_version")
-    least = read_version(given.get("min_version"), "weight_version.min_version")
-    if least is not None:
-        labels = msgspec.structs.replace(labels, version_min=least)
+    if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:
+        raise RequestError(f"weight_version is {str(limits)[:60]}: it takes min_version and exact_version")
+    exact = read_version(limits.get("exact_version"), "weight_version.exact_version")
+    version_min = read_version(limits.get("min_version"), "weight_version.min_version")
+    if version_min is not None:
+        labels = msgspec.structs.replace(labels, version_min=version_min)
     return labels, exact
 
 
@@ -342,7 +338,7 @@ def _completion(outcome: Outcome, order: TurnOrder) -> Completion:
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
     if order.exact is not None and set(versions) - {order.exact}:
-        raise NotReadyError(f"version {max(versions)} came while {order.exact} made the tokens")
+        raise NotReadyError(f"version {max(versions)} replaced {order.exact} during the turn")
     return Completion(
         ids=answer["output_ids"],
         logprobs=[item[0] for item in meta["output_token_logprobs"]],

@@ -1,4 +1,4 @@
-"""SGLang's own `/generate`: texts and token ids, batches, several samples, streams."""
+"""Serves SGLang's `/generate`: texts and token ids, batches, samples, streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels, Reques
 from rose.runtime.scheduling.turns.turns import new_id
 
 TURNS_AT_ONCE = 4096  # Turns of one request.
-#: Fields that change no token, and need nothing of us.
+#: Accepted fields without effect here.
 _HARMLESS = frozenset({"log_metrics", "no_logs", "custom_labels", "stream_options"})
 _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
 _TAKEN = frozenset(
@@ -42,7 +42,7 @@ _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a request wants its answers."""
+    """The form of a request's answers."""
 
     batch: bool
     stream: bool
@@ -50,28 +50,28 @@ class Form:
     texts_of_tokens: bool
 
 
-def check_known(body: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raise RequestError for a field that is not supported, unless it has the value that asks for nothing."""
-    if odd := [name for name, value in body.items() if name not in known and value not in _NOTHING]:
+def check_known(body: Mapping[str, Any], supported: frozenset[str]) -> None:
+    """Raise RequestError for an unsupported field with a value."""
+    if odd := [name for name, value in body.items() if name not in supported and value not in _NOTHING]:
         raise RequestError(f"{odd[0]} is not supported here: leave it out")
 
 
 def check_sampling(sampling: object, where: str = "sampling_params") -> dict[str, Any]:
-    """Return SGLang's sampling parameters, with `max_new_tokens`. Engines check the others. Raises RequestError."""
+    """Return SGLang's sampling parameters with `max_new_tokens`. Engines check the others. Raises RequestError."""
     if sampling is None:
         sampling = {}
     if not isinstance(sampling, dict):
         raise RequestError(f"{where} is {str(sampling)[:60]}: give an object")
-    given = {name: value for name, value in sampling.items() if value is not None}
-    for name, least in (("max_new_tokens", 0), ("min_new_tokens", 0), ("n", 1)):
-        if type(count := given.get(name, 1)) is not int or not least <= count < 1 << 31:
-            raise RequestError(f"{where}.{name} is {repr(count)[:60]}: give an integer from {least}")
-    if given.get("beam_width", 1) != 1:
+    values = {name: value for name, value in sampling.items() if value is not None}
+    for name, minimum in (("max_new_tokens", 0), ("min_new_tokens", 0), ("n", 1)):
+        if type(count := values.get(name, 1)) is not int or not minimum <= count < 1 << 31:
+            raise RequestError(f"{where}.{name} is {repr(count)[:60]}: give an integer from {minimum}")
+    if values.get("beam_width", 1) != 1:
         raise RequestError(f"{where}.beam_width is not supported here: leave it out")
-    stop = given.get("stop") or []
-    if given.get("stop") == "" or "" in ([stop] if isinstance(stop, str) else stop):
-        raise RequestError(f"{where}.stop holds an empty text, which every answer ends with: leave it out")
-    return {"max_new_tokens": TOKENS_DEFAULT, **given}
+    stop = values.get("stop") or []
+    if values.get("stop") == "" or "" in ([stop] if isinstance(stop, str) else stop):
+        raise RequestError(f"{where}.stop has an empty text: leave it out")
+    return {"max_new_tokens": TOKENS_DEFAULT, **values}
 
 
 def read_labels(body: Mapping[str, Any], trajectory_id: str | None) -> tuple[Labels, int | None]:
@@ -86,7 +86,6 @@ def read_labels(body: Mapping[str, Any], trajectory_id: str | None) -> tuple[Lab
 
 
 def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
-    """Return labels that want at least the version into which the adapter of this name was merged."""
     if name in _NOTHING:
         return labels
     if not isinstance(name, str) or name not in run.facts.adapters:
@@ -99,19 +98,19 @@ def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
 
 
 async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
-    """Return the turns that a body asks for. `session`: what a header calls its trajectory. Raises RequestError."""
+    """Return the turns of a body; `session` names its trajectory. Raises RequestError."""
     if not isinstance(body, dict):
         raise RequestError(f"the body is {str(body)[:60]}: give an object")
     check_known(body, _TAKEN)
-    given = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
-    if len(given) != 1:
-        both = "text and input_ids are both given" if given else "text is missing, and so is input_ids"
+    sources = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
+    if len(sources) != 1:
+        both = "text and input_ids are both given" if sources else "text is missing, and so is input_ids"
         raise RequestError(f"{both}: give one of them")
-    prompts, batch = body[given[0]], False
-    if isinstance(prompts, list) and (given[0] == "text" or isinstance(prompts[0], list)):
+    prompts, batch = body[sources[0]], False
+    if isinstance(prompts, list) and (sources[0] == "text" or isinstance(prompts[0], list)):
         batch = True
     prompts = prompts if batch else [prompts]
-    ids = [await prompt_ids(prompt, given[0], service, run) for prompt in prompts]
+    ids = [await prompt_ids(prompt, sources[0], service, run) for prompt in prompts]
     samplings = body.get("sampling_params")
     samplings = samplings if isinstance(samplings, list) else [samplings] * len(ids)
     names = _names(body.get("rid"), len(ids))
@@ -139,7 +138,6 @@ def check_count(orders: Sequence[object]) -> None:
 
 
 async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> list[int]:
-    """Return a prompt's token ids. Raises ApiError."""
     if isinstance(prompt, str) and prompt and where != "input_ids":
         return await (await service.texts(run)).encode(prompt)
     try:
@@ -154,36 +152,37 @@ def _names(rid: object, count: int) -> list[str]:
         return [new_id() for _ in range(count)]
     if isinstance(rid, str):
         return [rid] if count == 1 else [f"{rid}_{number}" for number in range(count)]
-    if not (isinstance(rid, list) and len(rid) == count and all(isinstance(one, str) for one in rid)):
+    if not (isinstance(rid, list) and len(rid) == count and all(isinstance(name, str) for name in rid)):
         raise RequestError(f"rid is {str(rid)[:60]}: give a text, or one for each of {count} prompts")
     return rid
 
 
-async def whole(service: Service, run: Run, orders: list[TurnOrder], form: Form, client: Client) -> Any:
+async def answer(service: Service, run: Run, orders: list[TurnOrder], form: Form, client: Client) -> Any:
     completions = await service.make(run, orders, client)
     texts = await service.texts_or_none(run)
-    answers = [_answer(one, order, texts, form) for one, order in zip(completions, orders, strict=True)]
+    answers = [_answer(completion, order, texts, form) for completion, order in zip(completions, orders, strict=True)]
     if texts is not None:
-        for answer, one, order in zip(answers, completions, orders, strict=True):
-            finish = one.finish or {}
-            answer["text"] = texts.finished(one.ids, finish, special=order.special, keep_stop=order.keep_stop)
+        for answer, completion, order in zip(answers, completions, orders, strict=True):
+            finish = completion.finish or {}
+            answer["text"] = texts.finished(completion.ids, finish, special=order.special, keep_stop=order.keep_stop)
     return answers if form.batch else answers[0]
 
 
 async def events(service: Service, run: Run, orders: list[TurnOrder], form: Form) -> AsyncIterator[bytes]:
     texts = await service.texts_or_none(run)
     growing = [] if texts is None else [GrowingText(texts, special=order.special) for order in orders]
-    async for number, one in service.stream(run, orders):
-        answer = _answer(one, orders[number], texts, form)
-        if texts is not None and one.finish is None:
-            answer["text"] = growing[number].after(one.ids)
-        elif texts is not None and one.finish is not None:
-            answer["text"] = growing[number].finished(one.ids, one.finish, keep_stop=orders[number].keep_stop)
+    async for number, completion in service.stream(run, orders):
+        answer = _answer(completion, orders[number], texts, form)
+        if texts is not None and completion.finish is None:
+            answer["text"] = growing[number].after(completion.ids)
+        elif texts is not None and completion.finish is not None:
+            answer["text"] = growing[number].finished(
+                completion.ids, completion.finish, keep_stop=orders[number].keep_stop
+            )
         yield json.dumps(answer | ({"index": number} if form.batch else {})).encode()
 
 
 def _answer(completion: Completion, order: TurnOrder, texts: Texts | None, form: Form) -> dict[str, Any]:
-    """Return an answer without its text."""
     meta: dict[str, Any] = {
         "id": order.name,
         "finish_reason": completion.finish,
@@ -194,8 +193,9 @@ def _answer(completion: Completion, order: TurnOrder, texts: Texts | None, form:
         "rose": {"versions": completion.versions, "attempts": list(completion.attempts)},
     }
     if form.logprobs:
-        shown = texts.token if form.texts_of_tokens and texts is not None else lambda _: None
+        token_text = texts.token if form.texts_of_tokens and texts is not None else lambda _: None
         meta["output_token_logprobs"] = [
-            [logprob, token, shown(token)] for logprob, token in zip(completion.logprobs, completion.ids, strict=True)
+            [logprob, token, token_text(token)]
+            for logprob, token in zip(completion.logprobs, completion.ids, strict=True)
         ]
     return {"output_ids": completion.ids, "meta_info": meta}

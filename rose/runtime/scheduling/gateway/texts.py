@@ -1,4 +1,4 @@
-"""A model's texts as token ids and back, by its own tokenizer and chat template."""
+"""Converts texts to token ids and back with a model's tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 TOOL_CALL_BEGINS, TOOL_CALL_ENDS = "<tool_call>", "</tool_call>"
-_LONG = 16_384  # Characters of a text that another thread encodes.
+_LONG = 16_384  # Longer texts are encoded in another thread.
 
 
 class Texts:
-    """`folder` returns the model's checkpoint folder, and may take long: await `ready` first. Methods raise
-    RequestError for a model without a tokenizer, or what its chat template refuses."""
+    """The tokenizer of a model. Loading may take long: await `ready` first. Methods raise RequestError without a
+    tokenizer, or when its chat template refuses messages."""
 
     def __init__(self, model: str, folder: Callable[[], Path]) -> None:
         self._model, self._folder = model, folder
         self._lock = asyncio.Lock()  # A tokenizer encodes one text at a time.
         self._loaded: PreTrainedTokenizerFast | None = None
-        self._why_not: str | None = None
-        self.context: int | None = None  #: The longest prompt and answer together, in tokens; None: unknown.
+        self._failure: str | None = None
+        self.context: int | None = None  #: Context length in tokens; None: unknown.
 
     async def ready(self) -> None:
         async with self._lock:
-            if self._loaded is None and self._why_not is None:
+            if self._loaded is None and self._failure is None:
                 await asyncio.to_thread(self._load)
 
     def _load(self) -> None:
@@ -46,7 +46,7 @@ class Texts:
             self.context = config.get("max_position_embeddings")
             self._loaded = PreTrainedTokenizerFast.from_pretrained(folder)
         except (OSError, ValueError, UserError) as error:
-            self._why_not = str(error).partition("\n")[0]
+            self._failure = str(error).partition("\n")[0]
 
     @property
     def known(self) -> bool:
@@ -55,11 +55,10 @@ class Texts:
     @property
     def _tokenizer(self) -> PreTrainedTokenizerFast:
         if self._loaded is None:
-            raise RequestError(f"model {self._model!r} has no tokenizer, so it takes token ids only: {self._why_not}")
+            raise RequestError(f"model {self._model!r} has no tokenizer and takes token ids only: {self._failure}")
         return self._loaded
 
     def room(self, prompt_tokens: int) -> int:
-        """Return the most tokens that may follow a prompt."""
         return TOKENS_DEFAULT if self.context is None else max(1, self.context - prompt_tokens - 1)
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -78,17 +77,17 @@ class Texts:
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
     ) -> list[int]:
-        """Return the ids of a conversation, up to where the model's answer begins."""
+        """Return the token ids of a conversation, up to the next answer."""
         tokenizer = self._tokenizer
-        ours = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
-        more: dict[str, Any] = {**template, **ours}
+        fixed = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
+        arguments: dict[str, Any] = {**template, **fixed}
         try:
             plain = [_plain(message) for message in messages]
             length = sum(len(str(message["content"])) for message in plain)
-            return await self._alone(length, lambda: list(tokenizer.apply_chat_template(plain, **more)))
+            return await self._alone(length, lambda: list(tokenizer.apply_chat_template(plain, **arguments)))
         except RequestError:
             raise
-        except Exception as error:  # Jinja's errors: a template refuses a conversation by raising one.
+        except Exception as error:  # A template refuses a conversation by an error of any kind.
             raise RequestError(f"messages: the model's chat template refuses them: {error}") from None
 
     def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, special: bool, keep_stop: bool) -> str:
@@ -96,15 +95,15 @@ class Texts:
 
 
 class GrowingText:
-    """The text of a completion as its tokens come. Only the last tokens are decoded again: a token may be a part of a
-    character, and its text may depend on the one before."""
+    """The text of a growing completion. It decodes only the last tokens again, which may form one character
+    together."""
 
     def __init__(self, texts: Texts, *, special: bool) -> None:
         self._texts, self._special = texts, special
         self._text, self._before, self._known = "", 0, 0
 
     def after(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, which begin with those of the last call, up to the last whole character."""
+        """Return the text up to the last whole character. `ids` extend the ids of the last call."""
         known = self._texts.decode(ids[self._before : self._known], special=self._special)
         text = self._texts.decode(ids[self._before :], special=self._special)
         if len(text) > len(known) and not text.endswith("\ufffd"):
@@ -113,11 +112,11 @@ class GrowingText:
         return self._text
 
     def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, keep_stop: bool) -> str:
-        """Return the whole text, without what ended it: a stop string, or a stop token."""
+        """Return the whole text without its stop string or stop token."""
         matched = None if keep_stop else finish.get("matched")
         if isinstance(matched, int) and ids and ids[-1] == matched:
             ids = ids[:-1]
-        if len(ids) < self._known:  # A stop token with a text came before it was known to end the completion.
+        if len(ids) < self._known:  # The stop token had text, and came earlier as a normal token.
             self._text, self._before, self._known = "", 0, 0
         known = self._texts.decode(ids[self._before : self._known], special=self._special)
         text = self._text + self._texts.decode(ids[self._before :], special=self._special)[len(known) :]
@@ -125,22 +124,22 @@ class GrowingText:
 
 
 def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return a text without its tool calls, and these in OpenAI's form. Most open models write a call as
-    `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; anything else stays text."""
+    """Return a text without tool calls, and the calls in OpenAI's form. Only `<tool_call>{"name": ..., "arguments":
+    ...}</tool_call>` is a call."""
     calls: list[dict[str, Any]] = []
 
-    def call(found: re.Match[str]) -> str:
+    def call(match: re.Match[str]) -> str:
         try:
-            content = json.loads(found[1])
+            content = json.loads(match[1])
             name, arguments = str(content["name"]), content.get("arguments", {})
         except (ValueError, LookupError, TypeError, AttributeError):
-            return found[0]
+            return match[0]
         function = {"name": name, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
         calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
         return ""
 
-    left = _TOOL_CALL.sub(call, text)
-    return (left.strip() if calls else left), calls
+    rest = _TOOL_CALL.sub(call, text)
+    return (rest.strip() if calls else rest), calls
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     content = plain.get("content", "")
     if isinstance(content, list):
         if odd := [part for part in content if not (isinstance(part, dict) and part.get("type") == "text")]:
-            raise RequestError(f"messages: content part {str(odd[0])[:60]} is no text: this model takes texts")
+            raise RequestError(f"messages: content part {str(odd[0])[:60]} is not text: this model takes text only")
         content = "".join(str(part.get("text", "")) for part in content)
     plain["content"] = content
     if calls := plain.get("tool_calls"):

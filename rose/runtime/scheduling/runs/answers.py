@@ -1,5 +1,4 @@
-"""Keeps answers of completed turns for repeated requests, and each run's count of turns. A power cut may lose them:
-nothing waits for the disk."""
+"""Keeps answers of completed turns for repeated requests, and counts turns by run. A power cut may lose them."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from rose.http_calls import AWAY_S, GONE_S
 from rose.runtime.scheduling.runs.state import StateError, keep_private
 
 FILE = "turns.sqlite"
-#: Minimum time that an answer is kept, unless space runs out. A disconnected client notices after `GONE_S`, repeats its
-#: request for `AWAY_S`, and its last request may break as late.
+#: Minimum time that an answer is kept, unless space runs out. A client notices a lost connection after `GONE_S`, and
+#: repeats its request for `AWAY_S`.
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
 _TRIM_US = 1_000_000
@@ -24,7 +23,7 @@ CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT
 
 
 class AnswerStore:
-    """A SQLite file in `folder`; None: in memory. Raises StateError if it cannot be opened; later failures lose
+    """A SQLite file in `folder`; None: in memory. Raises StateError for an unusable file; later failures lose
     answers."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -36,7 +35,7 @@ class AnswerStore:
             self._connection = sqlite3.connect(self.path or ":memory:", isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute("PRAGMA wal_autocheckpoint = 16384")  # Pages. SQLite waits for the disk only then.
+            self._connection.execute("PRAGMA wal_autocheckpoint = 16384")  # Pages between waits for the disk.
             self._connection.executescript(_TABLES)
             self._trim(utc_us())
         except (OSError, sqlite3.Error) as error:
@@ -46,10 +45,10 @@ class AnswerStore:
         self._connection.close()
 
     def find(self, run_id: str, key: str) -> tuple[bytes, bytes] | None:
-        """Return (digest of the request, answer) of a turn; None: not completed, or too long ago."""
-        found = "SELECT digest, answer FROM turn WHERE run_id = ? AND key = ?"
+        """Return (digest of the request, answer) of a turn; None: unknown or forgotten."""
+        query = "SELECT digest, answer FROM turn WHERE run_id = ? AND key = ?"
         try:
-            row: tuple[bytes, bytes] | None = self._connection.execute(found, (run_id, key)).fetchone()
+            row: tuple[bytes, bytes] | None = self._connection.execute(query, (run_id, key)).fetchone()
         except sqlite3.Error:
             return None
         return row
@@ -73,9 +72,8 @@ class AnswerStore:
         self._bytes += len(answer) + len(events_json)
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the completed turns of each run, and their tokens."""
-        found = "SELECT run_id, completed, tokens FROM count"
-        return {run_id: (completed, tokens) for run_id, completed, tokens in self._connection.execute(found)}
+        query = "SELECT run_id, completed, tokens FROM count"
+        return {run_id: (completed, tokens) for run_id, completed, tokens in self._connection.execute(query)}
 
     def count(self, run_id: str, completed: int, tokens: int) -> None:
         self._write("INSERT OR REPLACE INTO count VALUES (?, ?, ?)", run_id, completed, tokens)
@@ -101,7 +99,7 @@ class AnswerStore:
             self._connection.execute("DELETE FROM turn WHERE number <= (SELECT avg(number) FROM turn)")
 
     def _refused(self, error: Exception) -> str:
-        return f"completed turns cannot be kept in {self.path}: {error}; see to its disk"
+        return f"completed turns cannot be written to {self.path}: {error}; check the disk"
 
 
 def forget(folder: Path) -> None:

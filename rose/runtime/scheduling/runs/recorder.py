@@ -1,4 +1,4 @@
-"""Records turns, the start and end of runs, and clients' events. Only a client's request waits for the ledger."""
+"""Records turns, starts and ends of runs, and clients' events. Only a client's request waits for the ledger."""
 
 from __future__ import annotations
 
@@ -37,29 +37,26 @@ class EventRefusedError(UserError):
     """A client may not record this event."""
 
 
-def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
-    """Parse a client's event. Raises EventRefusedError with kind, field and value."""
-    for name, value in given.items():
+def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
+    for name, value in fields.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
             raise EventRefusedError(
                 f"field {name[:60]!r} of an event must be a number or a text of at most {REASON_LENGTH_MAX} characters"
             )
-    if (kind := given.get("kind")) not in CLIENT_KINDS:
+    if (kind := fields.get("kind")) not in CLIENT_KINDS:
         raise EventRefusedError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
-    if not isinstance(given.get("event_id"), str) or not given["event_id"]:
-        raise EventRefusedError(
-            f"event_id is {given.get('event_id')!r}; give each {kind} an id of its own, so that it counts once"
-        )
-    if given.get("run_id") not in (None, run_id):
-        raise EventRefusedError(f"run_id is {given['run_id']!r}; this is run {run_id!r}")
+    if not isinstance(fields.get("event_id"), str) or not fields["event_id"]:
+        raise EventRefusedError(f"event_id is {fields.get('event_id')!r}; give each {kind} a unique id")
+    if fields.get("run_id") not in (None, run_id):
+        raise EventRefusedError(f"run_id is {fields['run_id']!r}; this is run {run_id!r}")
     try:
         event = CLIENT_KINDS[kind](
-            **{name: value for name, value in given.items() if name != "kind"} | {"run_id": run_id}
+            **{name: value for name, value in fields.items() if name != "kind"} | {"run_id": run_id}
         )
         rows.encode(event)
     except (TypeError, ValueError, LedgerError) as error:
-        raise EventRefusedError(f"{kind} {given['event_id']!r}: {error}")
+        raise EventRefusedError(f"{kind} {fields['event_id']!r}: {error}")
     return event
 
 
@@ -72,7 +69,7 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
 
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    """Return the fields of the turn's events, one per attempt, as JSON values for `turn_event`."""
+    """Return the fields of a turn's events, one for each attempt, for `turn_event`."""
     labels = turn.request.labels
     at_us, turn_id = utc_us(), new_id()
     return [
@@ -93,7 +90,7 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    """Return the event, without fields that the ledger lacks: an attempt's error, and fields of a later version."""
+    """Return the event without unknown fields, such as an attempt's error."""
     return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
 
 
@@ -112,33 +109,32 @@ class Recorder:
     def __init__(self, writer: LedgerWriter | None, state: State, fleet_run_id: str | None) -> None:
         self._writer, self._state = writer, state
         self.fleet_run_id = fleet_run_id
-        self._refused: str | None = None  # Why the last event was refused.
-        self._state_failure: str | None = None  # Why the state does not know which events are on disk.
+        self._refused: str | None = None
+        self._state_failure: str | None = None
         self._recording: asyncio.Task[None] | None = None
         self._again = False
         self._turns: deque[Mapping[str, Any]] = deque()
 
     @property
     def failure(self) -> str | None:
-        """Return why events are not on disk, or why the state does not know it; None without a failure."""
+        """Return why events are not on disk, or why the state does not know it."""
         return (None if self._writer is None else self._writer.failure) or self._refused or self._state_failure
 
     async def close(self) -> None:
-        """Leave events that are not in the ledger by now to the next process of this state."""
         self.record_turns()
         if self._recording is not None:
             done, _ = await asyncio.wait({self._recording}, timeout=1.0)
             if not done:
                 self._recording.cancel()
 
-    def catch_up(self, kept: Iterable[bytes]) -> None:
-        for text in kept:
+    def catch_up(self, stored: Iterable[bytes]) -> None:
+        for text in stored:
             for values in msgspec.json.decode(text):
                 self.note(turn_event(values))
         self.record_due()
 
     def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
-        """Queue a turn's events for the next `record_turns`, or the next durable record."""
+        """Queue a turn's events for `record_turns` or the next durable record."""
         self._turns += attempts
 
     def record_turns(self) -> None:
@@ -152,15 +148,16 @@ class Recorder:
             self._writer.record(event)
             self._refused = None
         except LedgerError as error:
-            # A refusal by the disk is the writer's failure, and waits in the writer.
+            # The writer reports its disk's failure itself, and keeps the event.
             self._refused = None if self._writer.failure is not None else str(error)
 
-    async def record(self, run_id: str, given: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record durably; return the last step. Raises LedgerAwayError; EventRefusedError before any is recorded."""
-        parsed = [client_event(run_id, values) for values in given]
+    async def record(self, run_id: str, fields: Sequence[Mapping[str, Any]]) -> int | None:
+        """Record durably; return the last step. Raises LedgerAwayError, and EventRefusedError before any event is
+        recorded."""
+        batch = [client_event(run_id, values) for values in fields]
         if self._writer is not None:
-            await self._durable(self._writer, parsed)
-        return max((event.step for event in parsed if event.kind == "step"), default=None)  # type: ignore[attr-defined]
+            await self._durable(self._writer, batch)
+        return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
         """Record due starts and ends of runs in the background, until it succeeds."""
@@ -177,7 +174,7 @@ class Recorder:
                     self._state.recorded(number)
                 self._state_failure = None
             except (LedgerAwayError, StateError) as error:
-                # A refusal by the disk is the writer's failure, and the writer knows when it ends.
+                # The writer reports its disk's failure itself.
                 self._state_failure = None if writer.failure is not None else str(error)
                 self._again = True
                 await asyncio.sleep(5.0)
@@ -187,15 +184,15 @@ class Recorder:
         try:
             await asyncio.to_thread(writer.record_all, batch)
         except LedgerError as error:
-            raise LedgerAwayError(f"the ledger refuses events: {error}; send the same ones again") from None
+            raise LedgerAwayError(f"the ledger refuses events: {error}; send these events again") from None
 
 
 FLEET_ENDED = "the fleet was ended"
 
 
 def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
-    """Close and forget the runs in the controller's state in `folder`; return the ids of the open ones. Their events
-    are due until `record_due` or the next controller records them. Raises StateError."""
+    """Close and forget the runs of a controller's state; return the ids that were open. Their events stay due until the
+    next `record_due`. Raises StateError."""
     if not (folder / FILE).exists():
         return []
     with closing(State(folder, GONE_S)) as state:
@@ -203,14 +200,14 @@ def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
         open_runs = [run for run in runs if run.is_open]
         for run in open_runs:
             runs.close(run.run_id, run.facts.fence, "ended", FLEET_ENDED)
-        # The runs hold tokens of weight stores, and no client can ask for a turn again.
+        # Runs have tokens of weight stores, and no client can repeat a turn.
         state.forget([run.run_id for run in runs])
     answers.forget(folder)
     return [run.run_id for run in open_runs]
 
 
 def record_due(folder: Path, record: Record) -> None:
-    """Record due events of runs. Raises StateError, and LedgerError if the ledger refuses."""
+    """Record due events of runs. Raises StateError and LedgerError."""
     if (folder / FILE).exists():
         with closing(State(folder, GONE_S)) as state:
             for number, values in state.due():

@@ -1,5 +1,5 @@
-"""RL runs. A run has one client at a time, identified by its fence, which each resumption raises. Every change is on
-disk before it is answered."""
+"""The RL runs. A run has one client at a time; each takeover raises its fence. Every change is on disk before its
+answer."""
 
 import hashlib
 import re
@@ -17,17 +17,17 @@ from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
-ENDED_MAX = 1000  # Remembered ended runs; the earliest to end are forgotten first.
+ENDED_MAX = 1000  # The earliest ended runs are forgotten first.
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 KEYS_MAX = 16
-NAMES_MAX = 64  # Of a run's adapters and pulled folders; the latest are kept.
+NAMES_MAX = 64  # Adapters and pulled folders of a run; the latest stay.
 
 
 class UnknownRunError(UserError):
-    """No run of that id was opened here, or it ended too long ago."""
+    """No open or recently ended run has this id."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"there is no run {run_id!r}")
+        super().__init__(f"unknown run {run_id!r}")
         self.run_id = run_id
 
 
@@ -37,11 +37,11 @@ class RunRefusedError(UserError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """`facts` are kept on disk; after a restart each run gets its full time to be heard."""
+    """A run; its `facts` are on disk. After a restart its time to expire begins again."""
 
     facts: RunFacts
     heard_ns: int
-    target: Target | None = field(default=None, init=False)  # What its engines must hold; None: nothing is published.
+    target: Target | None = field(default=None, init=False)  # The weights for its engines; None: not published.
 
     def __post_init__(self) -> None:
         self.become(self.facts)
@@ -75,9 +75,8 @@ class Run:
 
 
 class Runs:
-    """All runs, by id. Times are monotonic nanoseconds. `models` are the fleet's rollout models (empty: any). The start
-    and end of each run become due events of `fleet_run_id`. `origins` rule where versions may be published. Methods
-    raise UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
+    """All runs by id. Times are monotonic nanoseconds. `models` are the fleet's rollout models (empty: any); `origins`
+    limit publishing. Methods raise UnknownRunError, RunRefusedError, and StateError for the disk."""
 
     def __init__(
         self,
@@ -101,25 +100,21 @@ class Runs:
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
-        """Return the open run, and restart its expiry. `fence`, if given, must be the newest."""
+        """Return the open run, and restart its expiry. `fence` must be the newest."""
         run = self.get(run_id)
         facts = run.facts
         if fence is not None:
             _check_fence(run, fence)
         if facts.state == "expired":
-            raise RunRefusedError(
-                f"run {run_id!r} has expired: it was not heard of for {facts.expires_s:g} s; resume it"
-            )
+            raise RunRefusedError(f"run {run_id!r} expired {facts.expires_s:g} s after its last request: resume it")
         if not run.is_open:
-            raise RunRefusedError(f"run {run_id!r} is closed ({facts.outcome}); resume it, or open another")
+            raise RunRefusedError(f"run {run_id!r} is closed ({facts.outcome}): resume it, or open another run")
         run.heard_ns = now_ns
         return run
 
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._models and request.model not in self._models:
-            raise RunRefusedError(
-                f"model is {request.model!r}, no rollout model of this fleet{did_you_mean(request.model, self._models)}"
-            )
+            raise RunRefusedError(f"unknown rollout model {request.model!r}{did_you_mean(request.model, self._models)}")
         if (repeated := next((run for run in self if request.key in run.facts.keys), None)) is not None:
             return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
@@ -138,7 +133,7 @@ class Runs:
         return run
 
     def trainer_of(self, device_id: str) -> Run | None:
-        """Return the open run that trains on the device; of several, the last opened or resumed."""
+        """Return the open run that trains on the device; of several runs, the last to open or resume."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
 
@@ -179,22 +174,22 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make this the newest version, once it is on disk; a repeated request changes nothing. `hosts` must fetch it;
-        `client_address` sent the request. Raises TransferError for a URL that the rules refuse."""
+        """Make this the newest version, on disk; a repeated request changes nothing. All `hosts` must reach its URL.
+        Raises TransferError for a forbidden URL."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
         if len(hosts) > 1 and host and (is_loopback(host) or host in ("0.0.0.0", "::")):  # noqa: S104
             raise RunRefusedError(
-                f"url is {request.url!r}, which leads each host of the fleet ({', '.join(hosts)}) to itself: open the "
-                "run with `host`, the address by which they reach the trainer, or at an address of the controller that "
-                "is not loopback"
+                f"url is {request.url!r}, which is a different place on each host ({', '.join(hosts)}): open the "
+                "run with `host`, the trainer's address for these hosts, or through an address of the controller "
+                "other than loopback"
             )
         facts = run.facts
         if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
             raise RunRefusedError(
-                f"version is {request.version}, which run {run_id!r} has published with other weights: publish these "
-                "as a newer one"
+                f"version is {request.version}, which run {run_id!r} published with other weights: publish these "
+                "as a newer version"
             )
         published = replace(
             facts, url=request.url, token=request.token, signer=request.signer, client_address=client_address
@@ -203,12 +198,12 @@ class Runs:
         if request.version == facts.version and same_place and request.token == facts.token:
             return run
         if facts.version is not None and request.version <= facts.version:
-            # A resumed client serves its earlier versions from another address.
+            # A resumed client serves its versions from another address.
             if request.version == facts.version and not same_place:
                 self._change(run, published)
                 return run
             raise RunRefusedError(
-                f"version is {request.version}; run {run_id!r} has published {facts.version} and wants a newer one"
+                f"version is {request.version}; run {run_id!r} is at version {facts.version}: give a newer version"
             )
         self._change(run, replace(published, version=request.version, weights_sha256=request.weights_sha256))
         return run
@@ -217,7 +212,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Note that the folder `copy`, which the client has each engine make, has the weights of `folder`."""
+        """Record that the client's copied folder `copy` has the weights of `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 
@@ -226,7 +221,6 @@ class Runs:
             self._change(run, replace(run.facts, step=step))
 
     def close(self, run_id: str, fence: int, outcome: Literal["ended", "failed"], reason: str | None) -> Run:
-        """Close the run; a repeated request changes nothing."""
         run = self.get(run_id)
         _check_fence(run, fence)
         if run.facts.state != "closed":
@@ -240,9 +234,8 @@ class Runs:
         return late
 
     def forget(self) -> list[str]:
-        """Forget ended runs beyond ENDED_MAX; return their ids, none while the disk refuses."""
-        ended = sorted((run.facts for run in self if not run.is_open), key=lambda facts: facts.closed_us or 0)
-        if late := [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]:
+        candidates = sorted((run.facts for run in self if not run.is_open), key=lambda facts: facts.closed_us or 0)
+        if late := [facts.run_id for facts in candidates[: max(0, len(candidates) - ENDED_MAX)]]:
             try:
                 self._state.forget(late)
             except StateError:
@@ -282,13 +275,13 @@ class Runs:
 def _check_fence(run: Run, fence: int) -> None:
     if fence > run.facts.fence:
         raise RunRefusedError(
-            f"fence is {fence}; run {run.run_id!r} has given out none above {run.facts.fence}: say the one that "
-            "opening the run was answered with, or resume it"
+            f"fence is {fence}; run {run.run_id!r} has fence {run.facts.fence}: send the fence from the "
+            "answer to opening the run, or resume it"
         )
     if fence != run.facts.fence:
         raise RunRefusedError(
-            f"run {run.run_id!r} was taken over by a newer client: its fence is {run.facts.fence}, not {fence}; "
-            "resume the run to take it back"
+            f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}; "
+            "resume the run to take it over"
         )
 
 
@@ -303,13 +296,13 @@ def _digest(request: OpenRun) -> str:
 
 
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
-    """Return the run of a repeated request. A run that expired since stays expired: its client can now resume it."""
-    opening = run.facts.keys[request.key or ""]
-    if opening["digest"] != _digest(request):
+    """Return the run of a repeated request. An expired run stays expired."""
+    request_facts = run.facts.keys[request.key or ""]
+    if request_facts["digest"] != _digest(request):
         raise RunRefusedError(
-            f"key is {request.key!r}; run {run.run_id!r} was opened under it, with other fields; give each its own key"
+            f"key is {request.key!r}; run {run.run_id!r} was opened with it and other fields: give another key"
         )
-    _check_fence(run, opening["fence"])
+    _check_fence(run, request_facts["fence"])
     if run.is_open:
         run.heard_ns = now_ns
     return run

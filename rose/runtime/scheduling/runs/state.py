@@ -1,4 +1,4 @@
-"""The controller's state across restarts: runs, drained devices, and events not yet recorded."""
+"""Keeps the controller's state across restarts: runs, drained devices, and unrecorded events."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ from rose.errors import UserError
 
 FILE = "controller.sqlite"
 LOCK = "controller.lock"
-GONE_S = 10.0  # A stopped or killed controller has released its state by then.
+GONE_S = 10.0  # A stopped or killed controller releases its state in this time.
 
 RunState = Literal["open", "expired", "closed"]
 
@@ -44,7 +44,7 @@ class RunFacts:
     task: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     state: RunState = "open"
-    fence: int = 1  # Number of the client that may publish; each takeover raises it.
+    fence: int = 1  # Number of the client that may publish.
     staleness_max: int = 1
     weight: float = 1.0
     priority: int = 0
@@ -58,19 +58,19 @@ class RunFacts:
     client_address: str | None = None
     weights_sha256: str | None = None
     step: int | None = None
-    #: What its client calls by a name: versions, by their LoRA adapter; published folders, by the copy that it pulled.
+    #: Names that its client uses: versions by LoRA adapter, and published folders by their pulled copy.
     adapters: dict[str, int] = field(default_factory=dict)
     pulled: dict[str, str] = field(default_factory=dict)
     closed_us: int | None = None
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
-    #: Keys of requests that opened or resumed it, newest last, with fence and request digest.
+    #: Keys of requests that opened or resumed it, newest last.
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class State:
-    """A SQLite file in `folder` of one process; None: in memory. Writes are on disk when a method returns. Raises
-    StateError with the file, if the disk refuses or another process does not release the folder within `wait_s`."""
+    """A SQLite file in `folder` for one process; None: in memory. Writes are on disk when a method returns. Raises
+    StateError if the disk refuses, or if another process keeps the folder for `wait_s`."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -84,10 +84,10 @@ class State:
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute("PRAGMA secure_delete = ON")  # Erases a forgotten run's tokens of weight stores.
+            self._connection.execute("PRAGMA secure_delete = ON")  # Erases tokens of forgotten runs.
             self._connection.executescript(_TABLES)
         except BlockingIOError:
-            raise StateError(f"another controller has the state in {folder}: end it, or give another folder")
+            raise StateError(f"another controller uses the state in {folder}: end it, or give another folder")
         except (OSError, sqlite3.Error) as error:
             self._unlock()
             raise self._refused(error)
@@ -101,7 +101,6 @@ class State:
         return [RunFacts(**json.loads(facts)) for (facts,) in rows]
 
     def keep(self, run: RunFacts, due: Iterable[dict[str, Any]] = ()) -> None:
-        """Write a run and its due events, in one transaction."""
         with self._writing() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
@@ -114,7 +113,7 @@ class State:
             connection.executemany("DELETE FROM run WHERE run_id = ?", [(run_id,) for run_id in run_ids])
 
     def due(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return (number, event) of each event to record, oldest first."""
+        """Return (number, event) of each unrecorded event, oldest first."""
         rows = self._read("SELECT number, event_json FROM due ORDER BY number")
         return [(number, json.loads(event)) for number, event in rows]
 
@@ -134,10 +133,10 @@ class State:
             connection.executemany("DELETE FROM drained WHERE device_id = ?", [(name,) for name in devices])
 
     def check(self) -> str | None:
-        """Return why it cannot be written, if so. After a failure this writes a probe: callers then write nothing."""
+        """Return why it cannot be written; None without a failure. After a failure it tries a write."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
-                connection.execute("PRAGMA user_version = 0")  # Changes nothing, but is written like any statement.
+                connection.execute("PRAGMA user_version = 0")  # A write without a change.
         return self._failure
 
     def _unlock(self) -> None:
@@ -159,7 +158,7 @@ class State:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # A commit that failed for lack of space may be rolled back already.
+                # A failed commit may be rolled back already.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
@@ -170,11 +169,11 @@ class State:
         self._failure = None
 
     def _refused(self, error: Exception) -> StateError:
-        return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")
+        return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; check the disk")
 
 
 def keep_private(path: Path) -> None:
-    """Make SQLite's file and its side files private: they may hold tokens of version stores."""
+    """Make SQLite's file and its side files private, because they may have tokens."""
     private_files.create(path)
     for beside in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         if beside.exists():
@@ -182,7 +181,7 @@ def keep_private(path: Path) -> None:
 
 
 def _locked(path: Path, wait_s: float) -> int:
-    """Return a descriptor that holds a lock until closed. Raises BlockingIOError if another process has the lock."""
+    """Return a descriptor with the lock. Raises BlockingIOError if another process has it."""
     deadline_s = time.monotonic() + wait_s
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     while True:

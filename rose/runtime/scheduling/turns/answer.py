@@ -1,4 +1,4 @@
-"""Reads an engine's answers without parsing each token: ids and log probabilities stay as the engine wrote them."""
+"""Reads an engine's answers. Token ids and log probabilities stay unparsed JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=2 * ID_LENGTH_MAX)]
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """`count` ids and log probabilities, each a JSON array without brackets, and the policy version of each token."""
+    """`count` ids and log probabilities, each a JSON array without brackets, with a policy version for each token."""
 
     ids: bytes = b""
     logprobs: bytes = b""
@@ -45,7 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """Tokens of the same weights: `7`, or `RUN/7` for a run's weights; "default" for an engine never updated."""
+    """Tokens of one version: `7`, `RUN/7`, or "default" for an engine without updates."""
 
     version: _Text | _Index
     start: _Index
@@ -68,17 +68,17 @@ _COUNT = msgspec.json.Decoder(_Index)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to one attempt. `meta` is the engine's `meta_info`, as JSON."""
+    """The answer to one attempt. `meta` is the engine's `meta_info` as JSON."""
 
     meta: dict[str, msgspec.Raw]
     tokens: Tokens
     cached_tokens: _Index
-    finish: _Text | None  # How the attempt ended; None: it continues.
+    finish: _Text | None  # How the attempt ended; None: incomplete.
     spans: list[_Span]
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Raises ValueError for any other answer: another server may have the engine's port."""
+        """Read an answer. Raises ValueError for another server's answer."""
         try:
             read = _BODY.decode(body)
             meta = read.meta_info
@@ -89,14 +89,14 @@ class Answer(msgspec.Struct, frozen=True):
             logprobs = _items(meta.get("output_token_logprobs", _NOTHING))
             cached_tokens = _COUNT.decode(meta.get("cached_tokens", b"0"))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise ValueError(f"the answer is none of SGLang's: {error}") from None
+            raise ValueError(f"not an answer of SGLang: {error}") from None
         tokens = Tokens(ids, logprobs, count, _versions(spans, count))
         return cls(meta, tokens, cached_tokens, None if finish is None else finish.type, spans)
 
-    def own(self, run_id: str) -> Self:
+    def of_run(self, run_id: str) -> Self:
         """Return the answer up to the first token of another run's weights."""
-        own = (("", ""), (run_id, "/"))  # A version without a run may belong to any run.
-        foreign = [s.start for s in self.spans if s.end > s.start and str(s.version).rpartition("/")[:2] not in own]
+        of_run = (("", ""), (run_id, "/"))  # A version without a run fits any run.
+        foreign = [s.start for s in self.spans if s.end > s.start and str(s.version).rpartition("/")[:2] not in of_run]
         if not foreign:
             return self
         end = min(foreign)
@@ -104,8 +104,8 @@ class Answer(msgspec.Struct, frozen=True):
         meta = self.meta | {"weight_versions": msgspec.Raw(msgspec.json.encode(spans))}
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
-    def made_with(self, run_id: str, version: int) -> Self:
-        """Set the version of these weights, unless the answer has its own: SGLang adds it only at the end."""
+    def with_version(self, run_id: str, version: int) -> Self:
+        """Set the version of the weights, unless the answer has it: SGLang adds it only at the end."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]
@@ -116,17 +116,17 @@ def array(items: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"[%b]" % items)
 
 
-def _items(given: msgspec.Raw) -> bytes:
-    """Return the text between the brackets of a JSON array. Raises ValidationError unless it is an array or null."""
-    if (text := bytes(given)) == b"null":
+def _items(value: msgspec.Raw) -> bytes:
+    """Return the text between the brackets of a JSON array. Raises ValidationError for other values."""
+    if (text := bytes(value)) == b"null":
         return b""
     if not text.startswith(b"["):
-        raise msgspec.ValidationError("output_ids and output_token_logprobs are arrays")
+        raise msgspec.ValidationError("output_ids and output_token_logprobs must be arrays")
     return text[1:-1].strip()
 
 
 def _versions(spans: list[_Span], count: int) -> list[int]:
-    """Return the policy version of each of `count` tokens; 0 where no span covers it."""
+    """Return the policy version of each of `count` tokens; 0 outside all spans."""
     versions = [0] * count
     for span in spans:
         name, end = parse_name(str(span.version)), min(span.end, count)

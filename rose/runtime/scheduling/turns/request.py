@@ -1,4 +1,4 @@
-"""Reads a turn's request in SGLang's `/generate` fields. Token ids stay unparsed: a prompt may have 100,000."""
+"""Reads a turn's request in SGLang's `/generate` fields. Token ids stay unparsed, since a prompt may have 100,000."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class Prompt(msgspec.Struct, frozen=True):
         return cls(msgspec.json.encode(input_ids), len(input_ids))
 
     @classmethod
-    def read(cls, given: bytes) -> Prompt | None:
+    def read(cls, text: bytes) -> Prompt | None:
         """Return the prompt; None unless it looks like a JSON array of token ids."""
-        return _without_blanks(given) or _without_blanks(given.translate(None, _BLANKS))
+        return _without_blanks(text) or _without_blanks(text.translate(None, _BLANKS))
 
-    def with_ids(self, made: bytes) -> msgspec.Raw:
-        """Return the JSON array of its ids and `made`, items of such an array."""
-        return msgspec.Raw(b"%b,%b]" % (self.text[:-1], made) if made else self.text)
+    def with_ids(self, more_ids: bytes) -> msgspec.Raw:
+        return msgspec.Raw(b"%b,%b]" % (self.text[:-1], more_ids) if more_ids else self.text)
 
 
 def _without_blanks(text: bytes) -> Prompt | None:
@@ -59,11 +58,11 @@ class Labels(msgspec.Struct, frozen=True):
 
     trajectory_id: _Name | _Number | None = None
     version_min: _Number | None = None
-    #: The turn's place in the ledger. `turn` None: the trajectory's number of earlier turns.
+    #: The turn's place in the ledger. Default of `turn`: the trajectory's number of earlier turns.
     group_id: _Id | _Number | None = None
     step: _Number | None = None
     turn: _Number | None = None
-    key: _Id | _Number | None = None  # Requests with the same key are the same turn, made once.
+    key: _Id | _Number | None = None  # Requests with one key are one turn.
 
     def __post_init__(self) -> None:
         for name in ("trajectory_id", "group_id", "key"):
@@ -72,8 +71,8 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """`sampling` goes to engines: the client's parameters, and `max_new_tokens`. `stream`: answer by events. `fields`:
-    more of SGLang's fields beside `sampling_params`."""
+    """A turn's request. `sampling` has the client's parameters and `max_new_tokens`; `fields` are other fields of
+    SGLang."""
 
     prompt: Prompt
     sampling: dict[str, Any]
@@ -95,7 +94,7 @@ _NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest | None:
-    """Return the turn; None for a body that asks for more than a turn's tokens. Raises RequestError."""
+    """Return the turn; None for a body with further features. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -60,11 +60,11 @@ def test_an_environment_of_another_distribution_is_played():
 TROUBLE = {
     "hang": "guess.step took longer than 1.0 s",
     "die": "guess.step died",
-    "flood": "guess.step said more than 1000 bytes",
+    "flood": "guess.step sent more than 1000 bytes",
     "grow": "guess.step failed: MemoryError: ",
-    "nothing": "guess: reward nan is no finite number",
-    "boast": "guess: info has tool_calls 'many', which is no count, info has answer_tokens -1, which is no count, "
-    "info has correct 1, which is neither true nor false",
+    "nothing": "guess: reward nan is not a finite number",
+    "boast": "guess: info has tool_calls 'many', which is not a count, info has answer_tokens -1, which is not a "
+    "count, info has correct 1, which is neither true nor false",
     "odd": "guess.step failed: TypeError: cannot unpack non-iterable int object",
 }
 

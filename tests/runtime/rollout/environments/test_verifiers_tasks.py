@@ -9,7 +9,7 @@ import pytest
 
 from rose.config import TaskConfig
 from rose.runtime.rollout.environments.environment_client import EnvironmentStartError, EnvironmentWorkers
-from rose.runtime.rollout.environments.tool_calls import written
+from rose.runtime.rollout.environments.tool_calls import format_call
 
 PYTHON = os.environ.get("ROSE_TESTS_VERIFIERS_PYTHON") or (importlib.util.find_spec("verifiers") and sys.executable)
 
@@ -175,7 +175,7 @@ def test_an_environment_in_turns_runs_its_own_code():
 
 def test_tools_are_called_and_their_answers_read():
     good, unknown, failing = (
-        written(name, {"thing": thing, "number": 2})
+        format_call(name, {"thing": thing, "number": 2})
         for name, thing in (("shop_price_of", "pen"), ("shop", "pen"), ("shop_price_of", "nothing"))
     )
     ((first, *steps),) = play(

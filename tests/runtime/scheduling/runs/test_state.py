@@ -48,7 +48,7 @@ def test_two_processes_never_have_one_state(tmp_path):
     living = State(tmp_path)
     living.keep(facts(1))
     for _ in range(2):
-        with pytest.raises(StateError, match=f"another controller has the state in {tmp_path}"):
+        with pytest.raises(StateError, match=str(tmp_path)):
             Controller(state=tmp_path)
     assert not (tmp_path / "turns.sqlite").exists()
     living.close()
@@ -60,7 +60,7 @@ def test_two_processes_never_have_one_state(tmp_path):
     next_one.close()
     # Nor does a controller keep a state that it cannot begin with.
     (tmp_path / "turns.sqlite").mkdir()
-    with pytest.raises(StateError, match="completed turns cannot be kept"):
+    with pytest.raises(StateError, match=r"turns\.sqlite"):
         Controller(state=tmp_path)
     State(tmp_path).close()
 

@@ -47,7 +47,7 @@ def test_tokens_are_as_the_engine_wrote_them(ids, spans):
 @given(_IDS, _SPANS)
 def test_what_another_runs_weights_made_and_all_after_it_is_not_the_runs_own(ids, spans):
     answer = Answer.read(body(ids, spans))
-    own = answer.own(RUN)
+    own = answer.of_run(RUN)
     foreign = [item["start"] for item in spans if item["version"] == "other/9" and item["start"] < item["end"]]
     if not foreign:
         assert own is answer
@@ -70,10 +70,10 @@ def test_an_engine_that_says_little_is_understood():
     for text in (b'{"meta_info": {}}', body(None), b'{"output_ids": [ ], "meta_info": {"weight_versions": null}}'):
         answer = Answer.read(text)
         assert (lists(answer.tokens), answer.cached_tokens, answer.finish) == (([], [], []), 0, None)
-    ongoing = Answer.read(body([1, 2])).made_with(RUN, 8)
-    assert (ongoing.tokens.versions, ongoing.own(RUN)) == ([8, 8], ongoing)
+    ongoing = Answer.read(body([1, 2])).with_version(RUN, 8)
+    assert (ongoing.tokens.versions, ongoing.of_run(RUN)) == ([8, 8], ongoing)
     named = Answer.read(body([1, 2], [span("7", 0, 2)]))
-    assert named.made_with(RUN, 8) is named
+    assert named.with_version(RUN, 8) is named
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,6 @@ def test_an_engine_that_says_little_is_understood():
     ],
 )
 def test_what_is_no_answer_is_said_to_be_none(text):
-    with pytest.raises(ValueError, match="none of SGLang's") as raised:
+    with pytest.raises(ValueError, match="not an answer of SGLang") as raised:
         Answer.read(text)
     assert not isinstance(raised.value, msgspec.MsgspecError)

@@ -96,7 +96,7 @@ async def test_a_turn_whose_stream_made_no_sense_is_tried_again(event):
     assert last["output_ids"] == list(range(2, 14))
     first, second = last["meta_info"]["rose"]["attempts"]
     assert first["outcome"] == "failed"
-    assert first["error"].startswith("made no sense: the answer is none of SGLang's: ")
+    assert first["error"].startswith("made no sense: not an answer of SGLang: ")
     assert second["outcome"] == "completed"
 
 
