@@ -141,7 +141,7 @@ def demo(
         from rose.runtime.service.demo import run_in_console
 
         if priced:
-            from rose.pricing.run import report  # noqa: F401 - found missing now, too
+            from rose.pricing.answers import run_report  # noqa: F401 - found missing now, too
 
         outcome = run_in_console(fleet, seconds)
     if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:

@@ -19,9 +19,10 @@ from rose.config.example import demo
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import period
 from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
-from rose.pricing.closing import period, store
+from rose.pricing.closing import store
 from rose.pricing.price_books import pricebook
 from rose.pricing.watch import budget
 

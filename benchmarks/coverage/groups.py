@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering
-from rose.pricing.answers import breakdown, cost_per_correct, elasticity, frontier, verifiers
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.answers import breakdown, elasticity, frontier, verifiers
 from rose.pricing.answers.frontier import Slack
 from rose.pricing.answers.probes import Probe
+from rose.pricing.run import cost_per_correct
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import BLOCKS, FATES, Spread, Tokens
 from rose.pricing.run.tokens import spreads as token_spreads
 from rose.pricing.stats import bootstrap

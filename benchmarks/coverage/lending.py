@@ -9,11 +9,12 @@ import numpy as np
 
 from benchmarks.coverage import meters
 from benchmarks.coverage.shown import Shown, shown, summed, wandering, within_range
-from rose.pricing.borrowing import harm, power, provision
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.power import Metered
-from rose.pricing.borrowing.terms import Stretches, Term
+from rose.pricing.borrowing import provision
+from rose.pricing.marginal_cost import harm, power
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.marginal import Marginal
+from rose.pricing.marginal_cost.power import Metered
+from rose.pricing.marginal_cost.terms import Stretches, Term
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats import holdout

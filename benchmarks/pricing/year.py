@@ -16,8 +16,8 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges
 from rose.pricing.charges.pricing import COLUMNS
 from rose.pricing.closing import close, store
-from rose.pricing.closing.period import Period, naive, of_month
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.period import Period, naive, of_month
 from rose.pricing.price_books import pricebook
 
 YEAR, RUNS, TEAMS = 2025, 20, 8

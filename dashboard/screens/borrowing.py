@@ -5,8 +5,8 @@ import streamlit as st
 from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import report
-from rose.pricing.borrowing.report import CASH
+from rose.pricing.borrowing import borrow_report
+from rose.pricing.borrowing.borrow_report import CASH
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Section
 
@@ -15,7 +15,7 @@ _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price
 
 def show(ledger: Ledger, run: Run) -> None:
     with st.spinner("Comparing with other ways to the same tokens …"):
-        sections, stamp = data.of_run(ledger, run, report.sections)
+        sections, stamp = data.of_run(ledger, run, borrow_report.sections)
     frame.stamp(stamp)
     _verdict(sections["risk"], sections["compare"])
     st.header("What did borrowing save?")

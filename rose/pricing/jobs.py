@@ -17,7 +17,7 @@ from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
 if TYPE_CHECKING:
-    from rose.pricing.run.report import Report
+    from rose.pricing.answers.run_report import Report
 
 _REPORT_EVERY_S, _ALERTS_EVERY_S = 900.0, 300.0
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -38,8 +38,8 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
     """Write reports of ended runs without one, and of the newest running one. Raises LedgerError, PricingError."""
     from rose.ledger import verified, verify
     from rose.pricing import query
+    from rose.pricing.answers import run_report as reporting
     from rose.pricing.price_books import choice
-    from rose.pricing.run import report as reporting
 
     named = None if price_book is None else choice.choose(ledger, price_book)
     with ledger.connect() as connection:

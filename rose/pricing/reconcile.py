@@ -14,9 +14,9 @@ import sql
 from rose.ledger import database
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
-from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.money import PricingError, format_ns, format_usd
+from rose.pricing.period import NS_PER_DAY, Period, naive
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import records

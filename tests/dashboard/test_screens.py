@@ -15,17 +15,16 @@ from dashboard import format as words
 from rose.events import Hold
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
-from rose.pricing import charges
-from rose.pricing.answers import changes
-from rose.pricing.answers import report as answers_report
-from rose.pricing.borrowing import report as borrowing_report
+from rose.pricing import charges, period
+from rose.pricing.answers import changes, run_report
+from rose.pricing.answers import correct_report as answers_report
+from rose.pricing.borrowing import borrow_report as borrowing_report
 from rose.pricing.borrowing import risk
-from rose.pricing.borrowing.report import CASH
+from rose.pricing.borrowing.borrow_report import CASH
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
-from rose.pricing.closing import close, period, restate, store
+from rose.pricing.closing import close, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import report
 from rose.pricing.run.priced import priced
 from rose.pricing.table import Section, Table
 from rose.pricing.watch import budget
@@ -242,7 +241,7 @@ def test_fleet_says_why_nothing_is_lent_also_without_a_lease(tmp_path: Path, ope
 def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
-    shows(app, report.build(Ledger(ended)).section)
+    shows(app, run_report.build(Ledger(ended)).section)
     assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 

@@ -15,9 +15,8 @@ from aiosmtpd.controller import Controller
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing import alerts, jobs
+from rose.pricing import alerts, jobs, period
 from rose.pricing.alerts import AlertsConfig, AlertsError
-from rose.pricing.closing import period
 from rose.pricing.watch import budget
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, NEXT_DAY_US, T0_NS, S, begun, us, weeks_events, write

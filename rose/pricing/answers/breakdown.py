@@ -13,9 +13,9 @@ from typing import Any, Literal
 import duckdb
 import numpy as np
 
-from rose.pricing.answers.cost_per_correct import TokenCost
 from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of, split
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run.cost_per_correct import TokenCost
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval
 

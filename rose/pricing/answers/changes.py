@@ -30,9 +30,9 @@ from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
-from rose.pricing.closing.period import Period, period_before
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, rounded, signed_money, signed_usd
+from rose.pricing.period import Period, period_before
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.table import Column, Element, Row, Table

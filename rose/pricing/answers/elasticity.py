@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rose.pricing.answers.cost_per_correct import Groups, size
+from rose.pricing.run.cost_per_correct import Groups, size
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 

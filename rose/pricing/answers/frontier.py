@@ -20,12 +20,12 @@ from typing import Literal
 
 from rose.pricing import formulas
 from rose.pricing.answers import elasticity
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.answers.elasticity import Elasticity
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.figures import AMORTIZED, BLENDED, Figure
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S
 from rose.pricing.query import rows
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap

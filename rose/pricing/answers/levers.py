@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from rose.pricing import formulas
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.money import NANO_USD_PER_USD, format_usd
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 

@@ -21,12 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rose.pricing.answers import cost_per_correct, probes
+from rose.pricing.answers import probes
 from rose.pricing.answers.probes import Probe
 from rose.pricing.figures import BLENDED
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows
+from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints

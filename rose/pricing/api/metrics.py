@@ -18,9 +18,9 @@ from rose.pricing.api.questions import ServedLedger
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing.bill import provenances
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import Period, month_at
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, NothingChargedError, PricingError
+from rose.pricing.period import Period, month_at
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.cost import Cost, Question
 from rose.pricing.spend.saved import ENDS, Saved

@@ -13,11 +13,11 @@ from rose.errors import UserError, did_you_mean
 from rose.ledger import access, verified, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing import period as periods
-from rose.pricing.closing.period import Period, month_at
+from rose.pricing import period as periods
+from rose.pricing.answers import run_report
 from rose.pricing.money import NothingChargedError, QuestionError
+from rose.pricing.period import Period, month_at
 from rose.pricing.price_books import choice
-from rose.pricing.run import report
 from rose.pricing.spend import cost, saved
 from rose.pricing.spend.calendar import FORMS, Calendar
 from rose.pricing.spend.cost import Cost
@@ -156,7 +156,7 @@ class ReportQuery(LedgerQuery):
     run: Annotated[Text | None, Field(description="The run; else the newest with devices.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
-        return report.build(served.ledger, self.run, served.price_book).to_json()
+        return run_report.build(served.ledger, self.run, served.price_book).to_json()
 
 
 class TrustQuery(LedgerQuery):

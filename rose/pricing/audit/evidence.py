@@ -15,8 +15,8 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.charges.state import cut
-from rose.pricing.closing.period import naive
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.period import naive
 from rose.pricing.query import rows, set_variables
 
 Row = dict[str, Any]

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from rose.pricing import formulas
-from rose.pricing.borrowing import harm
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Row, Stretches, Term, absent, in_turn, nano_by_key
 from rose.pricing.figures import MARGINAL, NOT_SET, Figure, Figures
+from rose.pricing.marginal_cost import harm
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.terms import Row, Stretches, Term, absent, in_turn, nano_by_key
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Interval
@@ -270,7 +270,7 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
 
 
 def provision(run: PricedRun) -> Section:
-    from rose.pricing.borrowing.marginal import in_all, per_device_hour
+    from rose.pricing.marginal_cost.marginal import in_all, per_device_hour
 
     make, term = run.make, run.borrow.terms["provision"]
     stretches = Stretches.over(run.book, run.allocation.period_ns)

@@ -7,15 +7,15 @@ from fractions import Fraction
 
 from rose.clock import utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.marginal import Marginal, plain
-from rose.pricing.borrowing.report import NO_TOKENS, WOULD, in_short
+from rose.pricing.borrowing.borrow_report import NO_TOKENS, WOULD, in_short
 from rose.pricing.borrowing.savings import Alternative
-from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
+from rose.pricing.marginal_cost import harm
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.marginal import Marginal, plain
+from rose.pricing.marginal_cost.terms import basis_of
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats import holdout

@@ -20,10 +20,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from rose.pricing.answers.cost_per_correct import Groups, Resamples, resample
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.terms import Basis
+from rose.pricing.marginal_cost.marginal import Marginal
+from rose.pricing.marginal_cost.terms import Basis
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.run.cost_per_correct import Groups, Resamples, resample
 from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval

@@ -20,12 +20,12 @@ from math import ceil, pi, sin, sqrt
 
 import numpy as np
 
-from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing.provision import NO_PENALTY
-from rose.pricing.borrowing.terms import Row
 from rose.pricing.figures import MARGINAL, Figure, Figures
+from rose.pricing.marginal_cost.terms import Row
 from rose.pricing.money import NS_PER_S
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Floats, Ints, rounded
 from rose.pricing.table import Paragraph, Section, Table, report_table, values

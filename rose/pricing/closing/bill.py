@@ -14,10 +14,10 @@ from rose.pricing import charges
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
+from rose.pricing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

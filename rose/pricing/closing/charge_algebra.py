@@ -8,8 +8,8 @@ import polars as pl
 from rose.pricing.charges import pricing
 from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS, DIMENSIONS, REFERENCES
-from rose.pricing.closing.period import Period, naive
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period, naive
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}

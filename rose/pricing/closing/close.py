@@ -16,9 +16,9 @@ from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

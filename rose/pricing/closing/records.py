@@ -13,8 +13,8 @@ from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.receipt import canonical
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import CLOSING_WRITER
-from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 
 CLOSED, RESTATED, BUDGETED, ADOPTED = "closed", "restated", "budgeted", "adopted"

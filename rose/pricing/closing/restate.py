@@ -8,9 +8,9 @@ from rose.pricing import charges
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.close import make_posting, settle
-from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
 from rose.pricing.money import PricingError
+from rose.pricing.period import naive
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 

@@ -14,8 +14,8 @@ from rose.pricing.commands import common
 from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
-    from rose.pricing.closing.period import Period
     from rose.pricing.closing.records import Posting
+    from rose.pricing.period import Period
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 
@@ -107,19 +107,19 @@ def show(
 ) -> None:
     """Every closed period, or one with its corrections; `rose cost --close` divides it."""
     with common.clear_errors():
-        from rose.pricing.closing import records, store, tables
+        from rose.pricing.closing import close_tables, records, store
 
         opened = open_ledger(ledger)
         if close_id is not None:
             posted = store.of_close(opened, close_id)
-            common.print_answer(as_json, lambda: _facts(posted), lambda: tables.postings(posted))
+            common.print_answer(as_json, lambda: _facts(posted), lambda: close_tables.postings(posted))
             return
         closes = records.postings(opened)
         nothing = ["no period is closed yet; `rose books close` closes one"]
         common.print_answer(
             as_json,
             lambda: [_facts(posted) for posted in closes.values()],
-            lambda: tables.closes(closes) if closes else nothing,
+            lambda: close_tables.closes(closes) if closes else nothing,
         )
 
 
@@ -171,14 +171,14 @@ def budget(
 ) -> None:
     """Set a team's budget for a month; or show budgets, what is spent, the forecast and the chance of going over."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, tables
+        from rose.pricing.watch import budget, budget_tables
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         if team is not None:
             _set_budget(opened, team, usd, whole, who, as_json)
             return
         rows = budget.show(opened, whole, price_book, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.budgets(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.budgets(rows))
 
 
 def _set_budget(ledger: Ledger, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
@@ -220,8 +220,8 @@ def explain_command(
 ) -> None:
     """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
     with common.clear_errors():
+        from rose.pricing import period
         from rose.pricing.audit import explain
-        from rose.pricing.closing import period
         from rose.pricing.money import NS_PER_HOUR
         from rose.pricing.price_books import choice
 
@@ -267,7 +267,7 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
 
 def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool) -> None:
     from rose.ledger.evidence import receipt
-    from rose.pricing.closing import tables
+    from rose.pricing.closing import close_tables
 
     data = _facts(posted)
     advice = "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
@@ -280,4 +280,4 @@ def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool
             f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
             "`rose books verify --against` takes it"
         )
-    common.print_answer(as_json, lambda: data, lambda: (*tables.postings(posted), advice))
+    common.print_answer(as_json, lambda: data, lambda: (*close_tables.postings(posted), advice))

@@ -14,9 +14,9 @@ from rose.ledger.commands.common import unreadable
 from rose.terminal import echo_data, echo_error
 
 if TYPE_CHECKING:
-    from rose.pricing.closing.period import Period
     from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
+    from rose.pricing.period import Period
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -61,7 +61,7 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 def month_of(text: str | None) -> Period:
     """Return the month of `--month`, else the current one. Raises PricingError."""
-    from rose.pricing.closing import period
+    from rose.pricing import period
     from rose.pricing.watch import budget
 
     return budget.current_month() if text is None else period.of_month(text)

@@ -24,12 +24,12 @@ def report_command(
     from rose.ledger import verified
     from rose.ledger.access import logged
     from rose.pricing import console
-    from rose.pricing.run import report
+    from rose.pricing.answers import run_report
 
     with clear_errors():
         opened = open_ledger(ledger, allow_unverified=allow_unverified)
     with clear_errors(), logged(opened, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
-        built = report.build(opened, run, price_book)
+        built = run_report.build(opened, run, price_book)
     if as_json:
         last = verified.state(opened)
         echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
@@ -62,7 +62,7 @@ def borrow_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a run's cost of borrowing, its harm to serving, and whether it was worth it."""
-    from rose.pricing.borrowing import report
+    from rose.pricing.borrowing import borrow_report
     from rose.pricing.run.priced import priced
 
     with clear_errors():
@@ -70,7 +70,7 @@ def borrow_command(
         if decisions is not None:
             _record(opened, run, decisions)
         with priced(opened, run, price_book) as priced_run:
-            sections = report.sections(priced_run, only)
+            sections = borrow_report.sections(priced_run, only)
     print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 
 
@@ -79,7 +79,7 @@ def _record(ledger: Ledger, run: str | None, file: Path) -> None:
     from typing import cast
 
     from rose.events import Provenance
-    from rose.pricing.borrowing import scale_down
+    from rose.pricing.marginal_cost import scale_down
     from rose.pricing.run.priced import newest_run, run_facts
 
     decided = scale_down.decisions(file)
@@ -123,10 +123,10 @@ def correct_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a run's cost per correct answer, ways to lower it, and which verifier to buy."""
-    from rose.pricing.answers import report
+    from rose.pricing.answers import correct_report
     from rose.pricing.run.priced import priced
 
     with clear_errors():
         with priced(open_ledger(ledger), run, price_book, needs="verdict") as priced_run:
-            made = report.sections(priced_run, only, by, probes, threshold)
+            made = correct_report.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

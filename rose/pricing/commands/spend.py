@@ -61,7 +61,7 @@ def cost_command(
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError
-        from rose.pricing.spend import cost, tables
+        from rose.pricing.spend import cost, spend_tables
 
         opened = open_ledger(ledger, allow_unverified=allow_unverified)
         if out is not None:
@@ -87,7 +87,7 @@ def cost_command(
         with logged(opened, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
             answer = cost.ask(opened, question, price_book)
         if out is None:
-            common.print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
+            common.print_answer(as_json, answer.to_json, lambda: spend_tables.terminal(answer))
         else:
             _write(opened, answer, out)
 
@@ -97,15 +97,15 @@ def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
     from rose.pricing.export import markup
     from rose.pricing.export import out as writing
     from rose.pricing.money import format_money
-    from rose.pricing.spend import tables
+    from rose.pricing.spend import spend_tables
 
     close_id = answer.question.close_id
     title = f"Cost by {', '.join(answer.question.by)}" + (f", close {close_id}" if close_id else "")
     if path.suffix == ".csv":
-        text = tables.csv_text(answer)
+        text = spend_tables.csv_text(answer)
     else:
         posted = postings(ledger)[close_id] if close_id else ()
-        text = markup.page(title, tables.page(answer, posted), answer.stamp.warnings)
+        text = markup.page(title, spend_tables.page(answer, posted), answer.stamp.warnings)
 
     def make(temporary: Path) -> tuple[int, dict[str, int]]:
         temporary.write_text(text, encoding="utf-8")
@@ -159,14 +159,14 @@ def saved_command(
 ) -> None:
     """Show cash saved and capacity avoided by borrowing: fleet, teams and runs."""
     with common.clear_errors():
-        from rose.pricing.spend import tables
+        from rose.pricing.spend import spend_tables
         from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
         opened, whole = open_ledger(ledger), common.period_of(period, tz)
         with logged(opened, "report", f"saved {whole.label}"), progress_bar("Comparing runs") as progress:
             answer = saved(opened, whole, price_book, team=team, run_id=run, provenance=provenance, progress=progress)
-        common.print_answer(as_json, answer.to_json, lambda: tables.saved_terminal(answer, Calendar(tz or "UTC")))
+        common.print_answer(as_json, answer.to_json, lambda: spend_tables.saved_terminal(answer, Calendar(tz or "UTC")))
 
 
 def forecast_command(
@@ -182,12 +182,12 @@ def forecast_command(
 ) -> None:
     """Show the forecast cost of a whole month: the fleet and every team, with a budget or without."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, tables
+        from rose.pricing.watch import budget, budget_tables
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         with logged(opened, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
             rows = budget.expected(opened, whole, price_book, team, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.forecasts(rows))
 
 
 def reconcile_command(

@@ -13,10 +13,10 @@ from rose.ledger import database, verified
 from rose.ledger.commands.output import FORMULA
 from rose.pricing import query
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import naive
 from rose.pricing.export import focus_check, out, prices
 from rose.pricing.export.out import Written
 from rose.pricing.money import PricingError
+from rose.pricing.period import naive
 
 SUFFIXES = (".parquet", ".csv")
 _PORTION_ROWS = 100_000  # A portion ends with the hour that reaches this length.

@@ -13,11 +13,11 @@ from rose.ledger import verified
 from rose.pricing.charges.pricing import exact
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import naive
 from rose.pricing.export import out, prices
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.period import naive
 from rose.terminal import visible
 
 SUFFIX = ".xlsx"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing.period import Period
 from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import NothingChargedError, PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 

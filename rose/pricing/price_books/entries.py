@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from rose.pricing.closing.period import nanoseconds
 from rose.pricing.money import PricingError
+from rose.pricing.period import nanoseconds
 
 
 class PriceBookError(PricingError):

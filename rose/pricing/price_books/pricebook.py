@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from rose.config import explain
-from rose.pricing.closing.period import day_of
+from rose.pricing.period import day_of
 from rose.pricing.price_books.entries import (
     TABLES,
     DevicePrice,

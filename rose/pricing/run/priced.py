@@ -12,18 +12,17 @@ import duckdb
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned
 from rose.pricing import charges
-from rose.pricing.answers import cost_per_correct
-from rose.pricing.borrowing.made import Made, made, together
-from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
+from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot_pinned
-from rose.pricing.run import tokens
+from rose.pricing.run import cost_per_correct, tokens
+from rose.pricing.run.rollout_output import Made, made, together
 from rose.pricing.run.tokens import Tokens
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.

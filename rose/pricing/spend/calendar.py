@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from rose.pricing.closing.period import NS_PER_DAY, Period, moment, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, QuestionError
+from rose.pricing.period import NS_PER_DAY, Period, moment, nanoseconds
 
 FORMS = (
     "7d (the last 7 whole days), today, yesterday, last-week, this-month, last-month, last-quarter, last-year, 2026, "

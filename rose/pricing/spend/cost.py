@@ -16,9 +16,9 @@ from rose.pricing.charges.pricing import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import Period, instant
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Stamp
 from rose.pricing.money import QuestionError
+from rose.pricing.period import Period, instant
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables

@@ -12,16 +12,16 @@ from rose.errors import did_you_mean
 from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report import NO_TOKENS
+from rose.pricing.borrowing.borrow_report import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
-from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
+from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
+from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

@@ -19,10 +19,10 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.closing import records, store
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
-from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.watch.forecast import Forecast, forecast
 

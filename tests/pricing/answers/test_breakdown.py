@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.ledger import catalog
-from rose.pricing.answers import breakdown, cost_per_correct
+from rose.pricing.answers import breakdown
 from rose.pricing.answers.breakdown import UNALLOCATED
-from rose.pricing.answers.cost_per_correct import TokenCost
 from rose.pricing.money import nano_usd_of
 from rose.pricing.query import rows, set_variables
-from rose.pricing.run import tokens
+from rose.pricing.run import cost_per_correct, tokens
+from rose.pricing.run.cost_per_correct import TokenCost
 from rose.pricing.stats.uncertainty import Estimate
 from tests.long_form import usual
 from tests.pricing import random_ledger

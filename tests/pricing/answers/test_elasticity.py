@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rose.pricing import formulas
 from rose.pricing.answers import elasticity
-from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.answers.elasticity import Step
+from rose.pricing.run.cost_per_correct import Groups
 from tests.pricing.answers.conftest import ends, width
 
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from rose.ledger.ledger import Ledger
 from rose.pricing.api import questions
 from rose.pricing.api.questions import CostQuery, ForecastQuery
-from rose.pricing.closing.period import of_month
 from rose.pricing.money import PricingError
+from rose.pricing.period import of_month
 from rose.pricing.spend import cost
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import saved

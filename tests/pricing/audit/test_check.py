@@ -8,8 +8,8 @@ from rose.ledger.evidence import continuation, receipt
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
-from rose.pricing.closing.period import of_month
 from rose.pricing.closing.restate import restate
+from rose.pricing.period import of_month
 from rose.pricing.watch.budget import set_budget
 from tests.ledger.conftest import flip
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, fleet_events, late_slice, write

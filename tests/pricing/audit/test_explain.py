@@ -11,10 +11,10 @@ from rose.pricing.audit.explain import Explanation, Question, elements, explain,
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import DIMENSIONS
 from rose.pricing.closing import charge_algebra, close
-from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import NS_PER_HOUR as H
 from rose.pricing.money import PricingError, QuestionError
+from rose.pricing.period import Period, nanoseconds
 from tests.pricing.any_ledger import BOOK as ANY_BOOK
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures

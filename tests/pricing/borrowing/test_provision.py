@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.provision import (
     ACCRUED,
     BREAK_EVEN_CASH,
@@ -31,13 +30,14 @@ from rose.pricing.borrowing.provision import (
     realised,
     roll_forward,
 )
-from rose.pricing.borrowing.terms import Stretches
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.terms import Stretches
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.long_form import usual
 from tests.pricing import any_event, reference
-from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, section, work
+from tests.pricing.lending_books import book_with
 
 DAY = date(2026, 6, 1)
 WHY = "confounded: as a test has it"

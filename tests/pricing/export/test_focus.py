@@ -10,9 +10,9 @@ import pytest
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_run
-from rose.pricing.closing.period import Period
 from rose.pricing.export import focus
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing.any_ledger import BOOK as ANY_BOOK

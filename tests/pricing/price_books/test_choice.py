@@ -12,10 +12,11 @@ from rose import events
 from rose.ledger import examine
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
+from rose.pricing.answers import run_report
 from rose.pricing.closing import records, store
 from rose.pricing.closing.close import close
-from rose.pricing.closing.period import of_day
 from rose.pricing.money import PricingError
+from rose.pricing.period import of_day
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.choice import (
     CONFIGURED,
@@ -27,7 +28,6 @@ from rose.pricing.price_books.choice import (
     choose_for_new_run,
 )
 from rose.pricing.price_books.entries import PriceBookError
-from rose.pricing.run import report
 from tests.pricing import any_event
 from tests.pricing.conftest import data, refused, rose, succeeded
 
@@ -64,7 +64,7 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
     with pytest.raises(
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F"
     ):
-        report.build(Ledger(sample))
+        run_report.build(Ledger(sample))
     refused(rose("report", ledger=sample), "there is no price book")
     asked = ("explain", "--hour", "2001-01-01T00", "--bucket", "idle")
     refused(rose(*asked, ledger=sample), "no run lies in 2001-01-01T00")

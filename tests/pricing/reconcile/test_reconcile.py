@@ -12,8 +12,8 @@ import pytest
 from rose.ledger.ledger import Ledger
 from rose.pricing import reconcile as reconciliation
 from rose.pricing.closing.bill import Bill, bill
-from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.reconcile import reconcile, tables
 from tests.pricing.conftest import printed

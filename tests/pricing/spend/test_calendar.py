@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.period import Period, nanoseconds
 from rose.pricing.spend.calendar import Calendar
 
 #: A Monday.

@@ -8,14 +8,14 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
+from rose.pricing.answers import run_report
+from rose.pricing.borrowing.borrow_report import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.choice import NoPriceBookError
-from rose.pricing.run import report
-from rose.pricing.spend import tables
+from rose.pricing.spend import spend_tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import Saved, Saving, added_up, cash_text, saved
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, write
@@ -108,16 +108,16 @@ def test_what_is_not_known_is_not_0() -> None:
 
 
 def test_as_a_table(fleet_saved: Saved) -> None:
-    text = printed(tables.saved_terminal(fleet_saved, Calendar()))
+    text = printed(spend_tables.saved_terminal(fleet_saved, Calendar()))
     assert "never added" in text
     assert "Two amounts" not in text
     two = dataclasses.replace(fleet_saved.fleet, cash_nano=(-3 * 10**9, 10**9), left_out=(), cash_interval=(0, None))
-    text = printed(tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=two), Calendar()))
+    text = printed(spend_tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=two), Calendar()))
     assert "-$3.00 or $1.00" in text
     assert "95%: $0.00 to unbounded: cannot be told from nothing." in text
     shown = dataclasses.replace(two, cash_interval=(1, None))
     assert "cannot be told" not in printed(
-        tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
+        spend_tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
     )
     assert "Two amounts of cash: if the fleet would have been there anyway, or if it would not." in text
     assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
@@ -126,10 +126,10 @@ def test_as_a_table(fleet_saved: Saved) -> None:
 def test_the_readme_has_the_sample_s_figures(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
-    made, readme = report.build(Ledger(ledger), None, "example").section, (root / "README.md").read_text("utf-8")
+    made, readme = run_report.build(Ledger(ledger), None, "example").section, (root / "README.md").read_text("utf-8")
     cash = made.figure("savings", CASH)
     assert f"at most {cash.text} (95% {cash.interval_text})" in readme
-    assert f"{made.figure('glance', report.THOUSAND).text} (amortized)" in readme
+    assert f"{made.figure('glance', run_report.THOUSAND).text} (amortized)" in readme
     for place in ("borrowed", "dedicated"):
         usd = made.figure("tokens", f"{place} devices", "amortized").value / 10**9
         assert f"{place} ${usd:.4f}" in readme

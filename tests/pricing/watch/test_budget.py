@@ -5,9 +5,10 @@ import pytest
 
 from rose.events import Device
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing import period, records
-from rose.pricing.closing.period import Period
+from rose.pricing import period
+from rose.pricing.closing import records
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.watch import budget
 from rose.pricing.watch.forecast import BURST
 from tests.pricing.closing.conftest import BOOK, DAY_NS, HOUR_NS, T0_NS, begun, close, slice_, weeks_events, write

@@ -17,7 +17,7 @@ from rose.config.example import demo
 from rose.events import BUCKETS
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
-from rose.pricing.run import report
+from rose.pricing.answers import run_report
 from rose.runtime.coserving.attach.attachment import described
 from rose.runtime.service.places import HostPlan
 from tests.ledger.conftest import ask
@@ -241,7 +241,7 @@ def test_every_token_has_one_version_and_one_owner(stopped_run):
 
 
 def test_its_report_prices_it(stopped_run):
-    priced = report.build(Ledger(stopped_run[0])).to_json()
+    priced = run_report.build(Ledger(stopped_run[0])).to_json()
     assert (priced["stamp"]["provenance"], priced["stamp"]["verified"]) == ("live", True)
     borrowed, dedicated = priced["report"]["tokens"]["rows"]
     assert borrowed["marginal"]["value"] > 0

@@ -12,8 +12,10 @@ from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.answers import run_report
+from rose.pricing.answers.run_report import ACCEPTED, HARVEST, HARVEST_OF_UNUSED, UNUSED, WITHHELD, Report
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.report import (
+from rose.pricing.borrowing.borrow_report import (
     ADDED,
     ADDED_THERE,
     CAPACITY,
@@ -26,12 +28,11 @@ from rose.pricing.borrowing.report import (
 )
 from rose.pricing.console import WIDTH
 from rose.pricing.money import PricingError
-from rose.pricing.run import priced, report
-from rose.pricing.run.report import ACCEPTED, HARVEST, HARVEST_OF_UNUSED, UNUSED, WITHHELD, Report
+from rose.pricing.run import priced
 from rose.pricing.table import Section
 from tests.pricing import any_event
-from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.conftest import T0_NS, S, joined, printed, shown, us, work
+from tests.pricing.lending_books import book_with
 
 
 def figures(node: Any) -> list[dict[str, Any]]:
@@ -74,7 +75,7 @@ def test_the_report_of_the_sample(sample_report: Report) -> None:
     assert borrowed["amortized"].value == round(940_000_000 * 10**6 / 1400)
     assert dedicated["marginal"].value == 164_500_000 * 10**6 // 1400
     counts = values(made, "events", "how many")
-    assert [counts[f"leases {name}"] for name in ("granted", *report.CLOSINGS)] == [4, 1, 1, 1, 1]
+    assert [counts[f"leases {name}"] for name in ("granted", *run_report.CLOSINGS)] == [4, 1, 1, 1, 1]
     assert counts["dense over sent"] == pytest.approx(32 / 18)
     taken = {name: made.table("preemptions").row(name) for name in ("yield", "cut", "revoke")}
     assert (taken["revoke"]["tokens lost"].value, taken["yield"]["waited"].value) == (100, 5_000_000)
@@ -98,7 +99,7 @@ def test_the_same_ledger_and_book_give_the_same_bytes(
     # Written again in another order, through two writers: the same facts.
     again = write_ledger(sample_made[::2], root=tmp_path / "again", writer="z")
     write_ledger(sample_made[1::2][::-1], root=again, writer="a")
-    assert json.dumps(report.build(Ledger(again)).to_json()) == once
+    assert json.dumps(run_report.build(Ledger(again)).to_json()) == once
 
 
 def test_every_figure_says_what_it_is(sample_report: Report) -> None:
@@ -124,7 +125,7 @@ def test_sums_are_exact(sample_report: Report) -> None:
 
 def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates(write_ledger: Any) -> None:
     root = write_ledger([events.Run(action="started", name="bare", at_us=1), joined("a"), work("a", 0, serving=1)])
-    built = report.build(Ledger(root))
+    built = run_report.build(Ledger(root))
     made, c3 = built.section, built.section.table("c3").records()
     for figure in (
         made.figure("glance", HARVEST),
@@ -162,7 +163,7 @@ def test_a_report_tells_what_serving_lost_beside_rollouts_and_harvest_of_what_se
             any_event.request(device_id="s0", request_id="q", output_tokens=21, **times),
         ]
     )
-    made = report.build(Ledger(root)).section
+    made = run_report.build(Ledger(root)).section
     assert made.figure("glance", HARVEST).value == pytest.approx(20 / 40)
     assert made.figure("glance", HARVEST_OF_UNUSED).value == pytest.approx(20 / 50)
     # 20 s of tokens, of which a fifth is delay.
@@ -181,7 +182,7 @@ def test_idle_time_that_the_experiment_withheld_is_apart(write_ledger: Any) -> N
     begun = events.Run(action="started", name="drawn", at_us=us(0))
     lent = work("s0", 100, "L1", rollout=10, idle=5)
     root = write_ledger([begun, joined("s0"), work("s0", 0, serving=60, idle=40), lent, *windows])
-    made = report.build(Ledger(root)).section
+    made = run_report.build(Ledger(root)).section
     assert made.figure("glance", WITHHELD).value == 10 * S
     assert made.figure("glance", UNUSED).value == 5 * S
 
@@ -196,7 +197,7 @@ def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_
 
 
 def test_where_the_book_is_silent_both_ends_are_shown(sample_kept: Path) -> None:
-    built = report.build(Ledger(sample_kept), price_book=book_with(("idle_anyway = true", "")))
+    built = run_report.build(Ledger(sample_kept), price_book=book_with(("idle_anyway = true", "")))
     saved = values(built.section, "savings")
     assert saved[CASH] is None
     assert "the price book states no idle_anyway" in str(built.section.figure("savings", CASH).why)
@@ -220,7 +221,7 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
         for engine_id, actions in lives
         for n, action in enumerate(actions)
     ]
-    table = report.build(Ledger(write_ledger(made, root=sample, writer="agents"))).section.table("engines")
+    table = run_report.build(Ledger(write_ledger(made, root=sample, writer="agents"))).section.table("engines")
     assert table.title == "Engines that died: 3, of which 2 were started again"
     assert table.rows == (
         ("s0-rollout", "2026-06-01T00:00:01.000000Z", "2026-06-01T00:00:02.000000Z", "the process [ended]"),
@@ -232,14 +233,14 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
 def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
     write_ledger([events.Preemption(action="cut", reason="r")], root=sample, writer="second", provenance="simulated")
     with pytest.raises(PricingError, match=r"mixes .* replay, 1 simulated"):
-        report.build(Ledger(sample))
+        run_report.build(Ledger(sample))
 
 
 def test_an_unknown_run_and_an_empty_ledger_are_refused(sample_kept: Path, write_ledger: Any, tmp_path: Path) -> None:
     with pytest.raises(PricingError, match="no run 'other'"):
-        report.build(Ledger(sample_kept), "other")
+        run_report.build(Ledger(sample_kept), "other")
     with pytest.raises(PricingError, match="no run yet"):
-        report.build(Ledger(write_ledger([], root=tmp_path / "empty")))
+        run_report.build(Ledger(write_ledger([], root=tmp_path / "empty")))
 
 
 def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) -> None:
@@ -271,17 +272,17 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(
     away = str(tmp_path / "away")
     assert archive.archive(Ledger(sample), older_than_days=0, to=away, delete=True, grace_s=0).left == 1
     with pytest.raises(PricingError, match=r"events of run 'run' were archived.*rose ledger restore"):
-        report.build(Ledger(sample), "run")
+        run_report.build(Ledger(sample), "run")
     archive.restore(Ledger(sample), away)
-    assert report.build(Ledger(sample), "run").to_json() == sample_report.to_json()
+    assert run_report.build(Ledger(sample), "run").to_json() == sample_report.to_json()
 
 
 def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path, sample_report: Report) -> None:
-    assert report.NATIVE_KERNELS[:40] not in shown(sample_report.elements())
+    assert run_report.NATIVE_KERNELS[:40] not in shown(sample_report.elements())
     with LedgerWriter.open(sample, "agent-late", "run", provenance="replay") as writer:
         writer.record(events.Engine(action="started", role="serving", model="m", compute_mechanism="native-kernels+x"))
         writer.record(events.Run(action="started", name="of-a-team", run_id="of-a-team", fleet_run_id="run"))
     with closing(catalog.connect(sample)) as connection:
         facts = [priced.run_facts(connection, run_id) for run_id in ("run", "of-a-team")]
     assert [run.native_kernels for run in facts] == [True, True]
-    assert shown(replace(sample_report, run=facts[0]).elements()).startswith(report.NATIVE_KERNELS[:40])
+    assert shown(replace(sample_report, run=facts[0]).elements()).startswith(run_report.NATIVE_KERNELS[:40])

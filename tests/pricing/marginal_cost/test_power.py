@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.borrowing.power import Metered, energy, extra_joules, load_points, metered
-from rose.pricing.borrowing.terms import Stretches
+from rose.pricing.marginal_cost.power import Metered, energy, extra_joules, load_points, metered
+from rose.pricing.marginal_cost.terms import Stretches
 from rose.pricing.money import MW_NS_PER_KWH
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PowerFigure

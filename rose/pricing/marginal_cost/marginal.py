@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from rose.pricing.borrowing import harm, power, provision, scale_down
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.power import Metered
-from rose.pricing.borrowing.scale_down import Gate
-from rose.pricing.borrowing.terms import (
+from rose.pricing.borrowing import provision
+from rose.pricing.charges.allocation import Allocation
+from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
+from rose.pricing.marginal_cost import harm, power, scale_down
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.power import Metered
+from rose.pricing.marginal_cost.scale_down import Gate
+from rose.pricing.marginal_cost.terms import (
     Basis,
     Row,
     Stretches,
@@ -39,8 +42,6 @@ from rose.pricing.borrowing.terms import (
     in_turn,
     nano_by_key,
 )
-from rose.pricing.charges.allocation import Allocation
-from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

@@ -8,14 +8,14 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing.marginal import price
 from rose.pricing.borrowing.provision import REALISED, provision
 from rose.pricing.borrowing.risk import without_prices
+from rose.pricing.marginal_cost.marginal import price
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
 from tests.pricing import any_event
-from tests.pricing.borrowing.conftest import PRICED
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
+from tests.pricing.lending_books import PRICED
 
 WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
 WINDOW_NS = WINDOW_S * S

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import duckdb
 
-from rose.pricing.borrowing.terms import Basis, Row, Stretches, Term, absent, by_rate, in_turn, range_of
+from rose.pricing.marginal_cost.terms import Basis, Row, Stretches, Term, absent, by_rate, in_turn, range_of
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.entries import Entry, Lending
 from rose.pricing.query import rows, set_variables

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-from rose.pricing.borrowing.terms import Basis, Row, Stretches, Term, absent, basis_of, in_turn, range_of
+from rose.pricing.marginal_cost.terms import Basis, Row, Stretches, Term, absent, basis_of, in_turn, range_of
 from rose.pricing.money import J_PER_KWH, MW_NS_PER_KWH, NS_PER_S
 from rose.pricing.price_books.pricebook import PowerFigure, PriceBook
 from rose.pricing.stats import holdout

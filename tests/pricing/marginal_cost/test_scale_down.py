@@ -12,13 +12,13 @@ from rose import events
 from rose.cli import app
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import scale_down
-from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH
-from rose.pricing.borrowing.scale_down import COLUMNS, decisions, let_go_usd, spans_of
+from rose.pricing.answers.run_report import Report
+from rose.pricing.borrowing.borrow_report import ADDED, CAPACITY, CASH
 from rose.pricing.charges.allocation import Allocation
+from rose.pricing.marginal_cost import scale_down
+from rose.pricing.marginal_cost.scale_down import COLUMNS, decisions, let_go_usd, spans_of
 from rose.pricing.money import NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import parse
-from rose.pricing.run.report import Report
 from tests.pricing.answers.conftest import device_cost
 from tests.pricing.charges.test_tenures import device
 from tests.pricing.conftest import T0_NS, saved_in_run

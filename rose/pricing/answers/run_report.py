@@ -12,16 +12,17 @@ import polars as pl
 from rose.clock import utc
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
-from rose.pricing.answers import cost, cost_per_correct
+from rose.pricing.answers import correct_answer
 from rose.pricing.borrowing.alternatives import Comparison, compare
-from rose.pricing.borrowing.marginal import added, terms_table
-from rose.pricing.borrowing.report import CAPACITY, CASH, savings_table
+from rose.pricing.borrowing.borrow_report import CAPACITY, CASH, savings_table
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.document import RunFacts, heading, to_json
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
+from rose.pricing.marginal_cost.marginal import added, terms_table
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import FATES
 from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes, report_table
@@ -82,7 +83,7 @@ def _tables(run: PricedRun) -> dict[str, Table]:
         "savings": saved,
         "tokens": tokens,
         "fates": _fates(run),
-        **cost.lines_and_c3(run, drawn),
+        **correct_answer.lines_and_c3(run, drawn),
         "latency": _latency(run, rows(run.connection, "run/serving_latency")),
         "events": _events(make, totals["lease"], totals["sync"], run.borrow.leased_ns),
         "preemptions": _preemptions(make, totals["preemption"]),
@@ -122,7 +123,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
         "What borrowing added to the bill (marginal)": added(make, run.borrow),
         "Cash saved by borrowing (marginal)": saved.row(CASH)["value"],
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
-        THOUSAND: make.money(each_usd, AMORTIZED, per="1,000 accepted answers", why=cost.NO_VERDICT),
+        THOUSAND: make.money(each_usd, AMORTIZED, per="1,000 accepted answers", why=correct_answer.NO_VERDICT),
         "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],
         "A million rollout tokens, dedicated (amortized)": tokens.row("dedicated devices")[AMORTIZED],
         HARVEST: make.part(rollout_ns, left_ns, why=why),
@@ -130,7 +131,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
         HARVEST_OF_UNUSED: make.part(rollout_ns, left_ns + delayed_ns, why=why),
         UNUSED: make.number(sums_ns["leased unused"], "ns"),
         WITHHELD: make.number(sums_ns["withheld idle"] if alone else None, "ns", why=_FLEETS_IDLE),
-        ACCEPTED: make.part(run.groups.accept_rate, why=cost.NO_VERDICT),
+        ACCEPTED: make.part(run.groups.accept_rate, why=correct_answer.NO_VERDICT),
     }
     for name, step in (("first", steps[:1]), ("last", steps[-1:])):
         figures |= {f"{ACCEPTED}, {name} step": make.part(row["accepted"], row["judged"]) for row in step}

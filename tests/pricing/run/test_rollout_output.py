@@ -8,13 +8,13 @@ import pytest
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import frontier
+from rose.pricing.answers.run_report import HARVEST, build
 from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
-from rose.pricing.borrowing.made import Made, made, together
-from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
+from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
-from rose.pricing.run.report import HARVEST, build
+from rose.pricing.run.rollout_output import Made, made, together
 from tests.pricing import any_event
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import slice_, turn

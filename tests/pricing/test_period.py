@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.closing import period
-from rose.pricing.closing.period import NS_PER_DAY, Period
+from rose.pricing import period
 from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.period import NS_PER_DAY, Period
 
 
 @pytest.mark.parametrize(

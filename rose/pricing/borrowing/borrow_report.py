@@ -5,11 +5,11 @@ from fractions import Fraction
 
 from rose.pricing import formulas
 from rose.pricing.borrowing.alternatives import Comparison, compare
-from rose.pricing.borrowing.marginal import Marginal, plain, price
 from rose.pricing.borrowing.provision import BREAK_EVEN_CASH, BREAK_EVEN_TIME, provision
 from rose.pricing.borrowing.savings import LOADED, NOTHING, Alternative, Bought, Saving
-from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
+from rose.pricing.marginal_cost.marginal import Marginal, plain, price
+from rose.pricing.marginal_cost.terms import basis_of
 from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table

@@ -15,8 +15,8 @@ from rose import events
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.borrowing.marginal import Marginal, marginal, plain, price
 from rose.pricing.charges.allocation import TIME_BUCKETS, Allocation, allocate
+from rose.pricing.marginal_cost.marginal import Marginal, marginal, plain, price
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import snapshot
@@ -25,12 +25,12 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import any_event, reference
 from tests.pricing.answers.conftest import device_cost, ends
-from tests.pricing.borrowing.conftest import PRICED, book_with
-from tests.pricing.borrowing.test_harm import WASHOUT_S, WINDOW_S, WINDOWS, WITHHELD
-from tests.pricing.borrowing.test_harm import run as held_out
 from tests.pricing.borrowing.test_pool_changes import read
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, printed, rests_on, section, us, work
+from tests.pricing.lending_books import PRICED, book_with
+from tests.pricing.marginal_cost.test_harm import WASHOUT_S, WINDOW_S, WINDOWS, WITHHELD
+from tests.pricing.marginal_cost.test_harm import run as held_out
 
 MIDNIGHT_NS = T0_NS + 86_400 * S
 SOURCED = 'source = "made up"\nsource_date = 2026-01-01\n'

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.borrowing.terms import Stretches, basis_of, nano_by_key
+from rose.pricing.marginal_cost.terms import Stretches, basis_of, nano_by_key
 from rose.pricing.money import nano_usd_of
 from rose.pricing.price_books.pricebook import load
 

@@ -22,8 +22,8 @@ import duckdb
 import numpy as np
 
 from rose.pricing import formulas
-from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.charges.allocation import Allocation
+from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from rose.pricing import formulas
-from rose.pricing.answers import cost_per_correct
-from rose.pricing.answers.cost_per_correct import Groups, Resamples, TokenCost
 from rose.pricing.price_books import pricebook
+from rose.pricing.run import cost_per_correct
+from rose.pricing.run.cost_per_correct import Groups, Resamples, TokenCost
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import UNKNOWN, Spread, Tokens
 from rose.pricing.stats import bootstrap
@@ -21,7 +21,7 @@ SampleCosts = tuple[Groups, TokenCost, dict[str, Tokens]]
 
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
-#: What the sample's borrow added to the bill; tests/pricing/borrowing/test_marginal.py has it by hand.
+#: What the sample's borrow added to the bill; tests/pricing/marginal_cost/test_marginal.py has it by hand.
 BORROW_USD = Fraction(413 * 1584) * Fraction(5, 4) / 36_000_000 + Fraction(4, 100)
 
 

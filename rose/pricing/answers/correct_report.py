@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rose.pricing.answers import cost, frontier, verifiers
+from rose.pricing.answers import correct_answer, frontier, verifiers
 from rose.pricing.answers.breakdown import By
 from rose.pricing.money import PricingError
 from rose.pricing.run.priced import PricedRun
@@ -21,7 +21,7 @@ def sections(
     """Return the answers to QUESTIONS, or to one, by name. Raises PricingError for unusable or missing probes."""
     made = {}
     if only in (None, "cost"):
-        made["cost"] = cost.cost(run, by)
+        made["cost"] = correct_answer.cost(run, by)
     if only in (None, "frontier"):
         made["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):

@@ -5,9 +5,9 @@ import pytest
 
 from rose.pricing.answers import breakdown, levers
 from rose.pricing.answers.breakdown import UNALLOCATED
-from rose.pricing.answers.cost import C3, C3_PER_CORRECT, FACTORS, cost
-from rose.pricing.answers.cost_per_correct import LINES
+from rose.pricing.answers.correct_answer import C3, C3_PER_CORRECT, FACTORS, cost
 from rose.pricing.figures import BLENDED
+from rose.pricing.run.cost_per_correct import LINES
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import UNKNOWN
 from rose.pricing.table import Section

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from rose.pricing.answers import breakdown, cost_per_correct, levers
+from rose.pricing.answers import breakdown, levers
 from rose.pricing.answers.breakdown import By
-from rose.pricing.answers.cost_per_correct import Resamples
 from rose.pricing.answers.levers import Lever
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
+from rose.pricing.run import cost_per_correct
+from rose.pricing.run.cost_per_correct import Resamples
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
