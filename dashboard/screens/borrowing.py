@@ -6,7 +6,7 @@ from dashboard import data, escape, frame
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import borrow_report
-from rose.pricing.borrowing.borrow_report import CASH
+from rose.pricing.borrowing.comparison import CASH
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Section
 

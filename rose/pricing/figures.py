@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from rose.clock import utc
 from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_usd_of
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import EXAMPLE_PRICES, PriceBook
 
 if TYPE_CHECKING:
     from rose.pricing.stats.bootstrap import Interval
@@ -22,8 +22,6 @@ MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loade
 BLENDED = "marginal for borrowed, amortized for dedicated"  # Real cost of a mix of placements.
 
 _MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
-
-EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,6 @@
+from rose.pricing.marginal_cost.terms import Stretches
 from rose.pricing.price_books.pricebook import PriceBook, load, parse
+from tests.pricing.closing.conftest import DAY_NS, T0_NS
 
 EXAMPLE = load("example").text
 
@@ -20,3 +22,8 @@ PRICED = book_with(
     ),
     ("scheduler_usd_per_lease_s = 0\n", "scheduler_usd_per_lease_s = 0.001\n"),
 )
+
+
+def penalty(usd: str) -> Stretches:
+    book = book_with(("violation_usd = 0\n", f"violation_usd = {usd}\n"))
+    return Stretches(book, ((T0_NS, T0_NS + 30 * DAY_NS),))

@@ -14,11 +14,11 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing.answers import correct_answer
 from rose.pricing.borrowing.alternatives import Comparison, compare
-from rose.pricing.borrowing.borrow_report import CAPACITY, CASH, savings_table
+from rose.pricing.borrowing.comparison import CAPACITY, CASH, savings_table
+from rose.pricing.borrowing.marginal_tables import added, terms_table
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.document import RunFacts, heading, to_json
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
-from rose.pricing.marginal_cost.marginal import added, terms_table
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

@@ -10,6 +10,7 @@ from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
+from rose.pricing import book_events
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
@@ -28,7 +29,7 @@ def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check
     """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. `against` has
     receipts from elsewhere by name, oldest first: they reveal a removal that leaves no trace here."""
     try:
-        with store.lock(ledger):
+        with book_events.lock(ledger):
             settle(ledger)
     except UserError:
         pass  # The checks below name what could not be finished.

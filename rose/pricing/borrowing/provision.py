@@ -13,108 +13,36 @@ A bin with too few windows or bursts takes the figure of all bins; if that has t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
-from typing import TYPE_CHECKING
-
-import duckdb
 
 from rose.pricing import formulas
-from rose.pricing.figures import MARGINAL, NOT_SET, Figure, Figures
-from rose.pricing.marginal_cost import harm
-from rose.pricing.marginal_cost.harm import Harm
-from rose.pricing.marginal_cost.terms import Row, Stretches, Term, absent, in_turn, nano_by_key
+from rose.pricing.borrowing.marginal_tables import in_all, per_device_hour
+from rose.pricing.figures import MARGINAL, Figure, Figures
+from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY, penalties, realised_by_day
+from rose.pricing.marginal_cost.terms import Row, Stretches, nano_by_key
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import wilson
 from rose.pricing.table import Row as Cells
 from rose.pricing.table import Section, report_table
-
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
 
 CALM_BINS = (0, 1, 2, 3)  #: Load bins from which a burst can begin.
 WINDOWS_MIN = 30  #: Fewest windows for a hazard.
 BURSTS_MIN = 5  #: Fewest bursts on each side, lent and not, for the extra misses of one.
 HORIZON_NS = 10 * NS_PER_S
 
-NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
-_NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
 #: Provision per borrowed device-hour that equals the cost of dedicated devices, amortized or added to the bill.
 BREAK_EVEN_TIME = "break-even provision against device time"
 BREAK_EVEN_CASH = "break-even provision against cash"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
-
-
-def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return the cost of missed budgets, and of latency within them (`harm`); of misses alone if confounded."""
-    if not any(penalties(stretches)):
-        return absent(NO_PENALTY)
-    if measured.confounded is None:
-        return harm.realised(measured, stretches)
-    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, measured.confounded)
-
-
-def realised_by_day(
-    measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
-) -> dict[date, Fraction]:
-    """Return the dollars of `realised` by the UTC day of arrival."""
-    if measured.confounded is None:
-        return harm.realised_by_day(measured)
-    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
-
-
-def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero. `bins` are rows
-    of `violations_by_load`. It has no interval: leases follow load, and requests late by a lease may arrive after it.
-    It leaves out requests in a bin without unlent requests; the explanation counts them."""
-    compared = _compared(bins)
-    counted = sum(row["requests"] for row, _ in compared)
-    left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
-    extra = sum((beyond for _, beyond in compared), Fraction(0))
-    prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
-    return Term(
-        usd=sum(confounded_by_day(bins, stretches).values(), Fraction(0)),
-        basis="measured",
-        explained=f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
-        f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with",
-        no_interval=why,
-        missing=_NOTHING_TO_COMPARE if left_out and not counted else None,
-    )
-
-
-def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:
-    per_miss = penalties(stretches)
-    by_day = {row["day"]: Fraction(0) for row in bins}
-    for row, beyond in _compared(bins):
-        by_day[row["day"]] += beyond * per_miss[stretches.of_day(row["day"])]
-    return by_day
-
-
-def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return rows of lent requests with their misses beyond those of as many unlent requests of the same load."""
-    requests, misses = Counter[int](), Counter[int]()
-    for row in bins:
-        if not row["lent"] and row["load_bin"] is not None:
-            requests[row["load_bin"]] += row["requests"]
-            misses[row["load_bin"]] += row["violations"]
-    missed_share = {load_bin: Fraction(misses[load_bin], requests[load_bin]) for load_bin in requests}
-    return [
-        (row, int(row["violations"]) - missed_share[row["load_bin"]] * row["requests"])
-        for row in bins
-        if row["lent"] and row["load_bin"] in missed_share
-    ]
-
-
-def penalties(stretches: Stretches) -> list[Fraction]:
-    """Return the dollars of a missed budget in each stretch; 0 where none is set."""
-    return [Fraction(entry.violation_usd) for entry in stretches.lending]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,8 +198,6 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
 
 
 def provision(run: PricedRun) -> Section:
-    from rose.pricing.marginal_cost.marginal import in_all, per_device_hour
-
     make, term = run.make, run.borrow.terms["provision"]
     stretches = Stretches.over(run.book, run.allocation.period_ns)
     set_variables(run.connection, run_id=run.run.run_id, horizon_ns=HORIZON_NS)

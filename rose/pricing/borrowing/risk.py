@@ -8,7 +8,7 @@ from fractions import Fraction
 from rose.clock import utc_us
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.borrow_report import NO_TOKENS, WOULD, in_short
+from rose.pricing.borrowing.comparison import NO_TOKENS, WOULD, in_short
 from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures

@@ -20,8 +20,8 @@ from math import ceil, pi, sin, sqrt
 
 import numpy as np
 
-from rose.pricing.borrowing.provision import NO_PENALTY
 from rose.pricing.figures import MARGINAL, Figure, Figures
+from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY
 from rose.pricing.marginal_cost.terms import Row
 from rose.pricing.money import NS_PER_S
 from rose.pricing.query import rows, set_variables

@@ -12,15 +12,14 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing import charges
+from rose.pricing import book_events, charges
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period
-from rose.pricing.price_books import choice
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook, refuse_example
 from rose.pricing.query import rows, set_variables
 
 BOOK_FILE = "price_book.toml"
@@ -40,13 +39,13 @@ def close(
     PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same provenance,
     has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError; LedgerError."""
     now_us = utc_us() if now_us is None else now_us
-    choice.refuse_example(book, f"closing {period.label}")
+    refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
         raise PricingError(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
             "close it afterwards, or close a shorter one"
         )
-    with store.lock(ledger):
+    with book_events.lock(ledger):
         settle(ledger)
         if provenance is not None:
             _refuse_closed(ledger, period, provenance)

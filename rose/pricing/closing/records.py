@@ -12,36 +12,12 @@ from rose.clock import utc
 from rose.ledger import examine, layout, segments
 from rose.ledger.evidence.receipt import canonical
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
+from rose.pricing import book_events
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 
-CLOSED, RESTATED, BUDGETED, ADOPTED = "closed", "restated", "budgeted", "adopted"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
-
-    team: str
-    month: str  # `2026-06`, UTC.
-    budget_nano: int
-    currency: str
-    set_us: int
-    set_by: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adoption:
-    """A price book that prices the ledger from `adopted_us` (UTC microseconds since the Unix epoch) on."""
-
-    name: str
-    version: str
-    sha256: str
-    text: str
-    adopted_us: int
-    adopted_by: str
+CLOSED, RESTATED = "closed", "restated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +103,7 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
     """Return by close, in order, the close and its corrections. Raises LedgerError; PricingError for contradictions."""
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
-        for fields in examine.recorded(ledger.folder, CLOSING_WRITER, action):
+        for fields in book_events.recorded(ledger, action):
             posting = Posting.from_json(fields)
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:
@@ -137,19 +113,6 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
                 )
             posted.append(posting)
     return by_close
-
-
-def budgets(ledger: Ledger) -> list[Budget]:
-    """Return every budget in order; the last of a team and month holds. Raises LedgerError."""
-    return [Budget(**fields) for fields in examine.recorded(ledger.folder, CLOSING_WRITER, BUDGETED)]
-
-
-def adopted(ledger: Ledger) -> Adoption | None:
-    """Return the price book that was adopted last; None if none was. Raises LedgerError."""
-    recorded = examine.recorded(ledger.folder, CLOSING_WRITER, ADOPTED)
-    if not recorded:
-        return None
-    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
 
 
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:

@@ -9,25 +9,19 @@
 Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
 before the event leaves nothing; after it, the next process finishes."""
 
-import dataclasses
 import hashlib
 import io
-import json
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from rose.clock import utc, utc_us
-from rose.events import LedgerAction
+from rose.clock import utc
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
-from rose.ledger.writer import LedgerWriter
+from rose.pricing import book_events
 from rose.pricing.charges import Stay
 from rose.pricing.closing import records
 from rose.pricing.money import PricingError, QuestionError
@@ -96,11 +90,6 @@ def staged(ledger: Ledger, close_id: str) -> Path:
     return ledger.folder / FOLDER / f".{close_id}.tmp"
 
 
-def lock(ledger: Ledger) -> AbstractContextManager[None]:
-    """Hold this while a period is closed or corrected; others wait."""
-    return layout.locked(ledger.folder / "locks" / ".closing.lock")  # No writer's name begins with a dot.
-
-
 def parquet(frame: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=True)
@@ -121,40 +110,12 @@ def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        event = LedgerAction(
-            action=records.RESTATED if posting.number else records.CLOSED,
-            at_us=posting.posted_us,
-            event_id=f"{posting.close_id}/{posting.number}",
-            detail_json=json.dumps(posting.to_json()),
-        )
-        with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-            log.record(event)
+        action = records.RESTATED if posting.number else records.CLOSED
+        event_id = f"{posting.close_id}/{posting.number}"
+        book_events.record(ledger, action, posting.to_json(), posting.posted_us, event_id)
         finish(ledger, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
-
-
-def record_budget(ledger: Ledger, budget: records.Budget) -> None:
-    """Put a budget into the ledger. The caller holds `lock`. Raises LedgerError."""
-    _record(ledger, records.BUDGETED, budget.set_us, dataclasses.asdict(budget))
-
-
-def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> records.Adoption:
-    """Price the ledger by a book from now on; returns its record. Raises PricingError for made-up prices."""
-    choice.refuse_example(book, "adoption")
-    with lock(ledger):
-        if (last := records.adopted(ledger)) is not None and last.text == book.text:
-            return last
-        adoption = records.Adoption(
-            name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
-        )
-        _record(ledger, records.ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
-    return adoption
-
-
-def _record(ledger: Ledger, action: str, at_us: int, detail: Mapping[str, Any]) -> None:
-    with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-        log.record(LedgerAction(action=action, at_us=at_us, detail_json=json.dumps(detail)), durable=True)
 
 
 def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
@@ -162,7 +123,7 @@ def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
     if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(ledger, posted[0].close_id).exists():
-        with lock(ledger):
+        with book_events.lock(ledger):
             finish(ledger, posted)
 
 

@@ -47,8 +47,8 @@ def close(
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
-        from rose.pricing.closing.records import adopted
         from rose.pricing.price_books import choice
+        from rose.pricing.price_books.adoption import adopted
 
         opened, whole = open_ledger(ledger, allow_unverified=allow_unverified), common.period_of(period)
         if receipt is not None:

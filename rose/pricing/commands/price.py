@@ -30,16 +30,15 @@ def price_command(
 ) -> None:
     """Check a price book, and show every price with its dates and its source; without FILE, the ledger's book."""
     with clear_errors():
-        from rose.pricing.closing import store
         from rose.pricing.closing.close import user
         from rose.pricing.money import PricingError
+        from rose.pricing.price_books import adoption as adoptions
         from rose.pricing.price_books import choice
 
-        opened = open_ledger(ledger)
         if adopt and file is None:
-            raise PricingError("--adopt puts a book on record: name its file")
-        book = choice.choose(opened, file)
-        adoption = store.adopt(opened, book, by=who or user()) if adopt else None
+            raise PricingError("--adopt needs a price book; name its file")
+        book = choice.named(file) if file is not None else choice.choose(open_ledger(ledger))
+        adoption = adoptions.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.adoption import adopted
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
+from rose.pricing.query import rows, set_variables
 
 if TYPE_CHECKING:
     from rose.ledger.catalog import Connection
@@ -43,7 +44,7 @@ class NoPriceBookError(PricingError):
 
 def choose(
     ledger: Ledger,
-    named: str | Path | PriceBook | None = None,
+    price_book: str | Path | PriceBook | None = None,
     *,
     run_id: str | None = None,
     from_ns: int | None = None,
@@ -55,10 +56,10 @@ def choose(
     returns the books that the runs name; without it they are read from the ledger. `chosen` of the book names the rule.
     Raises NoPriceBookError if no rule names one, NothingChargedError if there is no run either, PricingError for runs
     with different ones, PriceBookError for one that cannot be used, and LedgerError."""
-    if isinstance(named, PriceBook):
-        return named
-    if named is not None:
-        return chosen(pricebook.load(named), NAMED)
+    if isinstance(price_book, PriceBook):
+        return price_book
+    if price_book is not None:
+        return named(price_book)
     if (book := _adopted(ledger)) is not None:
         return book
     if own is not None:
@@ -84,6 +85,11 @@ def choose(
     raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
 
 
+def named(name_or_path: str | Path) -> PriceBook:
+    """Return the price book that a command names. Raises PriceBookError."""
+    return chosen(pricebook.load(name_or_path), NAMED)
+
+
 def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | None:
     """Return the book of a run before it begins, None if no rule names one. Raises PriceBookError, LedgerError."""
     if named is not None:
@@ -95,20 +101,8 @@ def chosen(book: PriceBook, rule: str) -> PriceBook:
     return book.model_copy(update={"chosen": rule})
 
 
-def refuse_example(book: PriceBook, act: str) -> None:
-    """Raises PricingError for made-up prices: the books must have somebody's prices."""
-    if book.example:
-        raise PricingError(
-            f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
-            "it, give it a `name` of your own, check it with `rose price FILE`, and name it with `-b FILE` or "
-            "put it on record with `rose price FILE --adopt`"
-        )
-
-
 def _adopted(ledger: Ledger) -> PriceBook | None:
-    from rose.pricing.closing import records
-
-    if (adoption := records.adopted(ledger)) is None:
+    if (adoption := adopted(ledger)) is None:
         return None
     source = f"adopted by {adoption.adopted_by}"
     return chosen(pricebook.parse(adoption.text, source), source)
@@ -126,14 +120,13 @@ def own_books(
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
-    from rose.pricing.query import rows, set_variables
-
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
-    named = rows(connection, "run/price_books")
+    runs_with_books = rows(connection, "run/price_books")
     own: Own = {}
-    if any(row["price_book"] for row in named) and run_id is not None:
-        named = [row for row in named if row["price_book"]]  # An RL run without a book uses the book of its fleet.
-    for row in named:
+    if any(row["price_book"] for row in runs_with_books) and run_id is not None:
+        # An RL run without a book uses the book of its fleet.
+        runs_with_books = [row for row in runs_with_books if row["price_book"]]
+    for row in runs_with_books:
         runs, sha256s = own.setdefault(row["price_book"], ([], set()))
         runs.append(row["run_id"])
         sha256s.add(row["sha256"])

@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from rose.config import explain
+from rose.pricing.money import PricingError
 from rose.pricing.period import day_of
 from rose.pricing.price_books.entries import (
     TABLES,
@@ -35,6 +36,8 @@ from rose.pricing.price_books.entries import (
 from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
 __all__ = ["Offer", "PowerFigure", "PriceBook", "PriceBookError", "load", "parse", "shipped"]
+
+EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
 
 E = TypeVar("E", bound=Entry)
 
@@ -161,6 +164,16 @@ def shipped() -> tuple[str, ...]:
 
 def is_example(name: str) -> bool:
     return name in shipped() or name.startswith("example-")
+
+
+def refuse_example(book: PriceBook, act: str) -> None:
+    """Raises PricingError for made-up prices: the books must have somebody's prices."""
+    if book.example:
+        raise PricingError(
+            f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
+            "it, give it a `name` of your own, check it with `rose price FILE`, and name it with `-b FILE` or "
+            "put it on record with `rose price FILE --adopt`"
+        )
 
 
 def load(name_or_path: str | Path) -> PriceBook:

@@ -12,7 +12,7 @@ from rose.errors import did_you_mean
 from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.borrow_report import NO_TOKENS
+from rose.pricing.borrowing.comparison import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
 from rose.pricing.closing import store

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
-from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
+from rose.pricing.figures import AMORTIZED, MARGINAL
 from rose.pricing.money import format_money
+from rose.pricing.price_books.pricebook import EXAMPLE_PRICES
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns

@@ -16,10 +16,9 @@ import polars as pl
 from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing import records, store
+from rose.pricing import book_events
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
-from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
@@ -28,7 +27,21 @@ from rose.pricing.watch.forecast import Forecast, forecast
 
 HISTORY_DAYS = 56  #: Days before the current one that a forecast is fitted to.
 
+BUDGETED = "budgeted"  #: Action of the ledger's event.
+
 _NO_CHARGE = "no charge names this team: check how it is spelt"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
+
+    team: str
+    month: str  # `2026-06`, UTC.
+    budget_nano: int
+    currency: str
+    set_us: int
+    set_by: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,17 +93,23 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
         raise PricingError(f"budget {usd!r} is no amount; write dollars such as 12000 or 12000.50") from None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
-    ledger.folder, name = ledger.folder, month.label
-    with store.lock(ledger):
-        now_us, user_name = utc_us(), by or user()
-        budget = Budget(team=team, month=name, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=user_name)
-        store.record_budget(ledger, budget)
+    with book_events.lock(ledger):
+        budget = Budget(
+            team=team,
+            month=month.label,
+            budget_nano=int(nano),
+            currency="USD",
+            set_us=utc_us(),
+            set_by=by or user(),
+        )
+        book_events.record(ledger, BUDGETED, dataclasses.asdict(budget), budget.set_us)
     return int(nano)
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
     """Return nano-dollars of each team that has a budget for the month: its last one holds. Raises LedgerError."""
-    return {budget.team: budget.budget_nano for budget in records.budgets(ledger) if budget.month == month.label}
+    recorded = (Budget(**fields) for fields in book_events.recorded(ledger, BUDGETED))
+    return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
 
 def show(
@@ -108,7 +127,7 @@ def show(
         raise PricingError(
             f"no budget is set for {month.label}; set one with `rose books budget TEAM USD --month {month.label}`"
         )
-    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance, allow_unverified=ledger.allow_unverified)
+    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance)
     return [_team_budget(costs, team, nano) for team, nano in sorted(budgets_nano.items())]
 
 
@@ -123,7 +142,7 @@ def expected(
 ) -> list[Expected]:
     """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
     Raises PricingError for a team that no charge names, a month not begun, or charges that cannot be priced."""
-    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance, allow_unverified=ledger.allow_unverified)
+    costs = _Costs.read(ledger, month, book, now_us, provenance=provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
         raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")

@@ -15,7 +15,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import ACCEPTED, HARVEST, HARVEST_OF_UNUSED, UNUSED, WITHHELD, Report
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.borrow_report import (
+from rose.pricing.borrowing.comparison import (
     ADDED,
     ADDED_THERE,
     CAPACITY,

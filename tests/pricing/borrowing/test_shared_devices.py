@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rose import events
-from rose.pricing.marginal_cost.marginal import price
+from rose.pricing.borrowing.marginal_tables import price
 from rose.pricing.table import Section
 from tests.pricing import any_event, conftest
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us

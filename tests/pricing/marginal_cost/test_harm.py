@@ -8,9 +8,9 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
+from rose.pricing.borrowing.marginal_tables import price
 from rose.pricing.borrowing.provision import REALISED, provision
 from rose.pricing.borrowing.risk import without_prices
-from rose.pricing.marginal_cost.marginal import price
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
 from tests.pricing import any_event

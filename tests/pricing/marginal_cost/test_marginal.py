@@ -15,8 +15,9 @@ from rose import events
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
+from rose.pricing.borrowing.marginal_tables import price
 from rose.pricing.charges.allocation import TIME_BUCKETS, Allocation, allocate
-from rose.pricing.marginal_cost.marginal import Marginal, marginal, plain, price
+from rose.pricing.marginal_cost.marginal import Marginal, marginal, plain
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import snapshot

@@ -13,7 +13,7 @@ from rose.cli import app
 from rose.ledger import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers.run_report import Report
-from rose.pricing.borrowing.borrow_report import ADDED, CAPACITY, CASH
+from rose.pricing.borrowing.comparison import ADDED, CAPACITY, CASH
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.marginal_cost import scale_down
 from rose.pricing.marginal_cost.scale_down import COLUMNS, decisions, let_go_usd, spans_of

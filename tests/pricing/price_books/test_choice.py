@@ -13,11 +13,10 @@ from rose.ledger import examine
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.answers import run_report
-from rose.pricing.closing import records, store
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
 from rose.pricing.period import of_day
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import adoption, pricebook
 from rose.pricing.price_books.choice import (
     CONFIGURED,
     NAMED,
@@ -85,7 +84,7 @@ def test_each_rule_goes_before_the_next(
     assert rule() == ("own", RUNS_OWN)
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
     assert rule() == ("own", RUNS_OWN)
-    adopted = store.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
+    adopted = adoption.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
     assert rule() == ("adopted", f"adopted by {adopted.adopted_by}")
     book = choose(Ledger(root), book_file("named"))
     assert (book.name, book.chosen) == ("named", NAMED)
@@ -95,7 +94,7 @@ def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
     sample: Path, book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(book_file("ours")))
-    for book in (choose(Ledger(sample)), choose_for_new_run(Ledger(None), None)):
+    for book in (choose(Ledger(sample)), choose_for_new_run(None, None)):
         assert book is not None
         assert (book.name, book.chosen, book.example) == ("ours", CONFIGURED, False)
     assert choose_for_new_run(Ledger(sample), "example") == choose(Ledger(sample), "example").model_copy(
@@ -187,11 +186,11 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
     first, second = book_file("first"), book_file("second")
     for file, name in ((first, "first"), (second, "second"), (first, "first")):
         book = pricebook.load(file)
-        adoption = store.adopt(Ledger(sample), book, by="ann")
-        assert store.adopt(Ledger(sample), book, by="ben") == adoption == records.adopted(Ledger(sample))
+        adopted = adoption.adopt(Ledger(sample), book, by="ann")
+        assert adoption.adopt(Ledger(sample), book, by="ben") == adopted == adoption.adopted(Ledger(sample))
         assert (choose(Ledger(sample)).name, choose(Ledger(sample)).text) == (name, book.text)
-    assert adoption.adopted_by == "ann"
-    assert len(examine.recorded(sample, "closing", records.ADOPTED)) == 3
+    assert adopted.adopted_by == "ann"
+    assert len(examine.recorded(sample, "closing", adoption.ADOPTED)) == 3
     first.unlink()
     assert choose(Ledger(sample)).name == "first"
     assert verify(Ledger(sample)).problems == []
@@ -203,7 +202,7 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*rose price FILE"):
         close(Ledger(sample), of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
-        store.adopt(Ledger(sample), book, by="ann")
+        adoption.adopt(Ledger(sample), book, by="ann")
     assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example
 
 

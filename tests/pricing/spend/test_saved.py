@@ -9,7 +9,7 @@ import pytest
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.pricing.answers import run_report
-from rose.pricing.borrowing.borrow_report import ADDED_THERE, CAPACITY, CASH
+from rose.pricing.borrowing.comparison import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period

@@ -8,7 +8,7 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import borrow_report
+from rose.pricing.borrowing import comparison
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.run.priced import PricedRun, priced
@@ -78,7 +78,7 @@ def test_the_sample_by_hand(compared: Comparison, dear_spot: PricedRun) -> None:
 
 
 def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(priced_sample: PricedRun) -> None:
-    answer, borrow = borrow_report.comparison(priced_sample), priced_sample.borrow
+    answer, borrow = comparison.comparison(priced_sample), priced_sample.borrow
     assert answer.figure("savings", "useful tokens borrowed").value == 1400
     bill, time = answer.table("bill").row(DEDICATED), answer.table("device_time").row(DEDICATED)
     charged, borrowed = (answer.table(name).row("borrowed") for name in ("bill", "device_time"))
@@ -94,14 +94,14 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(priced_sample:
     # Where it flips the borrow costs the same.
     flips = {row["what"]: row["stops paying at"].value for row in answer.table("flips").records()}
     usd, added = float(borrow.charged_usd), float(BEYOND)
-    assert flips[borrow_report.PER_MILLION] == 164_500_000 * 10**6 // 1400
-    assert flips[borrow_report.PER_HOUR] == pytest.approx(added * 3600 / 1440 * 1e9)
-    assert usd / (3500 * (1 - flips[borrow_report.WASTED])) == pytest.approx(added / 1400)
-    assert usd - float(borrow.terms["transfer"].usd) + 2 * flips[borrow_report.PER_GB] / 1e9 == pytest.approx(added)
+    assert flips[comparison.PER_MILLION] == 164_500_000 * 10**6 // 1400
+    assert flips[comparison.PER_HOUR] == pytest.approx(added * 3600 / 1440 * 1e9)
+    assert usd / (3500 * (1 - flips[comparison.WASTED])) == pytest.approx(added / 1400)
+    assert usd - float(borrow.terms["transfer"].usd) + 2 * flips[comparison.PER_GB] / 1e9 == pytest.approx(added)
     provision = flips["break-even provision against cash, a device-hour"]
     assert provision * 1440 / 3600 / 1e9 == pytest.approx(added - usd)
-    assert answer.figure("flips", borrow_report.WASTED, "now").value == 0.6
-    assert answer.figure("flips", borrow_report.PER_GB, "now").text == "$0.0200"
+    assert answer.figure("flips", comparison.WASTED, "now").value == 0.6
+    assert answer.figure("flips", comparison.PER_GB, "now").text == "$0.0200"
 
 
 def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:
@@ -110,11 +110,11 @@ def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:
         ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"),
     )
     with priced(Ledger(sample_kept), "run", book) as run:
-        answer = borrow_report.comparison(run)
+        answer = comparison.comparison(run)
     assert answer.figure("bill", DEDICATED, "cash saved").value < -9 * 10**9
     # No share of waste by itself would have made up for it, and a cheaper route would have.
-    assert answer.figure("flips", borrow_report.WASTED, "stops paying at").value is None
-    assert 0 < answer.figure("flips", borrow_report.PER_GB, "stops paying at").value < 5 * 10**9
+    assert answer.figure("flips", comparison.WASTED, "stops paying at").value is None
+    assert 0 < answer.figure("flips", comparison.PER_GB, "stops paying at").value < 5 * 10**9
     assert answer.figure("multiplier", "M").value > 1
     assert "nothing would get done" in answer.figure("bill", "h100-sxm spot", "cash saved").text
 
@@ -131,7 +131,7 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
         Ledger(root), "run", book_with(("[[power]]", f'[[device]]\nclass = "h100-sxm"\n{own}\n[[power]]'))
     ) as run:
         ways = {way.name: way for way in compare(run).alternatives}
-        answer = borrow_report.comparison(run)
+        answer = comparison.comparison(run)
     # The 1440 s that were borrowed, at the price of a rollout device.
     assert (ways[DEDICATED].usd, ways[DEDICATED].basis) == (Fraction(4 * 1440, 3600), "assumed")
     assert LOADED not in ways
@@ -146,7 +146,7 @@ def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier(
     priced_sample: PricedRun, factors: tuple[int, int, int, int]
 ) -> None:
     *tokens, charged, dedicated = factors
-    rows = borrow_report.multiplier(priced_sample.make, *tokens, Fraction(charged), Fraction(dedicated))
+    rows = comparison.multiplier(priced_sample.make, *tokens, Fraction(charged), Fraction(dedicated))
     assert {figure.value for _, figure in rows} == {None}
 
 
@@ -167,4 +167,4 @@ def test_a_judgement_rests_on_the_interval(
     saving = Saving(usd=usd, interval=interval, no_interval=None if interval else "energy: a guess")
     way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", cash=saving)
     one = dataclasses.replace(compared, alternatives=(way,))
-    assert borrow_report.in_short(one, priced_sample.borrow).startswith(judged)
+    assert comparison.in_short(one, priced_sample.borrow).startswith(judged)
