@@ -1,4 +1,4 @@
-"""Alerts: rules on figures, each sent once by Apprise; `alerts.json` in the ledger lists those that hold."""
+"""Alerts are rules on figures. Apprise sends each once; `alerts.json` in the ledger lists those that are active."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SECRET_CHARACTERS_MIN = 4  # A shorter part of a URL is no secret, and may be a
 
 
 class AlertsError(UserError):
-    """The rules or the destinations cannot be used. The message names the file, the field and the value."""
+    """The rules or the destinations cannot be used."""
 
 
 class _Rule(Section):
@@ -53,7 +53,7 @@ class _Rule(Section):
 
 
 class BudgetRule(_Rule):
-    """A team spent a share of its budget for this UTC month, or is forecast to exceed it."""
+    """The rule fires when a team spends a share of its budget for this UTC month, or is forecast to exceed it."""
 
     kind: Literal["budget"]
     at: list[Annotated[float, Field(gt=0, le=10)]] = Field(default=[0.8, 1.0], min_length=1)
@@ -61,7 +61,7 @@ class BudgetRule(_Rule):
 
 
 class ServingRule(_Rule):
-    """Serving kept fewer of its latency promises than the target, beyond chance."""
+    """The rule fires when serving misses its latency target beyond chance."""
 
     kind: Literal["serving"]
     target: Annotated[float, Field(gt=0, le=1)]
@@ -69,7 +69,7 @@ class ServingRule(_Rule):
 
 
 class LedgerRule(_Rule):
-    """The ledger has problems, or its last verification is too old."""
+    """The rule fires when the ledger has problems, or its last verification is too old."""
 
     kind: Literal["ledger"]
     hours: Annotated[int, Field(ge=1, le=8760)] = 26
@@ -79,7 +79,7 @@ AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
-    """The rules file; `provenance` applies to every figure."""
+    """The file of rules applies `provenance` to every figure."""
 
     provenance: Literal["live", "replay", "simulated"] = "live"
     price_book: str | None = None
@@ -96,7 +96,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An alert that holds; a higher `level` is sent again."""
+    """An active alert is sent again when its `level` rises."""
 
     key: str
     title: str
@@ -106,7 +106,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Findings of one rule. `unknown` says why the rule could not be checked; its alerts then stay."""
+    """One rule's findings; `unknown` says why the rule could not be checked and keeps its alerts."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -140,7 +140,7 @@ class Round:
 
 
 def load(path: Path) -> AlertsConfig:
-    """Return the rules of a file. Raises AlertsError naming the file and every wrong field with its value."""
+    """Return the rules of a file. Raises AlertsError."""
     try:
         config = AlertsConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -155,7 +155,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return destinations by name, from lines `NAME=URL`. Raises AlertsError, which never shows a URL."""
+    """Return URLs by name from lines `NAME=URL`. Raises AlertsError, without the URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -191,13 +191,13 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
 
 
 def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
-    """Return the outcome of each rule; sends nothing. Raises LedgerError for no ledger."""
+    """Return the outcome of each rule; send nothing. Raises LedgerError."""
     ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     return tuple(_look(ledger, config, rule, now_us) for rule in config.rule)
 
 
 def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
-    """Evaluate rules and send new alerts, and failed messages again. Raises AlertsError, LedgerError."""
+    """Evaluate rules, send new alerts, and retry failed messages. Raises AlertsError, LedgerError."""
     ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     plugins = destinations(config)
     with layout.locked(ledger.folder / "locks" / ".alerts.lock"):
@@ -225,7 +225,7 @@ def entries(ledger: Ledger) -> list[Entry]:
 
 
 def send_test(config: AlertsConfig, name: str) -> str | None:
-    """Send a test message; returns why it did not arrive. Raises AlertsError for an unknown destination."""
+    """Send a test message. Return why it failed, if it did. Raises AlertsError."""
     plugins = destinations(config)
     if name not in plugins:
         raise AlertsError(f"no destination is named {name!r}{did_you_mean(name, plugins)}")
@@ -240,7 +240,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send one message; returns why it did not arrive, without secrets of the URL."""
+        """Send a message. Return why it failed, if it did, without secrets of the URL."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]
@@ -256,7 +256,7 @@ class _Sender:
 
 @contextmanager
 def _apprise_log() -> Iterator[io.StringIO]:
-    """Yield Apprise's log, which may hold a URL and goes nowhere else."""
+    """Yield Apprise's log and keep it from other handlers: it may hold a URL."""
     from apprise import LogCapture
 
     logging.getLogger("apprise").propagate = False

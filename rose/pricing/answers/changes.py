@@ -1,17 +1,17 @@
-"""Causes of a change of cost between two periods: parts that sum to the difference to the nano-dollar.
+"""Effects that explain a change of cost between two periods. They sum to the change to the nano-dollar.
 
-The parts are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting: A Managerial Emphasis,
-16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger: a line is the
-charges of one group (a team, a run ...) and one rate cell (bucket, pool, device class). v is its device time and c its
-cost, 0 the period before and 1 the explained one. V is the time of all lines of one work (rollouts; everything else
-that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of all cells of its pool.
-- volume: c0 * (G - 1). For rollouts, where both periods have accepted tokens, it is split into accepted output, tokens
-  for each accepted one, and device time for each token: G is the product of their ratios, taken in this order.
-- share borrowed, of rollouts: v1 * R - v0 * G * R, what moved between dedicated devices and borrowed ones.
-- mix: v1 * r - c0 * G less the share borrowed, what moved between buckets, device classes and groups.
+[D] The effects are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 16th edition,
+2018, chapters 7 and 14, at the rates of the period before. A line is the charges of a group (a team, a run ...) in a
+cell (bucket, pool, device class), with device time v and cost c; 0 is the period before, 1 the later one. V is the time
+of all lines of the same work (rollouts, or everything else), G = V1 / V0, r the cell's rate before, and R the rate of
+its pool.
+- volume: c0 * (G - 1). For rollouts with accepted tokens in both periods, G is divided into accepted output, tokens for
+  each accepted token, and device time for each token.
+- share borrowed, of rollouts: v1 * R - v0 * G * R.
+- mix: v1 * r - c0 * G less the share borrowed.
 - price: c1 - v1 * r. A cell without a rate before is mix, or volume where its whole work is new.
 
-Transfer and energy, without device time, are volume. An effect is the same by every dimension, but for rounding."""
+Transfer and energy have no device time and are volume."""
 
 import csv
 import io
@@ -59,7 +59,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """One value of the dimension: its cost in both periods and the effects that sum to the change, nano-dollars."""
+    """A group's cost in both periods and the effects that sum to its change, nano-dollars."""
 
     name: str
     before_nano: int
@@ -82,7 +82,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The difference of two periods. `total.effects` sum to it, and so do the groups, largest change first."""
+    """The change between two periods; `total.effects` sum to it, and so do the groups, largest change first."""
 
     by: str
     before: Stamp
@@ -103,8 +103,6 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """A group, and the cell whose rate its charges have."""
-
     group: str
     bucket: str
     pool: str
@@ -127,7 +125,7 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two periods, with its rollout tokens and the accepted ones among them."""
+    """A period has lines, rollout tokens, and accepted tokens."""
 
     lines: Mapping[Line, Amount]
     tokens: int = 0
@@ -142,7 +140,7 @@ class Side:
 
 
 def side(charges: pl.DataFrame, by: str) -> Side:
-    """Return the sums of charges by a dimension of BY. Raises PricingError for another."""
+    """Sum charges by a dimension of BY. Raises PricingError for an unknown dimension."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
@@ -160,7 +158,7 @@ def side(charges: pl.DataFrame, by: str) -> Side:
 
 
 def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
-    """Return the change between the periods. Raises PricingError for another provenance or currency."""
+    """Return the change between two periods. Raises PricingError for different provenance or currency."""
     for what in ("provenance", "currency"):
         one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
@@ -178,7 +176,7 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
 
 
 def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
-    """Return exact nano-dollars by group and effect; they sum to the change, and each group's to its own."""
+    """Return exact nano-dollars by group and effect."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[Line]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
@@ -250,9 +248,9 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return what drove the change from `before`, by default the month before a month, else the equally long time just
-    before. Where nothing was charged by default, all of the cost is new. Raises LedgerError, and PricingError if a
-    period has no charge, or both overlap or cannot be compared."""
+    """Return the change from `before`: by default the previous month, or an equally long time just before. Without
+    charges before, all cost is new. Raises LedgerError; PricingError for a period without charges, and periods that
+    overlap."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: no change can be told between them")
@@ -268,7 +266,7 @@ def build(
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return the change in cost and its largest effect as text; `signed` writes nano-dollars."""
+    """Return the change and its largest effect as text; `signed` formats nano-dollars."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
@@ -290,7 +288,7 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
 
 
 def csv_text(comparison: Changes) -> str:
-    """Return a row for each group, largest change first; amounts in whole units of the currency, to the nano."""
+    """Return a CSV row by group, largest change first, in whole units of the currency."""
     written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -314,7 +312,7 @@ def csv_text(comparison: Changes) -> str:
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:
-    """Return a row for each of the `top` groups that changed most, one for the others, and their sum."""
+    """Return the `top` groups, the others as one row, and the total."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in comparison.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:

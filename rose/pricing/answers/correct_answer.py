@@ -1,4 +1,4 @@
-"""Cost of one run's correct answers, as tables: price lines, C3 with its interval, levers, and a breakdown."""
+"""The cost of one run's correct answers as tables."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -62,7 +62,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
-    """Return `lines`, the cost of a correct answer at each price of a rollout token, and `c3`, C3 with its factors."""
+    """Return `lines`, cost at each price of a rollout token, and `c3`, C3 with its factors."""
     factors = _factors(run, drawn)
     c3, c3_per_correct = _formula(run, "blended", drawn, None)
     return {
@@ -144,7 +144,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return CPM * R * (1 + pi * rho) / alpha on a line, and the same over PPV; on `blended` it is C3."""
+    """Return CPM * R * (1 + pi * rho) / alpha on a line (C3 on `blended`), and the same over PPV."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)

@@ -1,4 +1,4 @@
-"""Tables and sentences on the cost of a correct answer in one run, question by question."""
+"""The report on the cost of correct answers, question by question."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def sections(
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
-    """Return the answers to QUESTIONS, or to one, by name. Raises PricingError for unusable or missing probes."""
+    """Return the answers to QUESTIONS, or to one. Raises PricingError for unusable probes."""
     made = {}
     if only in (None, "cost"):
         made["cost"] = correct_answer.cost(run, by)

@@ -1,14 +1,11 @@
-"""How much more is accepted with more rollouts per answer, and with more training: elasticities of alpha. All [D].
-- *in rollouts*, eta_n. Of a group of m trajectories k were accepted; the chance that at least one of n of them is
-  accepted is 1 - C(m - k, n) / C(m, n), the mean over all subsets of n and unbiased for a smaller group. alpha(n) is
-  its mean over the judged groups, eta_n the slope of ln alpha against ln n from half the group size to the whole. A
-  lost or stale trajectory counts among the m as not accepted: it was paid for. Independent tries have eta_n below 1.
-- *in training compute*, eta_T. The slope of ln alpha against ln T over the steps, T being the time spent on updates
-  before the step's rollouts. Fitted with each step's groups as counts (alpha = a * T^eta by Poisson likelihood), so a
-  step with nothing accepted has its weight. The first step, before any training, has no T and is left out.
+"""Elasticities of alpha in rollouts and in training compute [D].
+- *eta_n*: for a group of m trajectories with k accepted, the chance that one of n is accepted is 1 - C(m - k, n) / C(m,
+  n), the unbiased mean over all subsets of n. alpha(n) is its mean over the judged groups. eta_n is the slope of ln
+  alpha against ln n from half the group size to the whole. Lost and stale trajectories count as not accepted.
+- *eta_T*: the slope of ln alpha against ln T over the steps, with T the time of updates before the step's rollouts. It
+  is fitted to counts by Poisson likelihood, alpha = a * T^eta. The first step has no T and is left out.
 
-Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps scatter by more than their groups
-explain. With too little data there is no figure, but the reason."""
+Intervals are a bootstrap over groups for eta_n, and over steps for eta_T."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -34,7 +31,7 @@ _STEEPEST = 50.0  #: An elasticity as steep as this is none: nothing was accepte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Elasticity:
-    """An elasticity of alpha, and its value in each resample; or why it is unknown."""
+    """An elasticity with its resamples, or why it is unknown."""
 
     value: float | None
     interval: Interval | None
@@ -45,7 +42,7 @@ class Elasticity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A step's judged groups, how many had an accepted trajectory, and the training before them, nanoseconds."""
+    """A step's judged and solved groups; training before them is in nanoseconds."""
 
     trained_ns: int
     judged: int
@@ -53,14 +50,14 @@ class Step:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that one of n of a group's trajectories is accepted. Raises ValueError without a subset."""
+    """Return the chance that one of n trajectories of a group is accepted. Raises ValueError without a subset."""
     if not 0 <= accepted <= size or not 0 <= n <= size:
         raise ValueError(f"no {n} of {size} trajectories of which {accepted} were accepted")
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """Return eta_n from half the usual group size to the whole; smaller groups are left out."""
+    """Return eta_n from half the usual group size to the whole, without smaller groups."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
@@ -91,7 +88,7 @@ def of_rollouts(groups: Groups) -> Elasticity:
 
 
 def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
-    """Return the judged steps in order. `training` has `step` and `train_ns`, ascending by step."""
+    """Return the judged steps in order; `training` has `step` and `train_ns`, ascending."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
@@ -135,9 +132,11 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row. At its maximum the
-    means of x weighted by `solved` and by the fit are equal. The likelihood is concave, so short Newton steps reach it.
-    Infinite where they diverge; undefined where x does not vary or nothing was solved."""
+    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row.
+
+    At its maximum the means of x weighted by `solved` and by the fit are equal. The likelihood is concave, so short
+    Newton steps reach it. The slope is infinite where they diverge, and undefined where x does not vary or nothing was
+    solved."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

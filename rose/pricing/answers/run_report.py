@@ -1,5 +1,4 @@
-"""The cost report of one run: every figure with its unit, view, currency, period and provenance. The same ledger and
-price book give the same report, to the byte, whenever it is made."""
+"""The cost report of a run. The same ledger and price book give the same bytes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ _DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be m
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A run, and everything that the command line and the dashboard show of its cost, as tables by name."""
+    """A run's report has tables by name."""
 
     run: RunFacts
     stamp: Stamp
@@ -57,12 +56,12 @@ class Report:
         yield from self.section.parts.values()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
+        """Return plain values, in whole nano-dollars and nanoseconds."""
         return to_json({"stamp": self.stamp, "run": self.run, "price_book": self.stamp.book, "report": self.section})
 
 
 def build(ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None) -> Report:
-    """Price one run of the ledger and report on it. Takes and raises what `priced` does."""
+    """Price a run and report on it. Raises as `priced`."""
     with priced(ledger, run_id, price_book) as run:
         return Report(run=run.run, stamp=run.stamp, section=Section(_tables(run)))
 
@@ -105,7 +104,7 @@ def _scales(run: RunFacts) -> str:
 
 
 def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, int]) -> Table:
-    """`sums_ns`: the sums of `run/totals` that have one row."""
+    """Return the main figures; `sums_ns` are sums of `run/totals`."""
     make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
     alone, delayed_ns = run.charged.fleet is None, min(sums_ns["delayed beyond work"], serving["serving"])
     rollout_ns = serving["rollout"] if alone else None
@@ -141,7 +140,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
 
 
 def _time(run: PricedRun) -> Table:
-    """Return device time and dollars by bucket; fully loaded has an RL run's part of the fleet's idle time too."""
+    """Return device time and dollars by bucket."""
     make, bucket_ns = run.make, run.allocation.bucket_ns()
     amortized, loaded = run.allocation.amortized_nano_usd(), run.allocation.fully_loaded_nano_usd()
     whole_ns = sum(bucket_ns.values())
@@ -174,7 +173,7 @@ def _time(run: PricedRun) -> Table:
 
 
 def _runs(run: PricedRun) -> Table | None:
-    """Return the fleet's own run first, then the RL runs, the most expensive first; None where one run has all."""
+    """Return the fleet's run, then RL runs by cost; None for a single run."""
     make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
         return None
@@ -206,8 +205,8 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens by placement and view. At the margin, dedicated tokens cost the purchase
-    that borrowing avoided."""
+    """Return dollars per million useful tokens by placement and view. The marginal price of dedicated tokens is the
+    purchase that borrowing avoided."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
@@ -249,7 +248,7 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
 
 
 def _fates(run: PricedRun) -> Table:
-    """Return tokens by fate, each counted where it was made: generated = accepted + rejected + stale + lost + open."""
+    """Return tokens by fate: generated = accepted + rejected + stale + lost + open."""
     lost = run.tokens["unallocated"].generated
     counts = {name: (made.generated, *(made.by_fate[fate] for fate in FATES)) for name, made in run.tokens.items()}
     return report_table(
@@ -263,7 +262,7 @@ def _fates(run: PricedRun) -> Table:
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Return latency by whether the device was lent. A budget that differs between requests has no figure."""
+    """Return latency of lent and other devices. Mixed budgets have no figure."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}
@@ -316,7 +315,7 @@ def _longer(run: PricedRun) -> str:
 def _events(
     make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
 ) -> Table:
-    """Return leases by closing, and syncs, failed ones too. Raises PricingError for an unknown closing."""
+    """Return leases by closing, and syncs. Raises PricingError for an unknown closing."""
     counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
     if unknown := counts.keys() - CLOSINGS:
         raise PricingError(f"leases closed by {', '.join(sorted(unknown))}, which is not one of {', '.join(CLOSINGS)}")

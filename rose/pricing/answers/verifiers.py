@@ -1,16 +1,13 @@
-"""Which verifier to buy: how well each reports probabilities, and what a correct answer costs with it.
+"""Which verifier to buy: how well it reports probabilities, and the cost of a correct answer with it.
 
-Scores, on probes whose truth y is known (1 correct, 0 not) and a reported probability p that the answer is correct.
-Both are strictly proper: the expected score is best where a verifier reports what it believes.
-- Brier: the mean of (p - y)^2; 0 is best. It is the sum of Murphy's terms over ten bins of probability: reliability
-  (how far reports lie from what came true, 0 is best) - resolution (how far bins lie from the base rate, more is
-  better) + uncertainty (of the base rate alone) + what lies within the bins.
-- logarithmic: the mean of -ln of the probability given to what turned out, in nats; infinite where a report of 0 or 1
-  was wrong, so verifiers are ranked by Brier.
+Scores are strictly proper, on probes with truth y (0 or 1) and reported probability p.
+- Brier: the mean of (p - y)^2; 0 is best. By Murphy it is reliability (distance of reports from outcomes) - resolution
+  (distance of bins from the base rate) + uncertainty (of the base rate) + variation within ten bins.
+- logarithmic: the mean of -ln of the probability given to the outcome, in nats. It may be infinite, so Brier ranks.
 
-Cost, [D]: C = (g + v) / alpha dollars per accepted answer, with g what the run paid for each judged trajectory, v the
-price of a verdict and alpha the accept rate on the probes; C / PPV is the cost per correct one. The cheapest verifier
-is named where a bootstrap over the groups of probes, the same draws for all, gives it at least 95% of them."""
+[D] C = (g + v) / alpha dollars per accepted answer, with g the run's cost of a judged trajectory, v the price of a
+verdict and alpha the accept rate on the probes; C / PPV is the cost per correct answer. The cheapest verifier is named
+where it wins at least 95% of a bootstrap over the groups of probes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +56,7 @@ class Scores:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """alpha at the verifier's threshold, TPR, FPR and PPV; None where there is nothing to divide by."""
+        """Return alpha, TPR, FPR and PPV at the threshold; None for an empty denominator."""
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
@@ -71,7 +68,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
-    """A verifier's scores on the shared probes, and its cost per correct answer, dollars; None if unknown."""
+    """A verifier's scores on the shared probes, and dollars per correct answer if known."""
 
     name: str
     saw: int  #: Probes with this verifier's verdict; all verifiers saw `scores.probes` of them.
@@ -84,7 +81,7 @@ class Verifier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Verifiers by Brier score, and the one with the cheapest correct answer, if known."""
+    """Verifiers by Brier score, and the cheapest, if known."""
 
     verifiers: tuple[Verifier, ...]
     shared: int  #: Probes that every verifier saw. If there are any, only these are scored.
@@ -93,7 +90,7 @@ class Comparison:
 
 
 def score(probes: Sequence[Probe]) -> Scores:
-    """Return the scores of one verifier. Raises ValueError for no probes."""
+    """Score a verifier. Raises ValueError without probes."""
     if not probes:
         raise ValueError("no probes to score")
     size = len(probes)
@@ -134,8 +131,8 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> Comparison:
-    """Score the verifiers and the cost of a correct answer with each. Raises ValueError without probes. Unknown costs
-    are None: `usd_per_trajectory` is g, fixed without its `trajectory_draws`, and `usd_per_verdict` v by verifier."""
+    """Score verifiers and their cost of a correct answer; unknown costs are None. `usd_per_trajectory` is g, exact
+    without `trajectory_draws`; `usd_per_verdict` is v. Raises ValueError without probes."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
@@ -190,7 +187,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return each verifier's share of the draws in which it is cheapest; verifiers that tie share a draw."""
+    """Return the share of draws in which each verifier is cheapest; ties share a draw."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)
@@ -217,8 +214,8 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
 
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
-    """Return the verifiers, best Brier score first, on probes of `file` or on verdicts of the run with known truth.
-    `probes.from_file` explains `threshold`. Raises PricingError for unusable probes, or without probes."""
+    """Return the verifiers by Brier score, on a file's probes or the run's verdicts of known truth. Raises
+    PricingError."""
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:

@@ -1,5 +1,5 @@
-"""`/metrics`: the cost of this UTC month so far, for Prometheus. All are gauges: they restart each month, and a
-correction may lower them. The most expensive teams and runs have their own series; `__other__` sums the others."""
+"""`/metrics` has this UTC month's cost so far as gauges: corrections may lower them. The most expensive teams and runs
+have their own series; `__other__` sums the others."""
 
 import time
 from collections import defaultdict
@@ -94,7 +94,7 @@ class Facts:
 
 
 def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
-    """Return the figures of the month of `now_ns`; a ledger without a price has `rose_cost_up` 0 and no others."""
+    """Return the figures of the month of `now_ns`; a ledger that cannot be priced has `rose_cost_up` 0 alone."""
     samples, month = Samples(), month_at(now_ns)
     for one in served:
         try:

@@ -1,4 +1,4 @@
-"""Questions over HTTP and their answers, from the functions of the commands."""
+"""Questions over HTTP and their answers."""
 
 import re
 import time
@@ -34,7 +34,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_CHARACTERS_MAX)]
 
 
 class RequestError(UserError):
-    """A refused request with HTTP's status; the message names the parameter and its value."""
+    """A refused request with its HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class ServedLedger:
     saved_runs: dict[object, dict[str, Whole | None]] = field(default_factory=dict)
 
     def cost(self, question: cost.Question) -> Cost:
-        """Answer as `rose cost`. Raises as `cost.ask`."""
+        """Answer as `rose cost`."""
         return cost.ask(self.ledger, question, self.price_book)
 
     def saved(
@@ -60,7 +60,7 @@ class ServedLedger:
         team: str | None = None,
         run_id: str | None = None,
     ) -> Saved:
-        """Answer as `rose saved`, pricing a run once until ledger or prices change. Raises as `saved.saved`."""
+        """Answer as `rose saved`. A run is priced again only when the ledger or the prices change."""
         from_ns, to_ns = period.from_ns, period.to_ns
         book = choice.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
@@ -77,7 +77,7 @@ class ServedLedger:
         )
 
     def trust(self) -> dict[str, Any]:
-        """Return the time of verification, and the problems now. Reads new files only. Raises LedgerError."""
+        """Verify new files; return the time of verification and the problems. Raises LedgerError."""
         checked, last = verify.verify(self.ledger), verified.state(self.ledger)
         return {
             "sound": checked.ok,
@@ -90,7 +90,7 @@ class ServedLedger:
 
     @property
     def _mark(self) -> str:
-        """Names the newest segment of every writer but the access log: it changes when the ledger gains events."""
+        """Return the newest segments, except the access log's: they change when the ledger gains events."""
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
@@ -165,7 +165,7 @@ class TrustQuery(LedgerQuery):
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
-    """Return the ledgers of FOLDER or NAME=FOLDER; the default name is the folder's. Raises LedgerError."""
+    """Return ledgers by name from FOLDER or NAME=FOLDER. Raises LedgerError."""
     ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -178,7 +178,7 @@ def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
 
 
 def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
-    """Return the ledger of that name, or the only one. Raises RequestError."""
+    """Return the ledger of a name, or the only one. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")
@@ -188,12 +188,12 @@ def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
 
 
 def now() -> int:
-    """Return the start of this UTC hour, nanoseconds: a question has one answer within the hour."""
+    """Return the start of this UTC hour in nanoseconds, so that answers stay the same within the hour."""
     return time.time_ns() // 3_600_000_000_000 * 3_600_000_000_000
 
 
 def status_of(error: UserError) -> int:
-    """Return HTTP's status; what the ledger or its prices lack is no fault of the request."""
+    """Return an error's HTTP status."""
     if isinstance(error, RequestError):
         return error.status
     return 400 if isinstance(error, QuestionError) else 404 if isinstance(error, NothingChargedError) else 503

@@ -26,8 +26,8 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. `against` has
-    receipts from elsewhere by name, oldest first: they reveal a removal that leaves no trace here."""
+    """Compare frozen files with the ledger's events, and the ledger with its chain. Receipts kept elsewhere (`against`,
+    by name, oldest first) reveal removals. Raises LedgerError."""
     try:
         with book_events.lock(ledger):
             settle(ledger)

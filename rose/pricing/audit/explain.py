@@ -1,5 +1,5 @@
-"""From any dollar to its events: the charge of a device-hour added up again, step by step: amount <- its share of the
-device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry <- the ledger's events."""
+"""The charge of a device-hour, recomputed step by step: amount <- its share by largest remainder <- nanoseconds by
+bucket <- the price book's entry <- the ledger's events."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A value for each column that matters; they must select one run, device and hour."""
+    """Values of columns that select one run, device and hour."""
 
     hour_ns: int | None = None
     run_id: str | None = None
@@ -57,7 +57,7 @@ class Question:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why `rows_of` is empty: the first unknown value, else that no row has all values."""
+        """Return why no row matches: the first unknown value, or the combination."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()
@@ -69,7 +69,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """The rows, their amount, and the chain down to the ledger's single `events`."""
+    """The rows, their amount, the steps, and the ledger's `events`."""
 
     title: str
     device_hour: DeviceHour
@@ -108,7 +108,7 @@ class Explanation:
 
 
 def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Return the chain of a charge in the ledger now. Raises PricingError for no or several charges; LedgerError."""
+    """Explain a charge priced now. Raises PricingError for no or several charges; LedgerError."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -128,7 +128,7 @@ def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: 
 
 
 def explain_closed(ledger: Ledger, question: Question, close_id: str) -> list[Explanation]:
-    """Return the chain of a booked charge: as closed, and as last restated. Raises as `explain` and `of_close`."""
+    """Explain a booked charge as closed and as last restated. Raises as `explain` and `of_close`."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)

@@ -25,7 +25,7 @@ _MILLION = 10**6
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Return cash saved and capacity avoided against dedicated devices, with their bases; never add them."""
+    """Return cash saved and capacity avoided, with their bases."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
@@ -62,7 +62,7 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
 
 
 def comparison(run: PricedRun) -> Section:
-    """Return the borrow against its alternatives: was it worth it, and what would change that."""
+    """Return the borrow beside its alternatives, and what would change the result."""
     m, make, compared = run.borrow, run.make, compare(run)
     tokens, ways = compared.borrowed.useful, compared.alternatives
     title = f"The same {tokens:,} useful tokens otherwise"
@@ -135,7 +135,7 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """Return M of a run with its factors; none has a value without both kinds of tokens, or if the bill fell."""
+    """Return M with its factors; they are unknown without both kinds of tokens, or if the bill fell."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
@@ -215,7 +215,7 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
 
 
 def in_short(compared: Comparison, m: Marginal) -> str:
-    """Return whether borrowing saved cash against dedicated devices, and the figure's limits, in two sentences."""
+    """Say in two sentences whether borrowing saved cash."""
     way = compared.way
     if way is None or way.cash is None:
         return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
@@ -251,7 +251,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return both ends of cash saved and why it has two; None where it is one figure."""
+    """Return both ends of cash saved and why there are two; None for a single figure."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"
@@ -259,7 +259,7 @@ def both_ends(cash: Saving | None, m: Marginal) -> str | None:
 
 
 def condition(m: Marginal) -> str:
-    """Return the charge's assumption about the fleet, as the end of a sentence."""
+    """Return the assumption about the fleet, as the end of a sentence."""
     if m.idle_anyway is None:
         return f", {WOULD}: the price book does not say"
     if m.idle_anyway == 1:

@@ -51,7 +51,7 @@ def terms_table(make: Figures, m: Marginal) -> Table:
 
 
 def added(make: Figures, m: Marginal) -> Figure:
-    """Return m over the run: the sum of the terms, rounded so that they add up."""
+    """Return m over the run, with terms rounded to add up."""
     return make.amount(
         sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
     )

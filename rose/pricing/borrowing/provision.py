@@ -1,15 +1,13 @@
-"""Slack taken now and paid for in a later burst: what to provide for it, and what it really cost.
+"""The provision for bursts that follow lending, and its realised cost.
 
 Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving load.
-- *Burst*: windows of a device in the top fifth in a row, after one in a lower fifth.
-- *h(b)*: bursts right after a window of bin b, over the time in such windows that another one follows.
-- *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less the same on one not lent.
-- *provision(b)* = h(b) * E[extra | b] * penalty, per lent device-second in bin b; none in the top fifth, whose cost is
-  realised.
-- *Realised* = what lending cost serving, against time in which leases were withheld at random (`harm`). Without such
-  time the figure is confounded: the sum over b of N_b * (v_b lent - v_b not lent) * penalty.
+- *Burst*: consecutive windows of a device in the top fifth, after a window in a lower fifth.
+- *h(b)*: bursts right after a window of bin b, over the time in such windows that have a successor.
+- *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less those on other devices.
+- *provision(b)* = h(b) * E[extra | b] * penalty, per lent device-second in bin b below the top fifth.
+- *Realised*: what lending cost serving (`missed_budgets`).
 
-A bin with too few windows or bursts takes the figure of all bins; if that has too few as well, nothing is accrued."""
+A bin with too little data takes the figures of all bins; without enough in all bins nothing is accrued."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """Burst figures of one load bin. None: not enough data; `why` names the data."""
+    """Burst figures of a load bin; None without enough data, and `why` says which."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
@@ -59,7 +57,7 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """h(b) * E[extra | b]: expected missed budgets per lent device-second."""
+        """Return h(b) * E[extra | b], expected missed budgets per lent device-second."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
@@ -93,7 +91,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return the mean misses of a burst, lent less not lent. Leases follow load: no interval would be honest."""
+    """Return mean misses of a burst, lent less not lent. It has no interval: leases follow load."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -116,7 +114,7 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accrual:
-    """The provision of one UTC day, exact dollars; None without enough data."""
+    """A UTC day's provision, exact dollars; None without enough data."""
 
     day: date
     usd: Fraction | None
@@ -126,9 +124,8 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of
-    `bursts`. Rates are those at the day's start, or include the day itself if earlier days have too little data. So
-    later days change no accrual."""
+    """Return the provision of each UTC day with lent time, from rows of `bursts`. Rates are those at the day's start,
+    or include the day if earlier days have too little data, so later days change no accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -163,7 +160,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One UTC day of the provision, whole nano-dollars; None before the first accrual."""
+    """A UTC day's balance, whole nano-dollars; None before the first accrual."""
 
     day: date
     opening: int | None
@@ -174,9 +171,9 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return opening + accrued - realised - released = closing, day after day, exactly. A day's provision is held
-    until the end of the next day; the part that no burst used is then released. Costs beyond the balance stay as debt.
-    Days before the first accrual have no balance. Raises ValueError for a later day without an accrual."""
+    """[D] Return opening + accrued - realised - released = closing by day. A day's unused provision is released at the
+    end of the next day; costs beyond the balance stay as debt. Raises ValueError for a day without an accrual after one
+    with."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})

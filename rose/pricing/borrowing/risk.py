@@ -1,6 +1,8 @@
-"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence. Cash saved is
-linear in the bill of dedicated devices, every term of m, and the probability that the fleet would exist anyway [D].
-Each alone is moved to both ends of its 95% interval or the price book's range; an unstated probability to 0 and 1."""
+"""Whether borrowing harms serving, and whether it saves cash.
+
+[D] Cash saved is linear in the bill of dedicated devices, each term of m, and the probability that the fleet would
+exist anyway. Each alone moves to the ends of its 95% interval or the price book's range; an unstated probability to 0
+and 1."""
 
 from contextlib import closing
 from fractions import Fraction
@@ -81,13 +83,13 @@ def without_prices(ledger: Ledger, run_id: str) -> Harm:
 
 
 def harmful(measured: Harm) -> bool | None:
-    """Return whether lending makes serving late; None if that is unknown, or chance may explain what was seen."""
+    """Return whether lending delays serving; None if chance may explain the difference."""
     late = harm.late(measured)
     return None if late is None else exceeds(late[2].low, late[2].high)
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
-    """Return requests of lent time over a budget, and their estimated number without leases."""
+    """Return late requests of lent time, and their estimate without leases."""
     requests = late = without = harmed = None
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if (compared := harm.late(measured)) is not None:
@@ -123,7 +125,7 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return (name, worse, better) of each influence on cash saved, dollars, the widest first; empty if unknown."""
+    """Return (name, worse, better) of each influence on cash saved, dollars, widest first."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

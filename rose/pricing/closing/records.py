@@ -1,4 +1,4 @@
-"""The ledger's events of the books: files without their event were left by an interrupted close."""
+"""Postings: the ledger's events of closes and corrections."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class BookStamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """One set of frozen rows: the charges of a close (number 0), or its n-th correction. `files` maps names in the
-    close's folder to SHA-256. `watermark` maps each writer to the seq of its last event and the SHA-256 of that
-    segment, taken before pricing: every event up to there is priced."""
+    """A set of frozen rows: a close's charges (number 0), or its n-th correction. `files` maps names in the close's
+    folder to SHA-256. `watermark` has each writer's last priced seq and the SHA-256 of that segment."""
 
     close_id: str
     number: int
@@ -65,7 +64,7 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the posting's event, and so of every file: kept elsewhere, it fixes them."""
+        """Return the SHA-256 of the posting's event, and so of every file."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -77,7 +76,6 @@ class Posting:
         return self.posted_us * 1000
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; `from_json` gives back an equal posting."""
         return dataclasses.asdict(self)
 
     @property
@@ -89,7 +87,7 @@ class Posting:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Raises KeyError or TypeError for wrong details."""
+        """Raises KeyError or TypeError for invalid fields."""
         typed = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
@@ -100,7 +98,7 @@ class Posting:
 
 
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
-    """Return by close, in order, the close and its corrections. Raises LedgerError; PricingError for contradictions."""
+    """Return each close with its corrections. Raises LedgerError; PricingError for contradictions."""
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
         for fields in book_events.recorded(ledger, action):
@@ -116,7 +114,7 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
 
 
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
-    """Return by writer the seq of its last event on disk and the SHA-256 of the segment that ends with it."""
+    """Return by writer the last seq on disk and the SHA-256 of its segment."""
     heads = {}
     for writer in layout.writers(ledger.folder):
         if not (parts := layout.chain(ledger.folder, writer)):

@@ -1,4 +1,4 @@
-"""Restating a closed period by signed rows: closed + corrections = restated, exactly, by every dimension."""
+"""Restating a closed period by signed rows: closed + corrections = restated, exactly."""
 
 import polars as pl
 
@@ -23,8 +23,7 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None if no charge differs: then nothing is posted. `book` None means
-    the last posting's. A close of an unverified ledger is corrected from one too. Raises PricingError for an unknown
+    """Correct a close; None if no charge differs. `book` None is the last posting's. Raises PricingError for an unknown
     close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")

@@ -1,13 +1,12 @@
-"""Closed periods on disk: written whole or not at all, and read as of any time.
-
+"""Closed periods on disk, written whole or not at all.
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time of each device in the fleet
 - closes/<close>/price_book.toml: the text of the price book
 - closes/<close>/corrections-0001.parquet: signed rows of the first correction, with its number, time and reason
-- closes/<close>/price_book-0001.toml: its price book, if it is another one
+- closes/<close>/price_book-0001.toml: its price book, if different
 
-Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
-before the event leaves nothing; after it, the next process finishes."""
+Files are prepared in a hidden folder and named after the ledger's event. A process killed before the event leaves
+nothing; after it, the next process finishes."""
 
 import hashlib
 import io
@@ -34,7 +33,7 @@ STAYS_FILE = "stays.parquet"
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
-    """Return the postings of a close up to `as_of_ns` (UTC). Raises PricingError for an unknown or later close."""
+    """Return the postings of a close up to `as_of_ns`. Raises PricingError for an unknown or later close."""
     known = records.postings(ledger)
     if close_id not in known:
         if folder(ledger, close_id).exists():
@@ -55,7 +54,7 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
 
 
 def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
-    """Return the path of a frozen file. Raises PricingError if it is missing or was changed."""
+    """Return the path of a frozen file. Raises PricingError if it is missing or changed."""
     path = folder(ledger, posting.close_id) / name
     try:
         with path.open("rb") as stored:
@@ -77,7 +76,7 @@ def stays(ledger: Ledger, posting: records.Posting) -> tuple[Stay, ...]:
 
 
 def book_of(ledger: Ledger, posting: records.Posting) -> PriceBook:
-    """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
+    """Return a posting's frozen price book. Raises PricingError, PriceBookError."""
     text = file(ledger, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
@@ -97,8 +96,8 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 
 def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting with the bytes of its files. The caller holds `lock`. Raises LedgerError if the disk or the
-    ledger refuses; if the event was recorded, the next call finishes the posting."""
+    """Freeze a posting. The caller holds the lock. Raises LedgerError if the disk or the ledger refuses; if the event
+    was recorded, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(ledger, posting.close_id)
     try:
@@ -119,7 +118,7 @@ def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]
 
 
 def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
-    """Give posted files their names, if the process that posted them was killed before it did."""
+    """Name the files of a posting whose process was killed."""
     if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(ledger, posted[0].close_id).exists():
@@ -128,7 +127,7 @@ def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
 
 
 def discard_unposted(ledger: Ledger) -> None:
-    """Remove prepared files that were never posted. The caller holds `lock` and has published the posted ones."""
+    """Remove prepared files. The caller holds the lock and has published posted files."""
     home = ledger.folder / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""`rose api`: the figures as JSON and for Prometheus, over HTTP."""
+"""`rose api` serves the figures over HTTP."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`rose books` and `rose explain`: closing periods, correcting them, budgets, the audit trail."""
+"""`rose books` and `rose explain`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def close(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
+    """Price and freeze a period: charges, price book, and the ledger's state."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
@@ -78,7 +78,7 @@ def restate(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Price a closed period again and post the difference as a correction; the close itself never changes."""
+    """Price a closed period again and post the difference as a correction; the close never changes."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import restate as restating
@@ -105,7 +105,7 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Every closed period, or one with its corrections; `rose cost --close` divides it."""
+    """List closed periods, or a close with its corrections; `rose cost --close` divides it."""
     with common.clear_errors():
         from rose.pricing.closing import close_tables, records, store
 
@@ -134,7 +134,7 @@ def verify(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the books against the ledger, and the ledger against its chain; exit code 1 if anything is wrong."""
+    """Check the books against the ledger, and the ledger against its chain; exit code 1 for any problem."""
     with common.clear_errors():
         import dataclasses
 
@@ -169,7 +169,7 @@ def budget(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a team's budget for a month; or show budgets, what is spent, the forecast and the chance of going over."""
+    """Set a team's budget for a month, or show budgets with spending and forecast."""
     with common.clear_errors():
         from rose.pricing.watch import budget, budget_tables
 
@@ -218,7 +218,7 @@ def explain_command(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
+    """Recompute a device-hour's charge down to its events; exit code 1 if it differs."""
     with common.clear_errors():
         from rose.pricing import period
         from rose.pricing.audit import explain

@@ -1,4 +1,4 @@
-"""Shared code of the pricing commands: options, how they print, how they fail."""
+"""Options, output and errors that the pricing commands share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 
 def month_of(text: str | None) -> Period:
-    """Return the month of `--month`, else the current one. Raises PricingError."""
+    """Return the month of `--month`, else the current month. Raises PricingError."""
     from rose.pricing import period
     from rose.pricing.watch import budget
 
@@ -91,7 +91,7 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Print an error on stderr and exit with 2; with 1 if the ledger cannot be read."""
+    """Print an error on stderr and exit with 2, or with 1 for an unreadable ledger."""
     try:
         yield
     except UserError as error:

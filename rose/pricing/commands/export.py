@@ -1,4 +1,4 @@
-"""`rose export`: FOCUS rows or a workbook to hand on."""
+"""`rose export` writes FOCUS rows or a workbook."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def export_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """FOCUS 1.2 rows, each checked, or an Excel workbook: of a close, a period, or a run."""
+    """Export FOCUS 1.2 rows, each checked, or an Excel workbook: of a close, a period, or a run."""
     with clear_errors():
         from rose.ledger import verified
         from rose.pricing.closing.bill import bill, of_close, of_run

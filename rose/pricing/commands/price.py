@@ -1,4 +1,4 @@
-"""`rose price`: check, show or adopt a price book."""
+"""`rose price` checks, shows or adopts a price book."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def price_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a price book, and show every price with its dates and its source; without FILE, the ledger's book."""
+    """Check a price book and show its prices with dates and sources; without FILE, the ledger's book."""
     with clear_errors():
         from rose.pricing.closing.close import user
         from rose.pricing.money import PricingError

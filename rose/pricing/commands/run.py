@@ -1,4 +1,4 @@
-"""`rose report`, `borrow` and `correct`: what one run cost, what borrowing cost in it, and its correct answers."""
+"""`rose report`, `borrow` and `correct` are about one run."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def report_command(
     as_json: JsonOption = False,
     allow_unverified: UnverifiedOption = False,
 ) -> None:
-    """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
+    """Report a run's cost: time by bucket, three cost views, cost per correct answer, serving latency."""
     from rose.ledger import verified
     from rose.ledger.access import logged
     from rose.pricing import console
@@ -61,7 +61,7 @@ def borrow_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run's cost of borrowing, its harm to serving, and whether it was worth it."""
+    """Show a run's cost of borrowing, its harm to serving, and its savings."""
     from rose.pricing.borrowing import borrow_report
     from rose.pricing.run.priced import priced
 

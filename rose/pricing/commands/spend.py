@@ -1,4 +1,4 @@
-"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile`: questions about a period of a whole ledger."""
+"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile` are about a period."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def changes_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show why cost changed between two periods: effects that sum to the difference to the nano-dollar."""
+    """Explain a change of cost between two periods by effects that sum to it."""
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.answers import changes
@@ -180,7 +180,7 @@ def forecast_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the forecast cost of a whole month: the fleet and every team, with a budget or without."""
+    """Forecast the cost of a month for the fleet and every team."""
     with common.clear_errors():
         from rose.pricing.watch import budget, budget_tables
 
@@ -204,7 +204,7 @@ def reconcile_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a vendor's bill with the ledger, by device and day. Exit code 1 beyond the tolerance."""
+    """Compare a vendor's bill with the ledger, by device and day; exit code 1 beyond the tolerance."""
     with common.clear_errors():
         from rose.pricing import console, reconcile
 
@@ -220,7 +220,7 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    """Return a percentage such as 0.5% as a share. Raises PricingError for other text."""
+    """Return a percentage such as 0.5% as a share. Raises PricingError."""
     import re
     from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Whether FOCUS rows keep FOCUS's rules and add up. Row 1 is the first below the header."""
+"""Whether FOCUS rows follow FOCUS's rules and add up. Row 1 is below the header."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rose.pricing.query import records
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken rule: in how many rows, the first row numbers, and the first row's value."""
+    """A broken rule, with its number of rows, the first row numbers, and the first value."""
 
     rule: str
     rows: int

@@ -38,9 +38,8 @@ Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes. Totals are nano-dollars; `progress`
-    gets sheets done and their number. Raises PricingError if the file cannot be written, or a sheet has more rows than
-    Excel holds."""
+    """Write the .xlsx; the same bill gives the same bytes. Totals are nano-dollars; `progress` gets sheets done and
+    their number. Raises PricingError if writing fails, or for more rows than Excel holds."""
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
@@ -70,7 +69,7 @@ def _charged_nano(bill: Bill) -> int:
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return by sheet the bill by each of `_BY`, and its corrections: hours and whole nano-dollars."""
+    """Return sheets of hours and nano-dollars by each of `_BY`, and of corrections."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),

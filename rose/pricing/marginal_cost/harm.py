@@ -1,12 +1,13 @@
-"""Cost of lending to serving, against time in which leases were withheld at random. [D] The ledger holds the draw that
-withheld a window or not. *Lent time* is every drawn window that was not withheld, leased or not: a lease taken back
-early, and the wash-out of a withheld window, belong to what lending does.
+"""The cost of lending to serving, against time in which leases were withheld at random [D].
+
+*Lent time* is every drawn window that was not withheld, leased or not: a lease that ends early, and the wash-out of a
+withheld window, are effects of lending.
 - *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld, for dollars C of N requests: the
-  penalty for a missed budget, else what the book's curve says of the latency.
+  penalty for a missed budget, else the book's curve of latency.
 - *Prefix cache* = (cached share withheld - lent) * prompt tokens lent, at serving's price of an input token.
 - *Interference* = (busy time for a token lent - withheld) * tokens lent, at the book's price of a device-hour.
 
-Without withheld windows lending cannot be told from the load that leases follow: the figures are confounded."""
+Without withheld windows the figures are confounded: leases follow load."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ _INTERFERENCE = "interference_usd_per_device_hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harm:
-    """The measured harm of a run. Where `confounded` gives a reason, nothing was measured."""
+    """The measured harm of a run; `confounded` says why nothing was measured."""
 
     confounded: str | None = None
     not_random: str | None = None  #: Why the windows are no random sample, for requests or for power.
@@ -46,8 +47,8 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
-    """Compare a run's withheld windows with its other windows. Needs `run_id`, `price_changes` and `lease_spans` on
-    the connection. `lending` has the prices of each stretch; without prices, only late requests are compared."""
+    """Compare a run's withheld windows with others. The connection has `run_id`, `price_changes` and `lease_spans`.
+    `lending` has the prices of each stretch; without it, only late requests are compared."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     why = _not_random(drawn)
     harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
@@ -89,7 +90,7 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return the dollars of missed budgets and latency beyond those of withheld windows, not clipped at zero."""
+    """Return dollars of missed budgets and latency beyond withheld windows, negative if lending helped."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -112,7 +113,7 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return lent time's compared requests, those over a budget, and those over it because of lending."""
+    """Return compared requests of lent time, the late requests, and those late because of lending."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -120,12 +121,11 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
 
 
 def more_windows(harm: Harm) -> int | None:
-    """Return how many more withheld windows would tell `late` from chance: 0 if it is told, None where none would."""
+    """Return how many more withheld windows would tell `late` from chance; None if none would."""
     return None if (compared := harm.strata.get("misses")) is None else holdout.more_windows(compared, 1.0)
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:
-    """Return the dollars of `realised` by the UTC day of arrival."""
     by_day: dict[date, Fraction] = defaultdict(Fraction)
     for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
         by_day[row["day"]] += beyond / NANO_USD_PER_USD
@@ -133,7 +133,7 @@ def realised_by_day(harm: Harm) -> dict[date, Fraction]:
 
 
 def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
-    """Return serving's cost to compute prompt tokens again after rollouts displaced its prefix cache."""
+    """Return the cost of prompt tokens computed again because rollouts displaced the prefix cache."""
     if harm.confounded is not None:
         return absent(harm.confounded)
     if (compared := harm.strata.get("cache")) is None:
@@ -159,9 +159,8 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the price of serving's longer work beside rollouts. `lent` are rows of `lent_time`. The busy time beyond
-    withheld windows includes the delay beside rollouts. Without such windows, half of the time in which both worked is
-    assumed, as the slices divide it, and the measured delay is added."""
+    """Return the price of serving's longer work beside rollouts, from rows of `lent_time`. Without withheld windows,
+    half of the time in which both worked is assumed, and the measured delay is added."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
@@ -208,7 +207,7 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield rows of lent time with their `y` beyond the withheld windows' `y` for the same `x` and stratum."""
+    """Yield rows of lent time with `y` beyond the withheld windows' rate of their stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

@@ -1,16 +1,15 @@
-"""Marginal cost of borrowing: energy, transfer, scheduler, recomputed KV cache, provision.
+"""The marginal cost m of a borrow.
 
 [D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision, in dollars
-per borrowed device-second: a second of rollout work on a serving device (`rollout_ns`). Each term is an exact total in
-dollars, so that terms and leases add up before rounding. Each side of a price change has its own price.
+per borrowed device-second: a second of rollout work on a serving device. Terms are exact totals, each stretch at its
+own prices.
 
-m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
-(the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, avoidable device
-time is charged on top of m at its amortized price, for the run's part of hours that it shared:
+m is a decision figure and does not sum to the bill. It assumes that the fleet would have existed without the leases,
+with the price book's probability P (`idle_anyway`). Otherwise avoidable device time is charged at its amortized price:
 - (1 - P) of borrowed device time;
-- P of all leased time of a span in which the device would have been given back (`scale_down`).
+- P of leased time of a span in which the device would have been given back (`scale_down`).
 
-Where the book states no P, m is charged as if P were 1, and `unstated_usd` depends on it."""
+Without a stated P, m is charged as if P were 1, and `unstated_usd` depends on it."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """The terms, the borrowed time, and the charge of the idle-anyway gate."""
+    """The terms of m, the borrowed time, and avoidable device time."""
 
     terms: Mapping[str, Term]
     borrowed_ns: int
@@ -76,7 +75,7 @@ class Marginal:
 
     @property
     def nano_usd(self) -> dict[str, int]:
-        """Whole nano-dollars of each term, by largest remainder; they sum to the rounded `usd`."""
+        """Return nano-dollars of each term, by largest remainder."""
         return nano_by_key({name: term.usd for name, term in self.terms.items()})
 
     @property
@@ -85,7 +84,7 @@ class Marginal:
 
     @property
     def charged_estimate(self) -> Estimate | None:
-        """`charged_usd` and its 95% interval; None where `no_interval` says why."""
+        """Return `charged_usd` with its 95% interval, if any."""
         if (m := self.estimate) is None:
             return None
         if (avoidable := Estimate.between(self.avoidable_usd, self.avoidable_interval)) is None:
@@ -98,22 +97,22 @@ class Marginal:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Terms with not enough data, which the sums leave out."""
+        """Return terms without enough data, which the sums leave out."""
         return tuple(name for name, term in self.terms.items() if term.missing is not None)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Terms neither measured nor priced, which the sums leave out."""
+        """Return terms neither measured nor priced, which the sums leave out."""
         return tuple(name for name, term in self.terms.items() if term.basis == "absent")
 
     @property
     def basis(self) -> Basis:
-        """The basis of the sum; a term that the price book sets to zero does not count."""
+        """Return the basis of the sum, without terms that the price book sets to 0."""
         return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property
     def no_interval(self) -> str | None:
-        """Why `usd` has no interval: the reason of every term without one. None where it has one."""
+        """Return the reasons of terms without an interval; None if all have one."""
         reasons = {
             plain(name): term.no_interval or ("it is not known" if term.missing else None)
             for name, term in self.terms.items()
@@ -122,7 +121,7 @@ class Marginal:
 
     @property
     def estimate(self) -> Estimate | None:
-        """`usd` and its 95% interval, with independent terms; None where `no_interval` says why."""
+        """Return `usd` with its 95% interval, of independent terms; None where `no_interval` says why."""
         if self.no_interval:
             return None
         ranged = [Estimate.between(term.usd, term.interval) for term in self.terms.values()]
@@ -139,7 +138,7 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return a run's marginal cost of borrowing, from a snapshot. Raises PriceBookError for a missing price."""
+    """Return a run's marginal cost, from a snapshot. Raises PriceBookError."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")

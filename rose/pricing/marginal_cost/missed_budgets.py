@@ -1,4 +1,4 @@
-"""Cost of the latency budgets that serving missed because devices were lent: the marginal cost's `provision` term."""
+"""The cost of latency budgets that serving missed because of lending: m's `provision` term."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived whil
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return the cost of missed budgets, and of latency within them (`harm`); of misses alone if confounded."""
+    """Return the cost of missed budgets and latency (`harm`), or of misses alone if confounded."""
     if not any(penalties(stretches)):
         return absent(NO_PENALTY)
     if measured.confounded is None:
@@ -31,16 +31,14 @@ def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: S
 def realised_by_day(
     measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
 ) -> dict[date, Fraction]:
-    """Return the dollars of `realised` by the UTC day of arrival."""
     if measured.confounded is None:
         return harm.realised_by_day(measured)
     return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
 
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero. `bins` are rows
-    of `violations_by_load`. It has no interval: leases follow load, and requests late by a lease may arrive after it.
-    It leaves out requests in a bin without unlent requests; the explanation counts them."""
+    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, from rows of `violations_by_load`.
+    It has no interval: leases follow load. Bins without unlent requests are left out."""
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
@@ -65,7 +63,7 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return rows of lent requests with their misses beyond those of as many unlent requests of the same load."""
+    """Return rows of lent requests with their misses beyond as many unlent requests of this load."""
     requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:
@@ -80,5 +78,5 @@ def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
 
 
 def penalties(stretches: Stretches) -> list[Fraction]:
-    """Return the dollars of a missed budget in each stretch; 0 where none is set."""
+    """Return the dollars of a missed budget in each stretch."""
     return [Fraction(entry.violation_usd) for entry in stretches.lending]

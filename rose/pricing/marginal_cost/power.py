@@ -1,11 +1,10 @@
-"""Electricity that lending drew: metered against time in which leases were withheld at random, else from the price
-book's curve. [D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, for the energy E that
-meters read in a time T, as `harm` compares requests. Over the leased time among it, it is the extra power dP, which is
-charged for all leased time. Lent and unlent time of one load are not compared: a lease ends because its device gets
-busy, so the rest of that load is the busier part.
+"""Electricity of lending: metered against time in which leases were withheld at random, else from the price book's
+curve.
 
-Without such windows the extra energy is not known from meters: it is assumed, the curve at the load with rollouts less
-the curve without them. A device whose price includes its energy is charged none."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, for the energy E that meters read in a
+time T. Over leased time it gives the extra power dP, charged for all leased time. Without withheld windows it is
+assumed: the curve at the load with rollouts less that without. A device whose price includes energy is charged
+nothing."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metered:
-    """Power readings of a class's serving devices, in milliwatt-nanoseconds: all of them, and those under a lease."""
+    """Power readings of a class's serving devices, all and leased, in milliwatt-nanoseconds."""
 
     energy_mw_ns: int
     leased_mw_ns: int
@@ -41,8 +40,7 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return the meters of each class. `readings` are rows of `power_by_window`; `not_random` says why its windows
-    cannot be compared."""
+    """Return meters by class, from rows of `power_by_window`; `not_random` says why windows cannot be compared."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -70,13 +68,13 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def load_points(book: PriceBook) -> list[float]:
-    """Return the loads strictly between 0 and 1 at which the book's power curves bend."""
+    """Return loads between 0 and 1 at which the book's power curves bend."""
     return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`. It is absent where meters
-    cannot tell and the book has no power of the class. Raises PriceBookError for a class with neither."""
+    """Return the energy term, from rows of `lent_time` and `lease_spans`; absent without meters and a curve. Raises
+    PriceBookError for a class with neither."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)
@@ -133,7 +131,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
 
 
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
-    """Return the curve at the busy load less that at the base load, exact over summed slices of one straight piece."""
+    """Return the curve at the busy load less that at the base load, exact over a straight piece."""
     edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
 
     def drawn(piece: int, working_ns: Fraction) -> Fraction:
@@ -145,7 +143,7 @@ def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: 
 
 
 def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction | None:
-    """Return tariff times PUE for a serving device; None where its price covers its energy."""
+    """Return tariff times PUE; None where the device's price covers energy."""
     if book.device_at(device_class, "serving", at_ns).energy_included:
         return None
     electricity = book.electricity_at(at_ns)

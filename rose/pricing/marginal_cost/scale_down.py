@@ -1,7 +1,7 @@
-"""Decisions about the fleet's size because of lending, and their price. A serving device was *kept* if it would have
-been given back to its owner without lending; a dedicated device was *let go* if it was given up because of borrowing.
-Both enter the ledger from a CSV file. Times are UTC, such as 2026-06-01T00:00:00Z, and `to` is the first instant after
-a span. `marginal` explains the gate."""
+"""Decisions about the fleet's size because of lending, and their price.
+
+A serving device was *kept* if its owner would have got it back without lending; a dedicated device was *let go* because
+of borrowing. Both enter the ledger from a CSV file with UTC times such as 2026-06-01T00:00:00Z; `to` is exclusive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """[from_ns, to_ns) of a device, UTC nanoseconds."""
+    """A device's time [from_ns, to_ns), UTC nanoseconds."""
 
     device_id: str
     from_ns: int
@@ -41,7 +41,7 @@ class Span:
 
 
 def decisions(path: Path) -> tuple[ScaleDown, ...]:
-    """Return a file's decisions, in order. Raises PricingError with file and line for an unusable decision."""
+    """Return a file's decisions. Raises PricingError with file and line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file)
@@ -88,8 +88,8 @@ def _utc_ns(where: str, name: str, value: str) -> int:
 
 
 def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
-    """Record decisions in the ledger; a repeated decision counts once. Raises LedgerError. Raises
-    PricingError, with nothing recorded, if decisions of a device overlap, or its class contradicts the ledger."""
+    """Record new decisions, all or nothing. Raises LedgerError; PricingError for overlaps, or a class that contradicts
+    the ledger."""
     new = {one.event_id: one for one in decided}
     with LedgerWriter.open(ledger.folder, WRITER, run_id, provenance) as log:
         with closing(ledger.connect()) as connection:
@@ -126,7 +126,7 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return the spans, in order, of devices `kept` or `let_go`; the first row of a time gives the class."""
+    """Return spans of devices `kept` or `let_go`; the first row of a time gives the class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -145,9 +145,8 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars not paid in the run's period for dedicated devices given up because of borrowing. `decided`
-    are rows of `scale_downs`; a device counts as a class that it had in the ledger. Not counted: time in which the
-    device was in the fleet, and parts of an absence below a unit of purchase. Raises PriceBookError without a price."""
+    """Return dollars not paid in the run's period for devices let go (rows of `scale_downs`), priced at a class that
+    the ledger has. Time in the fleet, and parts below a unit of purchase, do not count. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -180,7 +179,7 @@ def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> I
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Probability, by stretch, that the fleet would have existed without the leases: 1 where nothing is stated."""
+    """The probability, by stretch, that the fleet would have existed without leases; 1 if unstated."""
 
     stated: list[Fraction]
     low: list[Fraction]
@@ -195,7 +194,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Return the spans cut at shared hours, and the run's part of each piece."""
+    """Cut spans at shared hours; return the run's part of each piece."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -213,7 +212,7 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
 
 
 def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Return borrowed time billed to the run, `ns`, by class and stretch: `lent_time` less the time others pay."""
+    """Return borrowed time billed to the run, `ns`, by class and stretch."""
     times = [
         (row["device_class"], segment, times["rollout_ns"])
         for row in lent
@@ -234,14 +233,14 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of device time that the fleet could have avoided without leases. `borrowed` is the
-    result of `billed`, `kept` the rows of `lease_spans` within these `pieces` of spans."""
+    """Return the amortized price of avoidable device time. `borrowed` is from `billed`, `kept` has rows of
+    `lease_spans` within `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))
 
 
 def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
-    """Return the amortized price of a serving device's time in the row's class and stretch."""
+    """Return the amortized price of a serving device's time."""
     price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
     return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

@@ -1,4 +1,4 @@
-"""Terms of m in dollars, exact until shown, with their bases; and the stretches of time between price changes."""
+"""Terms of m in dollars with their bases, and the stretches between price changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Basis = Literal["measured", "assumed", "partly measured", "price book", "absent"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """One term of m, in dollars over the whole run, and its basis."""
+    """A term of m: dollars over the run, and their basis."""
 
     usd: Fraction
     basis: Basis
@@ -45,7 +45,7 @@ def absent(why: str) -> Term:
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return amounts (stretch, amount) at a [lending] rate, explained by `says`; absent if a stretch lacks the rate."""
+    """Return amounts (stretch, amount) at a [lending] rate, explained by `says`; absent without a rate."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -60,7 +60,7 @@ def by_rate(
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
-    """Return the basis of a sum; parts with a book price of 0 do not count."""
+    """Return the basis of a sum."""
     kinds = set(bases) - {"absent"}
     if len(kinds - {"price book"}) == 1:
         return (kinds - {"price book"}).pop()
@@ -70,7 +70,7 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
 
 
 def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
-    """Return the widest range of the entries, as shares of their figures; (1, 1) where none has a range."""
+    """Return the widest range of entries, as shares of their figures; (1, 1) without a range."""
     low, high = 1.0, 1.0
     for entry in entries:
         if entry.low_share is not None and entry.high_share is not None:
@@ -79,7 +79,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Return the interval of costs that only the price book's ranges make uncertain; None without a range."""
+    """Return the interval from the price book's ranges; None without a range."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -87,25 +87,25 @@ def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | Non
 
 
 def nano_by_key(parts: Mapping[K, Fraction]) -> dict[K, int]:
-    """Return whole nano-dollars of each part, by largest remainder: they sum to the rounded sum."""
+    """Round parts to nano-dollars that sum to the rounded sum, by largest remainder."""
     return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}) if parts else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """A price book over consecutive spans without a price change: those of `PriceBook.stretches`."""
+    """Consecutive spans of a price book without a price change."""
 
     book: PriceBook
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
     def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
-        """Return the stretches of a period; one stretch if it has length 0 (tokens but no device time)."""
+        """Return the stretches of a period; one stretch for a period of length 0."""
         return cls(book, tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property
     def changes_ns(self) -> list[int]:
-        """Return where each later stretch begins; queries count stretches as `segment`."""
+        """Return the start of each later stretch; queries count stretches as `segment`."""
         return [from_ns for from_ns, _ in self.spans[1:]]
 
     def prices(self, price_at: Callable[[int], E]) -> list[E]:
@@ -116,15 +116,14 @@ class Stretches:
         return self.prices(self.book.lending_at)
 
     def of_day(self, day: date) -> int:
-        """Return the number of a UTC day's stretch; prices change at midnight."""
         return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     def number_at(self, at_ns: int) -> int:
-        """Return the number of the stretch that holds an instant; the nearest one for an instant outside."""
+        """Return the number of the stretch of an instant, or the nearest."""
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Yield the named times of a row by stretch; a slice across a change is divided by time."""
+        """Yield a row's named times by stretch; a slice across a change is divided by time."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

@@ -1,6 +1,5 @@
-"""Which price book prices a figure: a recorded decision that is shown. The order is: the command's; the ledger's
-adopted book; the runs' own, if equal; the environment's. Made-up prices must be named, and come after every real
-book."""
+"""Which price book applies: the command's; the ledger's adopted book; the runs' own, if equal; the environment's.
+Example prices must be named, and come last."""
 
 from __future__ import annotations
 
@@ -52,10 +51,9 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for a run, or for every run of a provenance with a device in [from_ns, to_ns), UTC. `own`
-    returns the books that the runs name; without it they are read from the ledger. `chosen` of the book names the rule.
-    Raises NoPriceBookError if no rule names one, NothingChargedError if there is no run either, PricingError for runs
-    with different ones, PriceBookError for one that cannot be used, and LedgerError."""
+    """Return the price book for a run, or for all runs of a provenance with a device in [from_ns, to_ns), UTC. `own`
+    returns the runs' own books, else they are read from the ledger. Raises NoPriceBookError, NothingChargedError
+    without runs, PricingError for runs with different books, PriceBookError, LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
     if price_book is not None:
@@ -91,7 +89,7 @@ def named(name_or_path: str | Path) -> PriceBook:
 
 
 def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | None:
-    """Return the book of a run before it begins, None if no rule names one. Raises PriceBookError, LedgerError."""
+    """Return the book of a new run, if any rule names one. Raises PriceBookError, LedgerError."""
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
     return (None if ledger is None else _adopted(ledger)) or _configured()
@@ -142,8 +140,8 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a file that a ledger names; its writer must not choose what a reader opens. Raises
-    PriceBookError unless it is a regular .toml file of at most 1 MiB with the one recorded SHA-256."""
+    """Return the text of a file that a ledger names. Its writer must not choose what a reader opens: raises
+    PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"

@@ -1,5 +1,5 @@
-"""The price book: a dated, versioned TOML file of prices, with the source of every figure. Rates are `Decimal` and
-never rounded here. A missing price is refused, never zero. Entries hold over [valid_from, valid_to), UTC days."""
+"""The price book: a dated, versioned TOML file of prices with sources. Rates are `Decimal` and never rounded here; a
+missing price is refused, never zero."""
 
 import difflib
 import functools
@@ -72,7 +72,7 @@ class _File(Header):
 
 
 class PriceBook(_File):
-    """The whole validated file. Lookups refuse a missing price with PriceBookError."""
+    """A validated price book. Lookups raise PriceBookError for a missing price."""
 
     sha256: str = Field(default="", exclude=True)
     path: str = Field(default="", exclude=True)
@@ -81,11 +81,11 @@ class PriceBook(_File):
 
     @property
     def example(self) -> bool:
-        """Whether its prices are made up: a book that comes with ROSE, or a copy with its name."""
+        """Return whether the prices are made up: a shipped book, or a copy with its name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return a device's price at an instant; an entry for the pool goes first. Raises PriceBookError for none."""
+        """Return a device's price at an instant; an entry for the pool takes precedence. Raises PriceBookError."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -167,7 +167,7 @@ def is_example(name: str) -> bool:
 
 
 def refuse_example(book: PriceBook, act: str) -> None:
-    """Raises PricingError for made-up prices: the books must have somebody's prices."""
+    """Raises PricingError for example prices."""
     if book.example:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
@@ -177,7 +177,7 @@ def refuse_example(book: PriceBook, act: str) -> None:
 
 
 def load(name_or_path: str | Path) -> PriceBook:
-    """Return ROSE's book of a name, such as `example`, or the book at a path. Raises PriceBookError."""
+    """Return the shipped book of a name, or the book at a path. Raises PriceBookError."""
     names = shipped()
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"

@@ -1,15 +1,14 @@
-"""Cost per correct answer, from a ledger: two figures, each with a 95% interval by a bootstrap over blocks of groups.
-- *measured*: dollars over accepted trajectories at each price line, a sum over a sum, never a mean of ratios.
-- *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at the token prices in force when the
-  run began. [A] at pi = 1; with the price of rollout tokens as they were really made, [D], it is C3. By judged groups:
-    rho   = trajectories / judged groups - 1: what a group made beyond the one answer that would be kept.
-    alpha = judged groups with an accepted trajectory / judged groups: the chance that the kept answer is accepted.
-  So (1 + rho) / alpha is trajectories over solved groups; rejected per accepted trajectories would count twice.
+"""Cost per correct answer: two figures with 95% intervals by a bootstrap over blocks of groups.
+- *measured*: dollars over accepted trajectories at each price line, a ratio of sums.
+- *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at token prices of the run's start.
+  [A] at pi = 1; [D] with the price of rollout tokens it is C3. By judged groups:
+    rho   = trajectories / judged groups - 1: rollouts beyond the kept answer.
+    alpha = judged groups with an accepted trajectory / judged groups.
+  So (1 + rho) / alpha is trajectories over solved groups.
 
-The accept rate of single trajectories (`accept_rate`) is what the measured figure divides by; stale trajectories are in
-neither rate. Draws move the cost of a token too, by how unevenly tokens were made (`tokens`) and by m's interval.
-Shares (alpha, the accept rate, PPV) have Wilson's interval, groups counted as clusters. alpha is acceptance, not
-correctness: with PPV = correct among audited accepted trajectories, C / PPV is the cost of a really correct one."""
+The measured figure divides by the accept rate of trajectories; stale trajectories are in neither rate. Draws include
+the spread of a token's price (`tokens`) and m's interval. Shares have Wilson's interval with groups as clusters. alpha
+is acceptance: with PPV = correct among audited accepted trajectories, C / PPV is the cost per correct answer."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ _SEED = 3  #: Seed of the draws of m; prices of tokens have seeds of their own.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenCost:
-    """Exact dollars per useful token on each line, and phi, the borrowed share of useful tokens."""
+    """Exact dollars per useful token on each line, and the borrowed share of tokens."""
 
     by_line: Mapping[str, Fraction | None]
     #: Dollars paid for rollouts: `borrowed` marginal with avoidable device time, `dedicated` amortized.
@@ -52,12 +51,12 @@ class TokenCost:
     spreads: Mapping[str, Spread]  #: How well a token's price is known, by placement, where it is known.
 
     def pi(self, line: str) -> Fraction | None:
-        """Return a rollout token's price on a line over serving's own; None if either is unknown."""
+        """Return a rollout token's price over serving's price."""
         cost, serving = self.by_line[line], self.by_line["serving"]
         return cost / serving if cost is not None and serving else None
 
     def no_interval(self, line: str) -> str | None:
-        """Return why figures at the line's price have no interval; None if they may have one."""
+        """Return why figures of the line have no interval, if so."""
         places = {"serving": ["borrowed"], "dedicated": ["dedicated"], "opportunistic": ["borrowed"]}.get(line)
         if places is None:
             shares = {"borrowed": self.borrowed_share, "dedicated": 1 - (self.borrowed_share or 0)}
@@ -67,7 +66,7 @@ class TokenCost:
         return None if all(place in self.spreads for place in places) else UNKNOWN
 
     def price_draws(self, line: str) -> dict[str, Floats]:
-        """Return draws of dollars per useful token by placement, one a resample; only where `no_interval` is None."""
+        """Return draws of dollars per useful token by placement, where `no_interval` is None."""
         factor = {
             place: self.spreads[place].draws(seed) if place in self.spreads else np.ones(bootstrap.RESAMPLES)
             for seed, place in enumerate(("borrowed", "dedicated"), start=1)
@@ -86,9 +85,9 @@ class TokenCost:
 def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
-    """[D] Return c = p / (tau * (1 - w)) on each line: a placement's rollout dollars over its useful tokens. `serving`
-    prices borrowed device-seconds at their amortized price. `opportunistic` prices them at the marginal price, plus
-    avoidable device time where the idle-anyway gate does not hold. `blended` is the price paid."""
+    """[D] Return c = p / (tau * (1 - w)) on each line: rollout dollars over useful tokens of a placement. `serving`
+    prices borrowed time at its amortized price, `opportunistic` at the marginal price with avoidable device time;
+    `blended` is the price paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -114,7 +113,7 @@ def rollout_usd(allocation: Allocation) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Resamples:
-    """Sums over resampled groups, one value for each resample, and ratios of them."""
+    """Sums over resampled groups, and their ratios."""
 
     judged_groups: Floats
     judged_groups_trajectories: Floats
@@ -149,7 +148,7 @@ _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Groups:
-    """Counts over the groups of a run, and counts by group for resampling."""
+    """Counts over a run's groups, and rows for resampling."""
 
     rows: Sequence[Mapping[str, Any]]  #: In the order of time.
     trajectories: int = 0
@@ -189,7 +188,7 @@ class Groups:
 
     @property
     def r(self) -> Fraction | None:
-        """Output tokens over answer tokens, of trajectories that were not lost."""
+        """Return output tokens over answer tokens, without lost trajectories."""
         output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.rows) for name in ("output", "answer"))
         return Fraction(output, answer) if answer else None
 
@@ -204,12 +203,12 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
 
 
 def size(group: Mapping[str, Any]) -> int:
-    """Return the trajectories of a group. A verdict can reach the ledger before its trajectory's own event does."""
+    """Return a group's trajectories; a verdict may precede its trajectory's event."""
     return max(int(group["trajectories"]), int(group["judged"]))
 
 
 def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
-    """Return dollars per accepted trajectory on each line: the price of all useful tokens over all accepted."""
+    """Return dollars per accepted trajectory on each line."""
     return {
         line: None if usd is None or not groups.accepted else usd * cost.useful / groups.accepted
         for line, usd in cost.by_line.items()
@@ -243,7 +242,7 @@ def _share_draws(groups: Groups, share: Fraction | None, names: Sequence[str], s
 
 
 def share_interval(groups: Groups, successes: str, trials: str) -> Interval | None:
-    """Return Wilson's interval of the ratio of two sums over groups, each group a cluster; None without a trial."""
+    """Return Wilson's interval of a ratio of sums with groups as clusters; None without a trial."""
     pairs = [(_part(row, successes), _part(row, trials)) for row in groups.rows if _part(row, trials)]
     if not pairs:
         return None
@@ -263,15 +262,14 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return intervals of `measured` on a line, and of it over PPV, by the groups' tokens; None with too little
-    data."""
+    """Return intervals of `measured` on a line, and over PPV; None with too little data."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)
 
 
 def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples) -> Floats:
-    """Return draws of dollars per judged trajectory on the blended line, which must have an interval."""
+    """Return draws of dollars per judged trajectory on the blended line, which has an interval."""
     return _ratio(_dollars(cost, tokens, groups, drawn, "blended"), drawn.judged)
 
 
@@ -285,7 +283,8 @@ def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, draw
 
 
 def formula(cpm_usd: float, r: Fraction | None, groups: Groups, pi: Fraction | None) -> float | None:
-    """Return CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens; None if one is unknown or pi < 0."""
+    """Return CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens; None if a factor is unknown or pi <
+    0."""
     if r is None or pi is None or pi < 0 or groups.rho is None or not groups.alpha:
         return None
     return formulas.cost_correct(cpm_usd, float(r), float(groups.rho), float(groups.alpha), float(pi))
@@ -294,19 +293,19 @@ def formula(cpm_usd: float, r: Fraction | None, groups: Groups, pi: Fraction | N
 def formula_interval(
     cpm_usd: float, cost: TokenCost, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return intervals of `formula` on a line, dollars, and of it over PPV; None with too little data."""
+    """Return intervals of `formula` on a line, and over PPV; None with too little data."""
     if drawn is None or (pi := cost.pi(line)) is None or pi < 0 or no_formula_interval(cost, line):
         return None, None
     return _intervals(_ratio(cpm_usd * drawn.r * (1 + _pi(cost, drawn, line) * drawn.rho), drawn.alpha), drawn)
 
 
 def no_formula_interval(cost: TokenCost, line: str) -> str | None:
-    """Return why the formula has no interval on a line: pi is over serving's price, and 1 on serving's own line."""
+    """Return why the formula has no interval on a line, if so; pi is 1 on serving's line."""
     return None if line == "serving" else cost.no_interval(line) or cost.no_interval("serving")
 
 
 def cpm(book: PriceBook, at_ns: int) -> float:
-    """Return the book's blended price of a million serving tokens at `at_ns`, UTC. Raises PriceBookError for none."""
+    """Return the blended price of a million serving tokens at `at_ns`, UTC. Raises PriceBookError."""
     prices = book.tokens_at(at_ns)
     return formulas.blended_price(float(prices.input_usd_per_million), float(prices.output_usd_per_million))
 

@@ -1,4 +1,4 @@
-"""One run of a ledger, verified, priced and counted: the source of the figures of a correct answer."""
+"""A run of a ledger, verified, priced and counted."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -31,7 +31,7 @@ Needs = Literal["device", "verdict"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PricedRun:
-    """A run and its dollars, tokens and groups. The connection has a snapshot of the run, for further queries."""
+    """A run with its dollars, tokens and groups; the connection has a snapshot of it."""
 
     connection: duckdb.DuckDBPyConnection
     run: RunFacts
@@ -50,7 +50,7 @@ class PricedRun:
 
     @property
     def cpm_usd(self) -> float:
-        """Dollars per million tokens when the run began. Raises PriceBookError where the book has no such price."""
+        """Return dollars per million tokens at the run's start. Raises PriceBookError."""
         return cost_per_correct.cpm(self.book, self.run.began_ns)
 
 
@@ -58,11 +58,9 @@ class PricedRun:
 def priced(
     ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger, the newest with events of the kind `needs` if `run_id` is None.
-    `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a ledger
-    that does not verify (unless the ledger allows it; every figure is then marked), an unknown run, a run of mixed
-    provenance, a period without device time, and device time that does not add up; PriceBookError for a book that
-    cannot be used or lacks a price that the run needs."""
+    """Price a run, by default the newest with events of the kind `needs`. Raises PricingError for a ledger that does
+    not verify (unless allowed), an unknown run, mixed provenance, no device time, and device time that does not add up;
+    PriceBookError for an unusable book or a missing price."""
     with closing(ledger.connect()) as connection:
         pinned.pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
@@ -105,7 +103,7 @@ def priced(
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
-    """Return the last run, of those with events `needs` if any. Raises PricingError for a ledger without runs."""
+    """Return the newest run, preferably with events `needs`. Raises PricingError without runs."""
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
@@ -114,7 +112,7 @@ def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
-    """Return a run's facts. Raises PricingError for an unknown run, and one of mixed provenance."""
+    """Return a run's facts. Raises PricingError for an unknown run, or mixed provenance."""
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:

@@ -1,4 +1,4 @@
-"""Yield of rollout time by device: tokens, billed dollars, and working time."""
+"""Rollout output by device: tokens, billed dollars, and working time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Made:
 
 
 def made(charges: Charges) -> dict[tuple[str, str], Made]:
-    """Return the rollout time of a run's charges by (pool, device class)."""
+    """Return a run's rollout output by (pool, device class)."""
     tokens = (pl.col("tokens").filter(pl.col("fate").is_in(fates)).sum().alias(name) for name, fates in _FATES.items())
     rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
     summed = rollout.group_by("pool", "device_class").agg(pl.col("ns", "cost_nano").sum(), *tokens)

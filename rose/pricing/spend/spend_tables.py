@@ -1,4 +1,4 @@
-"""Cost and savings of a period, as a table and as CSV."""
+"""The cost and savings of a period as tables and CSV."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def rests_on(cost: Cost) -> str:
 
 
 def csv_text(cost: Cost) -> str:
-    """Return a row for each line, without the total; amounts in whole units, to the nano."""
+    """Return a row for each line, in whole units of the currency."""
     written, stamp = io.StringIO(), cost.stamp
     rows = csv.writer(written, lineterminator="\n")
     terms = {

@@ -1,5 +1,4 @@
-"""Budgets of teams for months, and forecasts of a month: the fleet and every team, with a budget or without. Spending
-is exact to the nano-dollar. A charge, or a correction whenever posted, counts in the month whose hours it charges."""
+"""Budgets of teams for months, and forecast cost. A charge or correction counts in the month of its hours."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TeamBudget:
-    """One team's budget for a month beside what it spent; `spent` = `closed` + `open`."""
+    """A team's budget for a month with its spending; `spent` = `closed` + `open`."""
 
     team: str
     month: str
@@ -67,7 +66,7 @@ class TeamBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """Spending of a team in a month (of the fleet if `team` is None), and the month's expected cost."""
+    """A team's spending in a month (the fleet's if `team` is None), and its forecast."""
 
     team: str | None
     month: str
@@ -83,8 +82,8 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
 
 
 def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
-    Raises PricingError for an invalid amount or an empty team; LedgerError."""
+    """Set a team's budget for a month; return nano-dollars. Raises PricingError for an invalid amount or an empty team;
+    LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
@@ -107,7 +106,7 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
-    """Return nano-dollars of each team that has a budget for the month: its last one holds. Raises LedgerError."""
+    """Return the last budget of each team for the month, nano-dollars. Raises LedgerError."""
     recorded = (Budget(**fields) for fields in book_events.recorded(ledger, BUDGETED))
     return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
@@ -120,8 +119,8 @@ def show(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Return every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`. Raises
-    PricingError where no budget is set for the month, or its charges cannot be priced."""
+    """Return every team with a budget for the month; `book` prices open hours. Raises PricingError without budgets, or
+    for charges that cannot be priced."""
     budgets_nano = budgets(ledger, month)
     if not budgets_nano:
         raise PricingError(
@@ -140,8 +139,8 @@ def expected(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
-    Raises PricingError for a team that no charge names, a month not begun, or charges that cannot be priced."""
+    """Return the fleet and every team, or only `team`; `book` prices open hours. Raises PricingError for an unknown
+    team, a month not begun, or charges that cannot be priced."""
     costs = _Costs.read(ledger, month, book, now_us, provenance=provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
@@ -161,7 +160,7 @@ def current_month(now_us: int | None = None) -> Period:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """Charges by hour of a month so far, and of the days that its forecast is fitted to; the stamp is the month's."""
+    """Hourly charges of a month so far, and of the days before that fit its forecast."""
 
     hours: pl.DataFrame
     stamp: Stamp
@@ -190,7 +189,7 @@ class _Costs:
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
-        """Return nano-dollars of a team (None: of all) in the month, and those of them that are closed."""
+        """Return nano-dollars of a team (None: all) in the month, total and closed."""
         begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
         hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
         return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
@@ -200,7 +199,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return what the team cost on each past day, from the fleet's first whole one on; 0 without a charge."""
+        """Return the team's cost on each past day, from the fleet's first whole day on."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
         if past.is_empty():

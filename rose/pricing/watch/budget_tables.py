@@ -1,4 +1,4 @@
-"""Budgets and forecasts as tables, each with its view, currency, period and provenance."""
+"""Budgets and forecasts as tables."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,19 +1,19 @@
-"""Forecast cost of a whole month: the amount spent, and the remaining days drawn from a fitted model.
+"""The forecast cost of a month: the amount spent, and the remaining days drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, and each error keeps a share r of the one before (a first-order
-autoregression), in logarithms, or in dollars where some day cost less than a twentieth of the middle one. For each r
-between -0.9 and 0.99 the rest is fitted by generalised least squares (statsmodels' GLS); r is weighted by its
-restricted likelihood, with a uniform prior, and the other parameters are drawn from what the fit leaves open (the usual
-flat prior). Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
+[D] Cost of a day = level + trend + weekday + error, with first-order autoregressive errors of coefficient r, in
+logarithms, or in dollars where a day cost less than a twentieth of the middle day. For each r between -0.9 and 0.99 the
+rest is fitted by generalised least squares; r is weighted by its restricted likelihood, with a uniform prior, and the
+other parameters are drawn from what the fit leaves open (flat prior). Source: Zellner, An Introduction to Bayesian
+Inference in Econometrics, 1971, ch. 4.
 
-The forecast is the middle of the draws, the interval their middle 95%, the chance of going over the share above the
-budget. The current day counts by the hours left of it. A planned run that has not begun is not in it.
+The forecast is the middle of the draws, the interval their middle 95%. The current day counts by its remaining hours.
+Planned runs are not included.
 
-It assumes that days to come differ as known days do. A day breaks that in one of three ways: what the day before does
-not tell of it is beyond `NEWS` robust deviations (1.4826 medians of the absolute ones); its Studentized residual is
-beyond chance (1% over all days); its logarithm is beyond `FAR` such deviations from the middle day. The worst is named
-by whether the cost came back: a level shift did not, a holiday was cheaper, a burst dearer. Days after a shift or a
-holiday are forecast alone, once they are enough; after a burst the next may come any day, and there is no forecast."""
+Days to come are assumed to differ as past days do. A day departs if its news beyond the day before exceeds `NEWS`
+robust deviations (1.4826 medians of the absolute deviations), its Studentized residual exceeds chance (1% over all
+days), or its logarithm lies beyond `FAR` such deviations. The worst day is a level shift if the cost did not come back,
+a holiday if it was cheaper, else a burst. Enough days after a shift or a holiday are forecast alone; after a burst
+there is no forecast."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Nano-dollars at the end of the month; all None where there was not enough data, and `method` says why."""
+    """Nano-dollars at the end of the month; None without enough data (`method` says why)."""
 
     method: str
     expected_nano: int | None = None
@@ -57,8 +57,8 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Forecast the month from whole days. `history` is the cost of each past day, nano-dollars, without a gap, 0
-    without a charge; `left` is each later day of the month, with the share of it that is left."""
+    """Forecast a month. `history` is the cost of each past day, nano-dollars, without gaps; `left` has the later days
+    with their remaining share."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -98,7 +98,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r: coefficients, a root of their covariance over the error's variance, and squares left."""
+    """A fit for one r: coefficients, a root of their covariance over the error's variance, and residual squares."""
 
     carried: float
     coefficients: Floats
@@ -110,7 +110,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The days of a history and those to come, in logarithms or in dollars over `unit`."""
+    """Past and coming days, in logarithms or in dollars over `unit`."""
 
     first: date
     logs: bool
@@ -137,7 +137,7 @@ class _Model:
         return cls(first, logs, unit, y, x, share, list(_fits(y, x[:days])))
 
     def departure(self) -> tuple[str, date] | None:
-        """Return the day that departs most from what the others tell, and its name; None where none departs."""
+        """Return the most unusual day and its name, if any."""
         fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
         error = self.y - known @ fit.coefficients
         departs = np.maximum(
@@ -155,7 +155,7 @@ class _Model:
         return name, self.first + timedelta(days=at)
 
     def draws(self) -> Floats:
-        """Return nano-dollars of the remaining days, drawn again and again."""
+        """Return draws of nano-dollars of the remaining days."""
         days = len(self.y)
         random = np.random.default_rng(_SEED)
         weight = np.array([fit.log_likelihood for fit in self.fits])
@@ -177,13 +177,13 @@ class _Model:
 
 
 def _beyond(values: Floats) -> Floats:
-    """Return distances from the middle value in robust deviations."""
+    """Return distances from the middle in robust deviations."""
     away = values - np.median(values)
     return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return the externally Studentized residual of each day but the first over what chance explains (Bonferroni)."""
+    """Return externally Studentized residuals over what chance explains (Bonferroni), but for the first day."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]
