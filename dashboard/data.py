@@ -61,7 +61,7 @@ ROWS_MAX = 1000
 SERVING_TARGET = Fraction(99, 100)
 _TEAM_TAGS = ("team", "serving_team")
 _NO_PRICE_BOOK = (
-    "there is no price book, so nothing can be priced. `rose price FILE --adopt` puts one on record for the ledger; or "
+    "no price book, so nothing can be priced. `rose price FILE --adopt` puts one on record for the ledger; or "
     f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
 )
 _DAMAGED = (

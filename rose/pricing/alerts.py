@@ -177,7 +177,7 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
         with _apprise_log():
             plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
         if plugin is None:
-            raise AlertsError(f"destination {name!r} of {source} is no URL of Apprise; its documentation lists them")
+            raise AlertsError(f"destination {name!r} of {source} is not an Apprise URL; its documentation lists them")
         scheme = url.partition("://")[0].lower()
         if scheme in _CLEAR and not plugin.secure and not is_loopback(plugin.host):
             raise AlertsError(f"destination {name!r} of {source} is clear text beyond this host; use {scheme}s://")

@@ -66,7 +66,9 @@ class Stamp:
     def warnings(self) -> list[str]:
         lines = []
         if not self.verified:
-            lines.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
+            lines.append(
+                "UNVERIFIED LEDGER: the ledger's hash chain is broken or unchecked. Do not rely on these figures."
+            )
         if self.book.example:
             lines.append(f"{EXAMPLE_PRICES}: the price book {self.book.text} is made up, so no figure here is a cost.")
         if self.provenance == "simulated":

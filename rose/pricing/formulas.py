@@ -125,8 +125,3 @@ def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float)
     _positive(throughput_gain=throughput_gain)
     _not_negative(borrowed_over_dedicated_cost=borrowed_over_dedicated_cost)
     return (1 + borrowed_over_dedicated_cost) / throughput_gain
-
-
-def cheaper(throughput_gain: float, borrowed_over_dedicated_cost: float) -> bool:
-    """[D] Borrowing lowers cost iff p_O g_O / (p_D g_D) < x - 1."""
-    return borrowed_over_dedicated_cost < throughput_gain - 1

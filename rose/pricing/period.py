@@ -59,7 +59,7 @@ def of_month(text: str) -> Period:
     """Return the month `2026-11`. Raises QuestionError."""
     match = _MONTH.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= 12:
-        raise QuestionError(f"{text!r} is no month; write it as 2026-11")
+        raise QuestionError(f"{text!r} is not a month; write it as 2026-11")
     begin = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
     return Period(nanoseconds(begin), nanoseconds(_next_month(begin)))
 
@@ -89,7 +89,7 @@ def instant(text: str, option: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise QuestionError(
-            f"{option} {text!r} is no UTC time; write it as 2026-11-01, 2026-11-01T05 or 2026-11-01T05:30Z"
+            f"{option} {text!r} is not a UTC time; write it as 2026-11-01, 2026-11-01T05 or 2026-11-01T05:30Z"
         ) from None
     return nanoseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
 

@@ -43,7 +43,7 @@ def reconcile(
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():
-        raise PricingError(f"{path}: there is no such file")
+        raise PricingError(f"{path} does not exist")
     with (
         tempfile.TemporaryDirectory(prefix="rose-reconcile-") as folder,
         database.connect(f"{folder}/work.duckdb", config=_OPTIONS) as connection,
@@ -53,7 +53,7 @@ def reconcile(
             _read(connection, path, Path(folder))
         except duckdb.Error as error:
             text = str(error).splitlines()[0].replace(f"{folder}/invoice", path.name)
-            raise PricingError(f"{path} is no FOCUS file in CSV or Parquet: {text}") from None
+            raise PricingError(f"{path} is not a FOCUS file in CSV or Parquet: {text}") from None
         billed = bill(ledger, period, price_book, provenance=provenance)
         beside = pl.col("bucket").is_in(("transfer", "energy"))
         keys = ("hardware_id", "device_id", "device_class", "bucket")

@@ -140,7 +140,7 @@ def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     book = data.price_book(Ledger(root), run)
     assert (book.name, book.chosen) == ("example", "from ROSE_PRICE_BOOK")
     monkeypatch.delenv("ROSE_PRICE_BOOK")
-    with pytest.raises(data.ReadError, match="there is no price book"):
+    with pytest.raises(data.ReadError, match="no price book"):
         data.price_book(Ledger(root), run)
 
 

@@ -35,7 +35,7 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
 ) -> None:
     root = layout.create(tmp_path / "ledger")
     app = open_page(root, "overview")
-    assert "holds no run yet" in app.info[0].value
+    assert "has no run yet" in app.info[0].value
     kit.write(root, [kit.started()])
     app.run()
     assert not app.exception
@@ -173,7 +173,7 @@ def test_without_prices_the_overview_has_what_takes_none(
 ) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     app = open_page(ended, "overview")
-    assert "there is no price book" in page_text(app)
+    assert "no price book" in page_text(app)
     assert values(app) == {"Within latency budgets": "96.7%", "Trust in the ledger": "0 problems"}
 
 

@@ -162,7 +162,7 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
     for what in ("provenance", "currency"):
         one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
-            raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
+            raise PricingError(f"the periods differ in {what} ({one} and {other}): they cannot be compared")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
     groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
@@ -253,7 +253,7 @@ def build(
     overlap."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
-        raise PricingError(f"{earlier.label} and {period.label} overlap: no change can be told between them")
+        raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
     now = bill(ledger, period, price_book, provenance=provenance)
     try:
         was = bill(ledger, earlier, price_book, provenance=now.provenance)
@@ -271,7 +271,7 @@ def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> 
     if change == 0:
         return "It cost the same."
     if not comparison.total.before_nano:
-        return f"All of it is new ({signed(change)}): nothing was charged before."
+        return f"All cost is new ({signed(change)}): nothing was charged before."
     sign = 1 if change > 0 else -1
     effect, amount = max(comparison.total.effects.items(), key=lambda item: sign * item[1])
     share = f" ({abs(change) / comparison.total.before_nano:.1%})" if comparison.total.before_nano > 0 else ""

@@ -20,13 +20,13 @@ _VIEW_OF_LINE = {"serving": AMORTIZED, "dedicated": AMORTIZED, "opportunistic": 
 FACTORS = {
     "cpm": "price of a million serving tokens (CPM)",
     "r": "output tokens for each answer token (R)",
-    "rho": "rollouts beyond the one that is kept (rho)",
+    "rho": "rollouts beyond the kept rollout (rho)",
     "alpha": "share of groups with an accepted answer (alpha)",
     "accept_rate": "share of single trajectories accepted",
     "phi": "share of rollout tokens made on borrowed devices (phi)",
-    "ppv": "correct among audited accepted ones (PPV)",
+    "ppv": "correct share of audited accepted answers (PPV)",
 }
-C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct ones"
+C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct answer tokens"
 _SHARES = {  #: Factors that are a share of trials, as `cost_per_correct.share_interval` counts them.
     "alpha": ("solved", "judged_groups"),
     "accept_rate": ("accepted", "judged"),
@@ -44,12 +44,12 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
     parts: dict[str, Table | Paragraph] = {**tables}
     at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
     if at is None or not at.cost:
-        parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
+        parts["says"] = Paragraph("Levers cannot be ranked: a factor of C3 is unknown, or C3 is 0.")
     else:
         ranked = levers.levers(at)
         parts["levers"] = report_table(
             run.stamp,
-            "Which lever moves it most, dollars per million answer tokens",
+            "Levers by saving, dollars per million answer tokens",
             "lever | value | derivative | elasticity | a tenth better | saves",
             (_lever(run, lever) for lever in ranked),
             view=BLENDED,
@@ -68,7 +68,7 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
     return {
         "lines": report_table(
             run.stamp,
-            "By what rollout tokens are priced at; the formula is hypothetical, at list price",
+            "By price of a rollout token; the formula is hypothetical, at list price",
             "rollout tokens priced at | a million | over serving's price | per accepted | per correct | formula | view",
             (_line(run, line, drawn) for line in cost_per_correct.LINES),
             view="view by line",

@@ -106,12 +106,12 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
 def of_training(judged: Iterable[Step]) -> Elasticity:
     used = [step for step in judged if step.trained_ns > 0]
     if len(used) < STEPS_MIN:
-        return _none(f"{len(used)} steps were judged after the first update, and it takes {STEPS_MIN}")
+        return _none(f"{len(used)} steps were judged after the first update; need {STEPS_MIN}")
     if problem := _too_few(sum(s.judged for s in used), sum(s.solved for s in used), "after the first update"):
         return _none(problem)
     growth = used[-1].trained_ns / used[0].trained_ns
     if growth < GROWTH_MIN:
-        return _none(f"training grew {growth:.2g}-fold over the steps, and it takes {GROWTH_MIN}-fold")
+        return _none(f"training grew {growth:.2g}-fold over the steps; need {GROWTH_MIN}-fold")
     trained = np.log(np.array([step.trained_ns for step in used], dtype=np.float64))
     trained -= trained.mean()
     counts, solved = (np.array([getattr(s, name) for s in used], dtype=np.int64) for name in ("judged", "solved"))
@@ -154,9 +154,9 @@ def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
 
 def _too_few(groups: int, solved: int, which: str) -> str | None:
     if groups < GROUPS_MIN:
-        return f"{groups} judged groups {which}, and it takes {GROUPS_MIN}"
+        return f"{groups} judged groups {which}; need {GROUPS_MIN}"
     if solved < SOLVED_MIN:
-        return f"{solved} groups {which} had an accepted trajectory, and it takes {SOLVED_MIN}"
+        return f"{solved} groups {which} had an accepted trajectory; need {SOLVED_MIN}"
     return None
 
 

@@ -43,7 +43,7 @@ _ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
     "inference_usd": "inference: time spent serving",
     "training_usd": "training, rollouts at the dedicated price",
-    "training_with_borrowing_usd": "training, as it was paid for",
+    "training_with_borrowing_usd": "training, as paid",
     "rollout_share": "rollouts' share of training",
     "borrowed_share": "borrowed share of rollout tokens",
     "cost_ratio": "borrowed over dedicated price of a token",
@@ -116,7 +116,7 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
     if not dedicated:
         return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
     if opportunistic is not None and opportunistic < 0:
-        return "does not apply: the borrow lowered the bill, so there is no price of a borrowed token to weigh"
+        return "does not apply: the borrow lowered the bill, so a borrowed token has no price"
     bought = allocation.in_pools("rollout", "train").amortized_nano_usd()
     return Spend(
         inference_usd=inference,
@@ -243,7 +243,7 @@ def frontier(run: PricedRun) -> Section:
         {
             "answers": report_table(
                 run.stamp,
-                "Where the next one belongs",
+                "Where to spend next",
                 "priced by | per | side | inference | training | difference | answer",
                 _answers(run, eta_n, eta_t, dollars, yields),
                 view="relative fall in cost per correct",
@@ -265,7 +265,7 @@ def frontier(run: PricedRun) -> Section:
                 text=("rests on",),
             ),
             "spend": values(
-                "What was spent on either side",
+                "Spending on each side",
                 {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
                 run.stamp,
                 "amortized; training as it was paid for is marginal for borrowed",

@@ -45,10 +45,10 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
         )
     decided = "accepted" in frame.columns
     if decided and threshold is not None:
-        raise PricingError(f"probes {path} has a column accepted, so there is nothing for --threshold to decide")
+        raise PricingError(f"probes {path} has a column accepted; leave out --threshold")
     limit = THRESHOLD if threshold is None else threshold
     if not 0 <= limit <= 1:
-        raise PricingError(f"--threshold {limit} is no probability; give one from 0 to 1")
+        raise PricingError(f"--threshold {limit} is not a probability; give one from 0 to 1")
     truths = ("correct", "accepted") if decided else ("correct",)
     faults, rows = [], []
     for number, row in enumerate(frame.iter_rows(named=True), start=1):
@@ -68,7 +68,7 @@ def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
     """Return probes from rows of `sql/answers/probes.sql`. Raises PricingError for an invalid reward."""
     rows = [{**row, "where": f"trajectory {row['probe']}", "group": row["group_id"]} for row in records]
     faults = [
-        f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is no probability from 0 to 1"
+        f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is not a probability from 0 to 1"
         for row in rows
         if row["reward"] is None or not 0 <= row["reward"] <= 1
     ]

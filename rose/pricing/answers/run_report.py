@@ -37,8 +37,8 @@ WITHHELD = "Idle because the experiment withheld leases"
 RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
-_FLEETS_IDLE = "the idle time is that of the fleet, which it shares with others: the report of the fleet's run has it"
-_DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be made there"
+_FLEETS_IDLE = "idle time belongs to the fleet: see the report of the fleet's run"
+_DEDICATED_MARGINAL = "not enough data: no token was borrowed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +162,7 @@ def _time(run: PricedRun) -> Table:
 
     return report_table(
         run.stamp,
-        "Where the fleet's time and money went",
+        "The fleet's device time and cost",
         f"device time | time | share | {AMORTIZED} | {FULLY_LOADED} | {MARGINAL}",
         (cells(bucket, bucket_ns.get(bucket), amortized[bucket], loaded.get(bucket)) for bucket in shown),
         view="three views, never added together",
@@ -253,7 +253,7 @@ def _fates(run: PricedRun) -> Table:
     counts = {name: (made.generated, *(made.by_fate[fate] for fate in FATES)) for name, made in run.tokens.items()}
     return report_table(
         run.stamp,
-        "What became of the rollout tokens",
+        "Rollout tokens by fate",
         f"made on | generated | {' | '.join(FATES)}",
         ((name, *(run.make.number(count, "tokens") for count in each)) for name, each in counts.items()),
         view="tokens",

@@ -197,19 +197,19 @@ def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
 
 def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, str]:
     if len(verifiers) == 1:
-        return None, f"Only {verifiers[0].name} judged the probes: there is nothing to choose between."
-    cannot = "Which verifier makes a correct answer cheapest cannot be told yet"
+        return None, f"Only {verifiers[0].name} judged the probes."
+    cannot = "The cheapest verifier is not yet clear"
     if not shared:
         return None, f"{cannot}: no probe was judged by all of them. Each is scored on its own, which do not compare."
     unpriced = [one.name for one in verifiers if one.usd_per_correct is None and one.scores.accepted_correct]
     if unpriced:
         return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
     if shared < PROBES_MIN:
-        return None, f"{cannot}: {shared} probes were judged by all of them, and it takes {PROBES_MIN}."
+        return None, f"{cannot}: {shared} probes were judged by all of them; need {PROBES_MIN}."
     best = max(verifiers, key=lambda verifier: verifier.chance_cheapest or 0)
     chance = best.chance_cheapest or 0.0
     if chance < bootstrap.CONFIDENCE:
-        return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws, and it takes 95%."
+        return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws; need 95%."
     return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
 
 

@@ -189,7 +189,7 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
     name = str(fault["loc"][1])[:_TEXT_MAX]
     if fault["type"] == "extra_forbidden":
         known = _QUERIES[request.scope["path"]].model_fields.keys()
-        return _error(400, f"there is no parameter {name!r}{did_you_mean(name, known)}")
+        return _error(400, f"unknown parameter {name!r}{did_you_mean(name, known)}")
     text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return _error(400, f"parameter {name} is {request.query_params.get(name, '')[:_TEXT_MAX]!r}: {text}")
 
@@ -207,5 +207,5 @@ async def _unreadable(request: Request, error: Exception) -> Response:
 async def _refused_by_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = ", ".join((*_QUERIES, "/metrics", _OPEN_PATH, "/openapi.json"))
-    texts = {404: f"there is no {request.scope['path']}; there is {known}", 405: "only GET is answered"}
+    texts = {404: f"unknown path {request.scope['path']}; known paths: {known}", 405: "only GET is answered"}
     return _error(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))

@@ -48,7 +48,7 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_per_accepted_dollars": (_PART, f"Amortized rollout cost of an accepted answer, {_SO_FAR}."),
     "rose_saved_dollars": (
         (*_PART, "kind"),
-        f"Savings of borrowing, {_SO_FAR}: cash if the fleet would have been there anyway, cash if not, and "
+        f"Savings of borrowing, {_SO_FAR}: cash if the fleet would exist anyway, cash if not, and "
         "capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
     ),
     "rose_borrowed_device_seconds": (_RUN, f"Rollout time on serving devices, {_SO_FAR}; {_MERGED}."),
@@ -63,7 +63,7 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_computed_timestamp_seconds": ((), "When these figures were made, Unix time."),
     "rose_ledger_sound": (("ledger",), "1 if the ledger verified when these figures were made."),
     "rose_ledger_problems": (("ledger",), "Problems of the ledger."),
-    "rose_ledger_verified_timestamp_seconds": (("ledger",), "Up to when the ledger was verified, Unix time."),
+    "rose_ledger_verified_timestamp_seconds": (("ledger",), "The ledger is verified up to this Unix time."),
 }
 
 Run = tuple[str, str]

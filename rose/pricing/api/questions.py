@@ -129,7 +129,7 @@ class CostQuery(SavedQuery):
     ] = ["team"]
     tag: Annotated[Text | None, Field(description="Runs with a tag only, as NAME=VALUE.")] = None
     view: Annotated[Text, Field(description=f"{' or '.join(cost.VIEWS)}.")] = "amortized"
-    close: Annotated[Text | None, Field(description="One close with its corrections, and no other hour.")] = None
+    close: Annotated[Text | None, Field(description="A single close with its corrections.")] = None
     as_of: Annotated[Text | None, Field(description="The close as known at this UTC time.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
@@ -143,7 +143,9 @@ class CostQuery(SavedQuery):
 
 
 class ForecastQuery(ProvenanceQuery):
-    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else this one.")] = None
+    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; by default the current month.")] = (
+        None
+    )
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000
@@ -183,7 +185,7 @@ def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")
     if name is not None and name not in known:
-        raise RequestError(f"parameter ledger is {name!r}: there is none{did_you_mean(name, known)}", 404)
+        raise RequestError(f"parameter ledger is {name!r}: unknown ledger{did_you_mean(name, known)}", 404)
     return next(iter(known.values())) if name is None else known[name]
 
 

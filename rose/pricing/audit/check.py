@@ -58,7 +58,7 @@ def _foreign(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
     known = {store.folder(ledger, posting.close_id) / name for posting in posted for name in posting.files}
     for path in sorted(home.rglob("*")):
         if not path.is_dir() and path not in known and not path.relative_to(home).parts[0].startswith("."):
-            yield f"{path}: no event of the ledger speaks of it; it is foreign, or its event is damaged"
+            yield f"{path}: no event of the ledger names it: the file is foreign, or its event is damaged"
 
 
 def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
             if sha256 not in chains.get(writer, set()):
                 yield (
                     f"{posting.name} was priced from writer {writer!r} up to seq {seq}, whose segment {sha256[:12]} "
-                    "is not in the ledger any more: its history is another one now"
+                    "is no longer in the ledger: its history has changed"
                 )
 
 

@@ -84,7 +84,7 @@ class Explanation:
     def faults(self) -> list[str]:
         sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
         chains = [
-            f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
+            f"the hash chain of writer {span.writer!r} is broken: run `rose ledger verify`"
             for span in self.spans
             if span.holds is False
         ]
@@ -278,7 +278,7 @@ def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
     yield ""
     yield "<- the ledger"
     for span in explained.spans:
-        holds = {True: "its hash chain holds", False: "ITS HASH CHAIN DOES NOT HOLD", None: "archived"}[span.holds]
+        holds = {True: "its hash chain holds", False: "ITS HASH CHAIN IS BROKEN", None: "archived"}[span.holds]
         files = f"{span.files[0]}" + (f" and {len(span.files) - 1} more files" if len(span.files) > 1 else "")
         yield (
             f"   writer {span.writer}, {span.events:,} events, seq {span.first_seq} to {span.last_seq}, in {files}; "

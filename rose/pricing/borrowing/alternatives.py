@@ -69,7 +69,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
                 usd=usd * borrowed.useful / elsewhere.useful,
                 basis="measured",
                 explained=f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there"
-                + ("" if unshared == 1 else ", had no other run held the devices with it"),
+                + ("" if unshared == 1 else ", without other runs on the devices"),
             )
             for name, usd in ((DEDICATED, elsewhere.unshared_usd), (LOADED, _loaded_usd(whole) * unshared))
         ]
@@ -246,14 +246,14 @@ def _device_hours(
     if offer is None:
         return None, "not enough data: the price book has no such offer for part of the time"
     if hours is None:
-        return None, "not enough data: no token of the class was of use, so its throughput is not known"
+        return None, "not enough data: the class made no useful token, so its throughput is unknown"
     if not offer.interruptions_per_hour:
         return hours, None
     if age_s is None:
-        return None, "not enough data: no turn was completed, so what an interruption loses is not known"
+        return None, "not enough data: no turn was completed, so the loss of an interruption is unknown"
     share = spot_useful_share(Fraction(offer.interruptions_per_hour), age_s)
     if share <= 0:
-        return None, f"nothing would get done: {offer.interruptions_per_hour} interruptions an hour end every turn"
+        return None, f"no work would finish: {offer.interruptions_per_hour} interruptions an hour end every turn"
     return hours / share, None
 
 

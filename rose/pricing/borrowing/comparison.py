@@ -14,7 +14,7 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
 
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
-WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
+WOULD, WOULD_NOT = "if the fleet would exist anyway", "if it would not"
 CAPACITY, CASH = "capacity avoided", "cash saved"
 ADDED, ADDED_THERE = "added by borrowing", "would have cost to buy"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
@@ -39,7 +39,7 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
         rests_on = f"{purchase(bought)}; {_let_go(m)}; {less}" + (f"; at most, without {left_out}" if left_out else "")
     rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), rests_on)]
     if cash is not None and m.unstated_usd:
-        far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the far end of what is possible")
+        far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the lower end of the range")
         ends = (WOULD, cash), (WOULD_NOT, far)
         rows += [(f"{CASH} {end}", _saving(make, saving, MARGINAL, basis), "") for end, saving in ends]
     added_there = make.money(None if way is None else way.added_usd, MARGINAL, basis=there, why=NO_TOKENS)
@@ -53,7 +53,7 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
     ]
     return report_table(
         make.stamp,
-        "What borrowing saved; the two figures are never added",
+        "Savings of borrowing; never add the two figures",
         "what | value | rests on",
         rows,
         view="marginal, but capacity avoided amortized and hypothetical",
@@ -99,7 +99,7 @@ def comparison(run: PricedRun) -> Section:
         ),
         "how": report_table(
             run.stamp,
-            "How each was worked out",
+            "How each alternative is computed",
             "way | how",
             (
                 (way.name, f"{way.explained}; {purchase(bought)}" if bought and way is compared.way else way.explained)
@@ -150,7 +150,7 @@ def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
         way.name,
         make.money(way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval),
         _per_million(make, way.usd, tokens, view, way.basis),
-        _saving(make, way.less, view, way.basis, way.why or "does not apply: none would be made"),
+        _saving(make, way.less, view, way.basis, way.why or "does not apply: no token would be made"),
     )
 
 
@@ -218,7 +218,7 @@ def in_short(compared: Comparison, m: Marginal) -> str:
     """Say in two sentences whether borrowing saved cash."""
     way = compared.way
     if way is None or way.cash is None:
-        return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
+        return f"Savings are unknown: {NO_TOKENS.removeprefix('not enough data: ')}."
     judged = _judged(way.cash, m)
     left_out = ", ".join(plain(name) for name in (*m.missing, *m.absent))
     cash, ending = both_ends(way.cash, m), ""
@@ -226,7 +226,7 @@ def in_short(compared: Comparison, m: Marginal) -> str:
         cash, ending = f"{'at most ' if left_out else ''}{_usd(way.cash.usd)}", condition(m)
         if (interval := way.cash.interval) is not None and interval.high is not None:
             cash += f", 95% {_usd(Fraction(interval.low))} to {_usd(Fraction(interval.high))}"
-    without = f" It leaves out what is neither known nor priced: {left_out}." if left_out else ""
+    without = f" Left out, since unknown or not priced: {left_out}." if left_out else ""
     return f"{judged[0].upper()}{judged[1:]}, against {way.name}: cash saved {cash}{ending}.{without}"
 
 
@@ -234,20 +234,18 @@ def _judged(cash: Saving, m: Marginal) -> str:
     """Return the verdict; it names a side only where the interval, or both ends, exclude the other."""
     if m.unstated_usd:
         if cash.usd - m.unstated_usd > 0:
-            return "borrowing came out cheaper whether or not the fleet would have been there anyway"
+            return "borrowing came out cheaper whether or not the fleet would exist anyway"
         if cash.usd < 0:
-            return "borrowing came out dearer whether or not the fleet would have been there anyway"
-        return "whether borrowing saved cash depends on whether the fleet would have been there anyway"
+            return "borrowing came out dearer whether or not the fleet would exist anyway"
+        return "whether borrowing saved cash depends on whether the fleet would exist anyway"
     if cash.interval is None or cash.interval.high is None:
         side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
         return f"borrowing came out {side}, without an interval ({cash.no_interval})"
     if cash.interval.low >= 0 < cash.usd:  # A draw without borrowed tokens saves nothing.
-        return "borrowing was worth it" + (
-            ", unless costs that are not known exceed it" if m.missing or m.absent else ""
-        )
+        return "borrowing was worth it" + (", unless unknown costs exceed it" if m.missing or m.absent else "")
     if cash.interval.high <= 0 > cash.usd:
         return "borrowing was NOT worth it"
-    return "borrowing was neither better nor worse as far as can be told"
+    return "borrowing was neither better nor worse within the interval"
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
@@ -263,8 +261,8 @@ def condition(m: Marginal) -> str:
     if m.idle_anyway is None:
         return f", {WOULD}: the price book does not say"
     if m.idle_anyway == 1:
-        return ", as the price book states that the fleet would have been there anyway"
-    return f", as the price book gives the fleet {float(m.idle_anyway):.0%} to have been there anyway"
+        return ", as the price book states that the fleet would exist anyway"
+    return f", as the price book gives the fleet {float(m.idle_anyway):.0%} to exist anyway"
 
 
 def purchase(bought: Bought) -> str:

@@ -92,7 +92,7 @@ def _without(m: Marginal) -> str:
 def _gate(m: Marginal) -> str:
     if m.idle_anyway is None:
         return (
-            "m holds if the fleet would have existed without the leases, which the price book does not say. If not, "
+            "m is valid if the fleet would have existed without the leases, which the price book does not say. If not, "
             f"{format_usd(nano_usd_of(m.unstated_usd))} of device time is charged on top of m. State a probability, "
             "`idle_anyway`, in [lending]."
         )
@@ -106,7 +106,7 @@ def _gate(m: Marginal) -> str:
     stated = "The price book states that the fleet would have existed without the leases."
     if m.kept:
         charge = "leased time in them is charged its amortized price on top of m."
-        return f"{stated} In the spans recorded it would not: {charge}"
+        return f"{stated} In the recorded spans it would not: {charge}"
     return f"{stated} No decision to keep a device for lending is recorded; `rose borrow --decisions` records them."
 
 

@@ -227,7 +227,7 @@ def provision(run: PricedRun) -> Section:
             ),
             "totals": report_table(
                 run.stamp,
-                "Provided for, and what it came to",
+                "Provision and realised cost",
                 "what | value | rests on",
                 (
                     (

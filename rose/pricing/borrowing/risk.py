@@ -29,9 +29,9 @@ _CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
 _VERDICTS = {
-    True: "Lending makes serving late",
-    False: "Lending does not make serving late",
-    None: "Whether lending makes serving late cannot be told yet",
+    True: "Lending delays serving",
+    False: "Lending does not delay serving",
+    None: "It is not yet clear whether lending delays serving",
 }
 MORE = "more withheld windows that would tell"
 OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
@@ -53,7 +53,7 @@ def risk(run: PricedRun) -> Section:
     assumed = [plain(name) for name, term in m.terms.items() if term.no_interval and not term.unknown]
     parts["depends"] = report_table(
         run.stamp,
-        "What cash saved depends on",
+        "Influences on cash saved",
         "what | at its worse end | as it is | at its better end",
         (
             (plain(name), *(make.money(usd, MARGINAL, basis=basis, why=NO_TOKENS) for usd in (worse, cash, better)))
@@ -63,7 +63,7 @@ def risk(run: PricedRun) -> Section:
         notes=notes(
             "Against dedicated devices, each moved alone. Ranges: 95% intervals, and those of the price book.",
             f"As it is {WOULD}." if m.unstated_usd else "",
-            f"Not known, so not in it: {', '.join(unknown)}." if unknown else "",
+            f"Unknown and left out: {', '.join(unknown)}." if unknown else "",
             f"Assumed, without a range: {', '.join(assumed)}." if assumed else "",
         ),
     )
@@ -107,7 +107,7 @@ def harm_table(make: Figures, measured: Harm) -> Table:
         LATE_WITHOUT: make.measure(without, "share", why=why, interval=intervals[0]),
         HARMED: make.measure(harmed, "requests", why=why, interval=intervals[1]),
         MORE: make.number(
-            harm.more_windows(measured), "count", why=why or "no number of windows tells that from chance"
+            harm.more_windows(measured), "count", why=why or "more windows would not tell it from chance"
         ),
     }
     return values("Requests that missed a latency budget", figures, make.stamp, "counts")
@@ -115,7 +115,7 @@ def harm_table(make: Figures, measured: Harm) -> Table:
 
 def says(measured: Harm) -> str:
     if (compared := harm.late(measured)) is None:
-        return f"Whether lending harms serving is not known: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
+        return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
     requests, late, added = compared
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "

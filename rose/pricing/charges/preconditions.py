@@ -44,7 +44,7 @@ def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_i
         gone += max(0, int(rows(connection, "run/archived")[0]["events"] or 0))
     if gone > 0:
         raise PricingError(
-            f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "
+            f"{gone:,} events of run {run_id!r} were archived, so its figures would be incomplete: bring them "
             "back with `rose ledger restore --from ...`"
         )
 

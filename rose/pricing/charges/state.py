@@ -73,7 +73,7 @@ def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Ha
             yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
-            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; if nothing is, remove {path} and "
+            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; otherwise remove {path} and "
             "try again"
         ) from error
 

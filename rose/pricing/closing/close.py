@@ -52,7 +52,7 @@ def close(
         mark = watermark(ledger)  # Before anything is read: every event up to the mark is then priced.
         priced = charges.price(ledger, book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         if priced.frame.is_empty():
-            raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
+            raise NothingChargedError(f"the period {period.label} has no charge to close")
         _refuse_closed(ledger, period, priced.provenance)
         with ledger.connect() as connection:
             set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
@@ -62,7 +62,7 @@ def close(
         if open_runs and not with_open_runs:
             raise PricingError(
                 f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has, or "
-                "give --with-open-runs; what it still reports of the period is then a correction"
+                "give --with-open-runs; later events of the period then need a correction"
             )
         posting, contents = make_posting(
             close_id=_new_id(ledger, period, priced.provenance),
@@ -115,7 +115,7 @@ def make_posting(
     """Return a posting of `frame` and its files' bytes. Raises PricingError for a total beyond 64 bits."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
-            f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
+            f"{close_id} comes to {cost_nano:,} nano-dollars, and the books take amounts below {2**63:,}: check the "
             "unit of the prices (`rose price`), or close a shorter period"
         )
     contents, book = {rows_file: store.parquet(frame), **more_files}, priced.book

@@ -38,18 +38,16 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
     if close_id not in known:
         if folder(ledger, close_id).exists():
             raise PricingError(
-                f"closes/{close_id} is there, but no event of the ledger speaks of it: run `rose ledger verify`"
+                f"closes/{close_id} exists, but no event of the ledger names it: run `rose ledger verify`"
             )
         names = ", ".join(known) or "none yet; `rose books close` makes one"
-        raise QuestionError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
+        raise QuestionError(f"unknown close {close_id!r}; the closes of this ledger: {names}")
     posted = known[close_id]
     publish(ledger, posted)
     if as_of_ns is None:
         return posted
     if posted[0].posted_ns > as_of_ns:
-        raise PricingError(
-            f"{close_id} was closed at {utc(posted[0].posted_ns)}, so nothing of it was known at {utc(as_of_ns)}"
-        )
+        raise PricingError(f"{close_id} was closed at {utc(posted[0].posted_ns)}, which is after {utc(as_of_ns)}")
     return [posting for posting in posted if posting.posted_ns <= as_of_ns]
 
 

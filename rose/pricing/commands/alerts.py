@@ -14,7 +14,7 @@ def alerts_command(
     file: Annotated[Path, typer.Option("--alerts", envvar="ROSE_ALERTS", help="File of rules.")] = Path("alerts.toml"),
     ledger: LedgerOption = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what holds, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List active alerts, and send nothing.")] = False,
     test: Annotated[
         str | None, typer.Option("--test", metavar="DESTINATION", help="Send this destination a test message only.")
     ] = None,

@@ -68,10 +68,10 @@ def close(
 @books_app.command("restate")
 def restate(
     close_id: CloseArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why, in words; it stays in the books.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason for the correction; it stays in the books.")],
     ledger: LedgerOption = None,
     price_book: Annotated[
-        str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
+        str | None, typer.Option("--price-book", "-b", help="A price book TOML file; by default the last posting's.")
     ] = None,
     who: common.WhoOption = None,
     receipt: ReceiptOption = None,
@@ -90,7 +90,7 @@ def restate(
             check_place(receipt)
         book = None if price_book is None else choice.choose(opened, price_book)
         if restating.restate(opened, close_id, reason, book, by=who) is None:
-            nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
+            nothing = {"close_id": close_id, "correction": None, "why": "no charge differs; nothing was posted"}
             common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
         _say(opened, store.of_close(opened, close_id), receipt, as_json)
@@ -99,7 +99,7 @@ def restate(
 @books_app.command("show")
 def show(
     close_id: Annotated[
-        str | None, typer.Argument(help="Name of a close; all of them are listed without.", metavar="CLOSE")
+        str | None, typer.Argument(help="Name of a close; by default all are listed.", metavar="CLOSE")
     ] = None,
     ledger: LedgerOption = None,
     *,
@@ -128,7 +128,7 @@ def verify(
     ledger: LedgerOption = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option("--against", help="A receipt that was kept elsewhere, or a folder of such; may be repeated."),
+        typer.Option("--against", help="A receipt kept elsewhere, or a folder of receipts; may be repeated."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Public key that must have signed the receipts.")] = None,
     *,
@@ -157,9 +157,7 @@ def verify(
 
 @books_app.command("budget")
 def budget(
-    team: Annotated[
-        str | None, typer.Argument(help="The tag `team` of the runs to set a budget for; without, budgets are shown.")
-    ] = None,
+    team: Annotated[str | None, typer.Argument(help="Team to set a budget for; without it, budgets are shown.")] = None,
     usd: Annotated[str | None, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")] = None,
     month: common.MonthOption = None,
     ledger: LedgerOption = None,

@@ -28,7 +28,7 @@ BookOption = Annotated[
         "ROSE_PRICE_BOOK's.",
     ),
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest with devices if left out.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; by default the newest with devices.")]
 PeriodOption = Annotated[
     str | None,
     typer.Option(
@@ -45,10 +45,12 @@ ProvenanceOption = Annotated[
     str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
 ]
 UnverifiedOption = Annotated[
-    bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
+    bool, typer.Option("--allow-unverified", help="Price an unverified ledger and mark every figure.")
 ]
-MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")]
-WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the record; else this user.")]
+MonthOption = Annotated[
+    str | None, typer.Option("--month", help="A UTC month such as 2026-11; by default the current month.")
+]
+WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the record; by default this user.")]
 
 
 def period_of(text: str | None, tz: str | None = None) -> Period:

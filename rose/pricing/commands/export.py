@@ -20,9 +20,7 @@ def export_command(
     ledger: LedgerOption = None,
     close: Annotated[str | None, typer.Option("--close", help="A closed period, with its corrections.")] = None,
     period: PeriodOption = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="One run; what borrowing added to its bill is then known.")
-    ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="A single run, with its marginal cost of borrowing.")] = None,
     provenance: ProvenanceOption = None,
     price_book: BookOption = None,
     *,

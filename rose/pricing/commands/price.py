@@ -24,7 +24,7 @@ def price_command(
     who: WhoOption = None,
     *,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Have the ledger priced by FILE from now on; it keeps the text.")
+        bool, typer.Option("--adopt", help="Price the ledger by FILE from now on; the ledger keeps its text.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,14 +57,14 @@ def _show(book: PriceBook) -> None:
     from rose.pricing.price_books.rules import FILE_TABLES
     from rose.pricing.table import Table, columns
 
-    names = ("what", "price", "holds", "source", "of")
+    names = ("what", "price", "valid", "source", "dated")
     rows = tuple(
         (" ".join((table, *entry.key)), _words(entry), span_of(*entry.days), entry.source, str(entry.source_date))
         for table in FILE_TABLES
         for entry in book.entries(table)
     )
     title = BookFacts.from_book(book).line
-    console.show([Table(title=title, columns=columns(*names, text=names, whole=("of",)), rows=rows)])
+    console.show([Table(title=title, columns=columns(*names, text=names, whole=("dated",)), rows=rows)])
 
 
 def _words(entry: Entry) -> str:

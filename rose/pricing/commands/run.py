@@ -91,9 +91,7 @@ def _record(ledger: Ledger, run: str | None, file: Path) -> None:
 
 def correct_command(
     ledger: LedgerOption = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="Run to price; the newest with verdicts if left out.")
-    ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run to price; by default the newest with verdicts.")] = None,
     only: Annotated[
         Literal["cost", "frontier", "verifiers"] | None,
         typer.Option(
@@ -116,7 +114,7 @@ def correct_command(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option("--threshold", help="Accept from this probability on, in a file without `accepted`; 0.5."),
+        typer.Option("--threshold", help="Least accepted probability, in a file without `accepted`; 0.5."),
     ] = None,
     price_book: BookOption = None,
     *,

@@ -38,15 +38,13 @@ def cost_command(
     run: OneRunOption = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
     view: Annotated[
-        str, typer.Option("--view", help="amortized, or fully-loaded: idle time on the work that it is there for.")
+        str, typer.Option("--view", help="amortized, or fully-loaded: idle time is charged to work.")
     ] = "amortized",
     tz: common.TzOption = None,
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
     provenance: common.ProvenanceOption = None,
-    close: Annotated[
-        str | None, typer.Option("--close", help="One close with its corrections, and no other hour.")
-    ] = None,
+    close: Annotated[str | None, typer.Option("--close", help="A single close with its corrections.")] = None,
     as_of: Annotated[
         str | None, typer.Option("--as-of", help="The close as known at this UTC time, such as 2026-12-05T10:00Z.")
     ] = None,
@@ -118,12 +116,13 @@ def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
 def changes_command(
     period: common.PeriodOption = None,
     before: Annotated[
-        str | None, typer.Option("--before", help="The period to compare with; else as long a time just before.")
+        str | None,
+        typer.Option("--before", help="The period to compare with; by default an equally long period just before."),
     ] = None,
     by: Annotated[
         str, typer.Option("--by", help="team, run, device-class, pool, device, bucket, task or version.")
     ] = "team",
-    top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON has all.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of lines to show; JSON has all.")] = 10,
     tz: common.TzOption = None,
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
@@ -172,9 +171,7 @@ def saved_command(
 def forecast_command(
     ledger: LedgerOption = None,
     month: common.MonthOption = None,
-    team: Annotated[
-        str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
-    ] = None,
+    team: Annotated[str | None, typer.Option("--team", help="A single team; an unknown name is an error.")] = None,
     price_book: common.BookOption = None,
     provenance: common.ProvenanceOption = None,
     *,
@@ -196,7 +193,8 @@ def reconcile_command(
         str, typer.Option("--period", "-p", help="Whole UTC days: 2026-10, last-month, 2026-10-03, FROM..TO.")
     ],
     tolerance: Annotated[
-        str, typer.Option("--tolerance", help="How far both may differ, device by device, in percent of the ledger's.")
+        str,
+        typer.Option("--tolerance", help="Largest allowed difference by device, in percent of the ledger's amount."),
     ] = "0.5%",
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
@@ -227,5 +225,5 @@ def _share(text: str) -> Fraction:
     from rose.pricing.money import PricingError
 
     if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?%", text) or (share := Fraction(text[:-1]) / 100) > 1:
-        raise PricingError(f"--tolerance {text!r} is no percentage from 0% to 100%; write it as 0.5%")
+        raise PricingError(f"--tolerance {text!r} is not a percentage from 0% to 100%; write it as 0.5%")
     return share

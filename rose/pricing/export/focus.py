@@ -80,7 +80,7 @@ def _write(bill: Bill, path: Path, progress: Progress) -> None:
 
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
     if not any(prices.keyed(part).height for part in bill.charges):
-        raise PricingError("there are no charges in the period, so there is nothing to export")
+        raise PricingError("the period has no charges to export")
     single = len(bill.parts) == 1  # The marginal cost is of a whole run's charges.
     for number, part in enumerate(bill.parts):
         marginal = _marginal(part.frame, bill.marginal_nano if single else None)

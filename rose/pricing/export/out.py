@@ -34,7 +34,7 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
     if path.exists():
         raise PricingError(f"{path} exists; name another file, or remove it first")
     if not path.parent.is_dir():
-        raise PricingError(f"{path}: there is no folder {path.parent}; make it first")
+        raise PricingError(f"folder {path.parent} of {path} does not exist; create it first")
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:

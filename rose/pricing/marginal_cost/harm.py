@@ -28,7 +28,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 _MILLION = 10**6
 _NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
-_NO_CACHE = "serving did not say what its prefix cache held (SGLang says so with --enable-cache-report)"
+_NO_CACHE = "serving did not report its prefix cache (SGLang needs --enable-cache-report)"
 _NO_SLICES = "too few windows have both requests and device slices"
 _INTERFERENCE = "interference_usd_per_device_hour"
 

@@ -242,7 +242,7 @@ def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:
         lambda gib_hours, rates: f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
     )
     if term.unknown is None and any(byte_ns is None for _, byte_ns in sizes):
-        return absent("an engine did not say how much memory it holds")
+        return absent("an engine did not report its memory")
     return term
 
 

@@ -153,7 +153,7 @@ def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction |
 def _explained(meter: Metered) -> str:
     if meter.delta_mw is None or meter.extra_mw_ns is None:
         kwh = float(Fraction(meter.leased_mw_ns, MW_NS_PER_KWH))
-        return f"what lending drew of the {kwh:.6g} kWh that were metered while leased is not known: {meter.why}"
+        return f"lending's part of the {kwh:.6g} kWh that were metered while leased is not known: {meter.why}"
     watts, low, high = (end / 1000 for end in (meter.delta_mw.value, meter.delta_mw.low, meter.delta_mw.high))
     extra, anyway = (
         float(Fraction(ns, MW_NS_PER_KWH)) for ns in (meter.extra_mw_ns, meter.energy_mw_ns - meter.extra_mw_ns)

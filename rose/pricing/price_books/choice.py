@@ -31,7 +31,7 @@ Own = dict[str | None, tuple[list[str], set[str | None]]]
 _LIMIT_BYTES = 2**20
 
 BEFOREHAND = (
-    f"Put a price book on record for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
+    f"Adopt a price book for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
     "`price_book` in the fleet file before a run."
 )
 WAYS = f"Name one with `-b FILE`, for a look at made-up prices `-b example`. {BEFOREHAND}"
@@ -80,7 +80,7 @@ def choose(
     if not named_by_runs and run_id is None and from_ns is not None and to_ns is not None:
         raise NothingChargedError(f"no run lies in {Period(from_ns, to_ns).label}, so nothing is charged")
     of_run = "" if run_id is None else f" for run {run_id}"
-    raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
+    raise NoPriceBookError(f"no price book{of_run}: nothing can be priced. {WAYS}")
 
 
 def named(name_or_path: str | Path) -> PriceBook:
@@ -136,7 +136,7 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
         return pricebook.parse(_recorded_text(name, sha256s), name)
     except PriceBookError as error:
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        raise PriceBookError(f"the price book that run {runs[0]}{more} names cannot be used: {error}\n{WAYS}") from None
+        raise PriceBookError(f"the price book of run {runs[0]}{more} cannot be used: {error}\n{WAYS}") from None
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
@@ -157,7 +157,9 @@ def _recorded_text(name: str, sha256s: set[str | None]) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
         raise PriceBookError(f"cannot read price book {name}: {reason}") from None
     if not regular or len(content) > _LIMIT_BYTES:
-        raise PriceBookError(f"{name} is no regular file of at most {_LIMIT_BYTES} bytes; name the book with `-b FILE`")
+        raise PriceBookError(
+            f"{name} is not a regular file of at most {_LIMIT_BYTES} bytes; name the book with `-b FILE`"
+        )
     if hashlib.sha256(content).hexdigest() != sha256:
         raise PriceBookError(
             f"{name} is not the file that the run began with (SHA-256 {sha256}); if it is to "

@@ -162,9 +162,7 @@ class Dated(Entry):
     def _forwards(cls, valid_to: date | None, info: ValidationInfo) -> date | None:
         valid_from = info.data.get("valid_from")
         if valid_from is not None and valid_to is not None and valid_to <= valid_from:
-            raise ValueError(
-                f"must be after valid_from {valid_from}: it is the first day on which the price no longer holds"
-            )
+            raise ValueError(f"must be after valid_from {valid_from}: it is the first day without the price")
         return valid_to
 
 

@@ -65,7 +65,7 @@ class _File(Header):
             for earlier, later in _overlaps(self.entries(table)):
                 what = " ".join((table, *later.key))
                 raise ValueError(
-                    f"{what} has two {later.noun}s on one day: one holds {span_of(*earlier.days)}, another "
+                    f"{what} has two {later.noun}s on one day: one is valid {span_of(*earlier.days)}, another "
                     f"{span_of(*later.days)}; keep one, or give them dates that do not meet"
                 )
         return self
@@ -98,7 +98,7 @@ class PriceBook(_File):
             pools = ", ".join(sorted({str(price.pool) for price in of_class}))
             lack, fix = f" in pool {pool!r} (it has one for pool {pools})", "without a pool"
         else:
-            lack, fix = f" in pool {pool!r} on {day_of(ns)}", "whose valid_from and valid_to hold that day"
+            lack, fix = f" in pool {pool!r} on {day_of(ns)}", "whose valid_from and valid_to include that day"
         raise PriceBookError(
             f"price book {self.path} has no price for device class {device_class!r}{lack}; add a [[device]] {fix}"
             f"{self._where}"
@@ -152,7 +152,7 @@ class PriceBook(_File):
             known = True
         header = f"[[{table}]]" if what or known else f"[{table}]"
         subject, day = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
-        fix = "add one whose valid_from and valid_to hold that day" if known else "add one, 0 if it is free"
+        fix = "add one whose valid_from and valid_to include that day" if known else "add one, 0 if it is free"
         raise PriceBookError(f"price book {self.path} has no {header}{subject}{day}; {fix}{self._where}")
 
 
@@ -172,7 +172,7 @@ def refuse_example(book: PriceBook, act: str) -> None:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
             "it, give it a `name` of your own, check it with `rose price FILE`, and name it with `-b FILE` or "
-            "put it on record with `rose price FILE --adopt`"
+            "adopt it with `rose price FILE --adopt`"
         )
 
 

@@ -71,7 +71,7 @@ def priced(
         snapshot_pinned(connection, run_id, charged.doubled)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):
-            raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")
+            raise PricingError(f"run {run_id} has no device time yet, so it cannot be priced")
         from_ns, to_ns = allocation.period_ns
         borrow = marginal(connection, run_id, allocation, book)
         counted = tokens.count(connection, run_id)
@@ -107,7 +107,7 @@ def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
-        raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
+        raise PricingError("the ledger has no run yet; `rose demo` or `rose up` writes one")
     return str(runs[0]["run_id"])
 
 

@@ -24,7 +24,7 @@ FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
 PLACEMENTS: tuple[str, ...] = ("borrowed", "dedicated", "unallocated")
 BLOCKS = 10
 BLOCKS_MIN = 5  #: Blocks with work in them below which nothing is known of the spread.
-UNKNOWN = f"too short a run: rollouts must run in {BLOCKS_MIN} stretches of it"
+UNKNOWN = f"the run is too short: rollouts must run in {BLOCKS_MIN} stretches of it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,9 @@ class Calendar:
                 return self._begin(days[0]), self._begin(days[1])
             at = datetime.fromisoformat(text)
         except (ValueError, OverflowError):
-            raise QuestionError(f"{text!r} is no period; write {FORMS}") from None
+            raise QuestionError(f"{text!r} is not a period; write {FORMS}") from None
         if len(text) != len("2026-10-03T05"):
-            raise QuestionError(f"{text!r} is no period; write {FORMS}")
+            raise QuestionError(f"{text!r} is not a period; write {FORMS}")
         begin = self._whole_hour(at.replace(tzinfo=self.zone), text)
         return begin, begin + NS_PER_HOUR
 

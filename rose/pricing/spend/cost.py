@@ -132,7 +132,7 @@ def question(
     if tag is not None:
         name, equals, value = tag.partition("=")
         if not (name and equals and value):
-            raise QuestionError(f"tag {tag!r} is no tag; write NAME=VALUE, such as project=maze")
+            raise QuestionError(f"tag {tag!r} is not a tag; write NAME=VALUE, such as project=maze")
         only[_TAG + name] = value
     if close is None and as_of is not None:
         raise QuestionError("as-of is of a close: name it with close")

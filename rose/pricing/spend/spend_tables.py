@@ -166,7 +166,7 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
         yield f"The fleet's cash saved has no interval: {fleet.no_interval}."
     if fleet.left_out:
         yield f"At most, since these costs are not known: {', '.join(fleet.left_out).replace('_', ' ')}."
-    two_ends = " Two amounts of cash: if the fleet would have been there anyway, or if it would not."
+    two_ends = " Two amounts of cash: if the fleet would exist anyway, or if it would not."
     yield (
         "Two figures that are never added: cash saved is the bill without borrowing less the bill, below zero where "
         "borrowing cost more; capacity avoided was on no bill. The fleet's figure is computed once; runs have shares "

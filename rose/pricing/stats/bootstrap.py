@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 UNITS_MIN = 8  #: Fewer units give no interval: its coverage would be too low.
-TOO_FEW = f"too few groups, steps or probes for an interval: it takes {UNITS_MIN}, more where neighbours are alike"
+TOO_FEW = f"too few groups, steps or probes for an interval: need {UNITS_MIN}, more where neighbours are alike"
 BLOCKS = 10  #: Blocks that units of a time series are drawn in, as many units to each as can be.
 
 _SEED = 0

@@ -79,7 +79,7 @@ def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
 def too_few(windows: int) -> str:
     """Say how many withheld windows there are and how many more are needed."""
     return (
-        f"{windows:,} windows in which leases were withheld at random, and it takes {WINDOWS_MIN}: "
+        f"{windows:,} windows in which leases were withheld at random; need {WINDOWS_MIN}: "
         f"{WINDOWS_MIN - windows} more would tell"
     )
 

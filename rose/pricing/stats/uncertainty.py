@@ -3,11 +3,10 @@ clusters widen an interval."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -29,10 +28,6 @@ class Clusters:
     @classmethod
     def of(cls, pairs: Sequence[tuple[float, float]]) -> Clusters:
         return cls(len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs))
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Clusters:
-        return cls(int(row["clusters"]), float(row["yy"]), float(row["yx"]), float(row["xx"]))
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:

@@ -89,7 +89,7 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
     try:
         nano = Fraction(Decimal(usd.replace(",", "").removeprefix("$"))) * NANO_USD_PER_USD
     except (InvalidOperation, ValueError, OverflowError):
-        raise PricingError(f"budget {usd!r} is no amount; write dollars such as 12000 or 12000.50") from None
+        raise PricingError(f"budget {usd!r} is not an amount; write dollars such as 12000 or 12000.50") from None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
     with book_events.lock(ledger):
@@ -144,7 +144,7 @@ def expected(
     costs = _Costs.read(ledger, month, book, now_us, provenance=provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
-        raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")
+        raise PricingError(f"no charge read names team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
         spent_nano, _ = costs.spent(name)
@@ -174,7 +174,7 @@ class _Costs:
     ) -> _Costs:
         now_ns = 1000 * (utc_us() if now_us is None else now_us)
         if now_ns < month.from_ns:
-            raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
+            raise PricingError(f"{month.label} has not begun; give an earlier month")
         so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
         charges, unread = None, ""
         if now_ns < month.to_ns:

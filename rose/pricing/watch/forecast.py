@@ -68,20 +68,17 @@ def forecast(
             over_share=None if budget_nano is None else float(spent_nano > budget_nano),
         )
     if len(history) < DAYS_MIN:
-        known = f"{len(history)} {'is' if len(history) == 1 else 'are'} known"
-        return Forecast(method=f"not enough days: it takes {DAYS_MIN} whole ones (UTC), and {known}")
+        return Forecast(method=f"not enough days: need {DAYS_MIN} whole UTC days, have {len(history)}")
     charged = sum(cost != 0 for cost in history.values())
     if charged < CHARGED_MIN:
-        return Forecast(
-            method=f"not enough days: {charged} of {len(history)} cost anything, and it takes {CHARGED_MIN}"
-        )
+        return Forecast(method=f"not enough days: {charged} of {len(history)} have charges; need {CHARGED_MIN}")
     model = _Model.of(history, left)
     if (departure := model.departure()) is not None:
         name, day = departure
         after = {later: cost for later, cost in history.items() if later > day - timedelta(days=name == SHIFT)}
         if name != BURST and len(after) >= DAYS_MIN:
             return forecast(after, spent_nano, left, budget_nano)
-        more = f"days before it do not tell what comes; need {DAYS_MIN - len(after)} more days"
+        more = f"earlier days do not predict later days; need {DAYS_MIN - len(after)} more days"
         return Forecast(method=f"{name} on {day}: {'the next may come at any time' if name == BURST else more}")
     drawn = model.draws()
     totals = sorted(spent_nano + max(0, round(float(f"{value:.{_DIGITS}g}"))) for value in drawn)

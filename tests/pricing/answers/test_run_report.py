@@ -202,7 +202,7 @@ def test_where_the_book_is_silent_both_ends_are_shown(sample_kept: Path) -> None
     assert saved[CASH] is None
     assert "the price book states no idle_anyway" in str(built.section.figure("savings", CASH).why)
     assert [saved[f"{CASH} {end}"] for end in (WOULD, WOULD_NOT)] == [101_785_000, -838_215_000]
-    assert "m holds if the fleet would have existed without the leases, which the" in printed(built.elements())
+    assert "m is valid if the fleet would have existed without the leases, which the" in printed(built.elements())
 
 
 def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Path, write_ledger: Any) -> None:

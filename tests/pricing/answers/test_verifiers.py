@@ -111,7 +111,7 @@ def test_a_better_verifier_is_the_cheapest_until_its_price_outweighs_it() -> Non
 def test_what_cannot_be_told_yet_is_not_told() -> None:
     alike = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.88), PRICE, {"a": PRICE, "b": PRICE})
     assert alike.cheapest is None
-    assert "cannot be told yet: a is the cheapest in" in alike.says
+    assert "is not yet clear: a is the cheapest in" in alike.says
     twins = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.9), PRICE, {"a": PRICE, "b": PRICE})
     assert [v.chance_cheapest for v in twins.verifiers] == [0.5, 0.5]
     few = verifiers.compare(noisy("a", 0.9, 20) + noisy("b", 0.1, 20), PRICE, {"a": PRICE, "b": PRICE})

@@ -91,7 +91,7 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
         ({"team": "reserch", "view": "fully-loaded"}, "has team 'reserch'; did you mean 'research'"),
         ({"provenance": "real"}, "parameter provenance is 'real': 'live', 'replay' or 'simulated'"),
         ({"as_of": "2026-06-03"}, "as-of is of a close"),
-        ({"windows": "7d"}, "there is no parameter 'windows'"),
+        ({"windows": "7d"}, "unknown parameter 'windows'"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_value(quiet_fleet: Served, parameters: dict[str, Any], says: str) -> None:

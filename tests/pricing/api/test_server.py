@@ -106,7 +106,7 @@ def test_without_prices_nothing_is_priced(fleet_kept: Path, serve: Serve, monkey
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     answer = serve(fleet_kept, price_book=None).get("/cost", period=HOUR)
     assert answer.status == 503
-    assert "there is no price book" in answer.json["message"]
+    assert "no price book" in answer.json["message"]
 
 
 def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:

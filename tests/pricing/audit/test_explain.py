@@ -108,7 +108,7 @@ def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
     (fleet / "live" / "test" / "000000" / "foreign").write_text("")
     made = explain(Ledger(fleet, allow_unverified=True), HOUR, BOOK)
-    assert made.faults == ["the hash chain of writer 'test' does not hold: run `rose ledger verify`"]
+    assert made.faults == ["the hash chain of writer 'test' is broken: run `rose ledger verify`"]
     assert "UNVERIFIED LEDGER" in str(made.amount.stamp)
 
 

@@ -153,7 +153,7 @@ def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier(
 @pytest.mark.parametrize(
     ("low", "high", "judged"),
     [
-        (1.0, 4.0, "Borrowing was worth it, unless costs that are not known exceed it"),
+        (1.0, 4.0, "Borrowing was worth it, unless unknown costs exceed it"),
         (-4.0, -1.0, "Borrowing was NOT worth it"),
         (-1.0, 4.0, "Borrowing was neither better nor worse as far as can be told"),
         (None, None, "Borrowing came out cheaper, without an interval (energy: a guess)"),

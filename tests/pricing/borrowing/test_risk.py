@@ -48,7 +48,7 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(
     added = harm[risk.HARMED]
     assert added.value == pytest.approx(sum(lent) - len(lent) * sum(withheld) / len(withheld))
     assert 0 < added.low < added.value < added.high
-    assert answer.text("says").startswith("Lending makes serving late: ")
+    assert answer.text("says").startswith("Lending delays serving: ")
     assert risk.harmful(risk.without_prices(Ledger(held_out), "run")) is True
 
 

@@ -98,7 +98,7 @@ def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("close_id", "reason", "says"), [("nope", "x", "there is no close 'nope'"), (CLOSE_ID, " ", "needs a reason")]
+    ("close_id", "reason", "says"), [("nope", "x", "unknown close 'nope'"), (CLOSE_ID, " ", "needs a reason")]
 )
 def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason: str, says: str) -> None:
     with pytest.raises(PricingError, match=says):

@@ -40,7 +40,7 @@ def test_what_is_not_there_is_named(closed: Path) -> None:
     with pytest.raises(PricingError, match=f"no close 'x'; the closes of this ledger: {CLOSE_ID}"):
         read(closed, "x")
     (closed / "closes" / "x").mkdir()
-    with pytest.raises(PricingError, match=r"closes/x is there, but no event of the ledger speaks of it"):
+    with pytest.raises(PricingError, match=r"closes/x exists, but no event of the ledger names it"):
         read(closed, "x")
 
 

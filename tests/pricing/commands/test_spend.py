@@ -47,7 +47,7 @@ def test_a_period_by_team_and_bucket(fleet_kept: Path, tmp_path: Path) -> None:
 def test_a_closed_month_needs_no_price_book(half_closed_kept: Path) -> None:
     ledger = half_closed_kept / "ledger"
     assert data(run(ledger, "cost", "--period", "2026-06-01..2026-06-07", "--json", book=""))["open"] == []
-    refused(run(ledger, "cost", "--period", "2026-06-01..2026-06-08", book=""), "there is no price book")
+    refused(run(ledger, "cost", "--period", "2026-06-01..2026-06-08", book=""), "no price book")
 
 
 def test_a_close_is_a_page_to_send(half_closed_kept: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_close_is_a_page_to_send(half_closed_kept: Path, tmp_path: Path) -> No
     assert before["total"]["corrections_nano"] == 0
     for arguments, says in (
         ((*by_team, "--out", str(page)), "exists"),
-        (("cost", "--close", "2026-07-live-1"), "there is no close '2026-07-live-1'"),
+        (("cost", "--close", "2026-07-live-1"), "unknown close '2026-07-live-1'"),
         ((*by_team, "--period", "2026-06"), "leave out period"),
         (("cost", "--as-of", "2026-06-22"), "is of a close"),
         (("cost", "--out", "page.txt"), "page.txt must end in .csv or .html"),
@@ -139,7 +139,7 @@ def test_an_invoice_is_reconciled_and_what_is_wrong_said(fleet_of_four: Path, tm
     assert (answer["tolerance"], answer["within"]) == (0.005, False)
     assert "within the tolerance of 0.01" in words(reconcile(str(path), *days, "--tolerance", "1%"))
     for arguments, says in (
-        ((*days, "--tolerance", "0.5"), "--tolerance '0.5' is no percentage from 0% to 100%; write it as 0.5%"),
+        ((*days, "--tolerance", "0.5"), "--tolerance '0.5' is not a percentage from 0% to 100%; write it as 0.5%"),
         ((*days, "--tolerance", "101%"), "is no percentage"),
         (("--period", "2026-06-01T05"), "give a period of whole UTC days"),
         (("--period", "2026-05"), "nothing is charged"),

@@ -170,7 +170,7 @@ def test_charges_that_were_counted_twice_are_never_written(period_bill: Bill, tm
 
 
 def test_no_charges_are_no_export(period_bill: Bill, tmp_path: Path) -> None:
-    with pytest.raises(PricingError, match="no charges in the period"):
+    with pytest.raises(PricingError, match="no charges to export"):
         focus.write(with_rows(period_bill, period_bill.frame.clear()), tmp_path / "f.csv")
 
 

@@ -64,7 +64,7 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F"
     ):
         run_report.build(Ledger(sample))
-    refused(rose("report", ledger=sample), "there is no price book")
+    refused(rose("report", ledger=sample), "no price book")
     asked = ("explain", "--hour", "2001-01-01T00", "--bucket", "idle")
     refused(rose(*asked, ledger=sample), "no run lies in 2001-01-01T00")
 
@@ -151,8 +151,8 @@ def test_only_the_file_that_a_run_began_with_is_opened(
     asked = [
         ("edited.toml", digest, r"is not the file that the run began with \(SHA-256 [0-9a-f]{64}\).*`-b FILE`"),
         ("edited.toml", None, r"has no SHA-256 of it, so .* is not opened; name the book with `-b FILE`"),
-        ("fifo.toml", digest, "is no regular file"),
-        ("long.toml", digest, "is no regular file of at most 1048576 bytes"),
+        ("fifo.toml", digest, "is not a regular file"),
+        ("long.toml", digest, "is not a regular file of at most 1048576 bytes"),
         ("passwd", digest, "does not end in .toml"),
         (".toml", digest, "No such file"),
     ]

@@ -67,7 +67,7 @@ def test_days_are_those_of_the_reader_s_zone() -> None:
     ("text", "calendar", "says"),
     [
         ("FY2026", Calendar(), "'FY2026' is no period"),
-        ("someday", Calendar(), "'someday' is no period; write 7d"),
+        ("someday", Calendar(), "'someday' is not a period; write 7d"),
         ("2026-13", Calendar(), "'2026-13' is no period"),
         ("2026-W60", Calendar(), "'2026-W60' is no period"),
         ("0d", Calendar(), "'0d' is no period"),

@@ -119,7 +119,7 @@ def test_as_a_table(fleet_saved: Saved) -> None:
     assert "cannot be told" not in printed(
         spend_tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
     )
-    assert "Two amounts of cash: if the fleet would have been there anyway, or if it would not." in text
+    assert "Two amounts of cash: if the fleet would exist anyway, or if it would not." in text
     assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
 
 

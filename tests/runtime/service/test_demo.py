@@ -149,7 +149,7 @@ def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
     assert code == 0, output
     assert int(re.search(r"stopped after (\d+) steps", output)[1]) >= STEPS_SEEN, output
     assert "Traceback" not in output
-    assert "Where the fleet's time and money went" in output
+    assert "The fleet's device time and cost" in output
     assert wait_gone(ledger) == []
 
 
