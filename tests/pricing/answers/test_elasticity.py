@@ -85,7 +85,7 @@ def test_a_lost_trajectory_counts_as_one_that_was_not_accepted() -> None:
     ("pairs", "says"),
     [
         ([], "no group was judged yet"),
-        ([(4, 1)] * 29, "29 judged groups of 4 or more trajectories, and it takes 30"),
+        ([(4, 1)] * 29, "29 judged groups of 4 or more trajectories; need 30"),
         ([(4, 0)] * 60 + [(4, 1)] * 4, "4 groups of 4 or more trajectories had an accepted trajectory"),
         ([(1, 1)] * 60, "the usual group has 1 trajectory"),
     ],
@@ -129,7 +129,7 @@ def test_steps_that_scatter_beyond_their_groups_widen_the_interval() -> None:
 @pytest.mark.parametrize(
     ("judged", "says"),
     [
-        (power_law(0.3)[:4], "4 steps were judged after the first update, and it takes 5"),
+        (power_law(0.3)[:4], "4 steps were judged after the first update; need 5"),
         ([Step(trained_ns=10**9 * t, judged=2, solved=1) for t in range(1, 7)], "12 judged groups"),
         ([Step(trained_ns=10**9 * t, judged=20, solved=int(t < 3)) for t in range(1, 7)], "2 groups after the first"),
         ([Step(trained_ns=10**9 * t, judged=20, solved=9) for t in range(10, 19)], "training grew 1.8-fold"),

@@ -115,7 +115,7 @@ def test_what_cannot_be_told_yet_is_not_told() -> None:
     twins = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.9), PRICE, {"a": PRICE, "b": PRICE})
     assert [v.chance_cheapest for v in twins.verifiers] == [0.5, 0.5]
     few = verifiers.compare(noisy("a", 0.9, 20) + noisy("b", 0.1, 20), PRICE, {"a": PRICE, "b": PRICE})
-    assert "20 probes were judged by all of them, and it takes 30" in few.says
+    assert "20 probes were judged by all of them; need 30" in few.says
     unpriced = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.6), PRICE, {"a": PRICE, "b": None})
     assert "what an answer costs with b is not known" in unpriced.says
     assert [v.chance_cheapest for v in unpriced.verifiers] == [None, None]
