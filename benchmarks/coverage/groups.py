@@ -194,12 +194,14 @@ def _cost(random: np.random.Generator, flow: Flow) -> Iterator[Shown]:
 ETA_T, STEPS, PER_STEP = 0.25, 14, 24
 
 
-def _learning(random: np.random.Generator) -> list[elasticity.Step]:
+def _learning(random: np.random.Generator) -> list[elasticity.TrainingStep]:
     """Return steps whose accept rates follow a power of the training before them, with extra scatter."""
     trained = np.arange(1, STEPS + 1)
     alpha = np.clip(0.25 * trained**ETA_T * random.lognormal(-0.005, 0.1, STEPS), 0, 0.98)
     return [
-        elasticity.Step(trained_ns=int(t) * 10**9, judged=PER_STEP, solved=int(random.binomial(PER_STEP, chance)))
+        elasticity.TrainingStep(
+            trained_ns=int(t) * 10**9, judged=PER_STEP, solved=int(random.binomial(PER_STEP, chance))
+        )
         for t, chance in zip(trained, alpha, strict=True)
     ]
 

@@ -348,7 +348,7 @@ def _issues(shown: _Shown) -> Iterator[str]:
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."
-    entries: list[alerts.Entry] = []
+    entries: list[alerts.AlertRecord] = []
     try:
         entries = alerts.entries(ledger)
     except UserError as error:

@@ -114,7 +114,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class AlertRecord:
     rule: str
     to: str
     key: str
@@ -128,10 +128,10 @@ class Entry:
 class Round:
     outcomes: tuple[Outcome, ...]
     sent: int
-    entries: tuple[Entry, ...]
+    entries: tuple[AlertRecord, ...]
 
     @property
-    def failed(self) -> list[Entry]:
+    def failed(self) -> list[AlertRecord]:
         return [entry for entry in self.entries if entry.error is not None]
 
     def to_json(self) -> dict[str, object]:
@@ -213,11 +213,11 @@ def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Ro
     return Round(outcomes=outcomes, sent=sender.sent, entries=tuple(after))
 
 
-def entries(ledger: Ledger) -> list[Entry]:
+def entries(ledger: Ledger) -> list[AlertRecord]:
     """Return the alerts of the last round. Raises LedgerError for a damaged file."""
     path = ledger.folder / FILE
     try:
-        return [Entry(**entry) for entry in json.loads(path.read_bytes())]
+        return [AlertRecord(**entry) for entry in json.loads(path.read_bytes())]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
@@ -273,7 +273,9 @@ def _without_secrets(text: str, plugin: NotifyBase) -> str:
     return text
 
 
-def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _Sender, now_us: int) -> Iterable[Entry]:
+def _settle(
+    outcome: Outcome, known: Mapping[tuple[str, str], AlertRecord], sender: _Sender, now_us: int
+) -> Iterable[AlertRecord]:
     for to in outcome.rule.to:
         if outcome.unknown is not None:
             yield from (entry for entry in known.values() if entry.to == to and entry.rule == outcome.rule.name)
@@ -284,7 +286,7 @@ def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _S
                 yield last
                 continue
             error = sender.send(to, alert.title, alert.text)
-            yield Entry(
+            yield AlertRecord(
                 rule=outcome.rule.name,
                 to=to,
                 key=alert.key,

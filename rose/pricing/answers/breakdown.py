@@ -25,7 +25,7 @@ _PLACES = ("borrowed", "dedicated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class BreakdownRow:
     """A row has dollars, accepted trajectories, and the interval of their ratio."""
 
     key: str
@@ -41,13 +41,13 @@ class Part:
         return Fraction(self.cost_nano_usd, NANO_USD_PER_USD * self.accepted)
 
 
-def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[Part, ...]:
+def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
     """Return a run's rows by key, `unallocated` last."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
-def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
+def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
     """Return the rows of groups (`part`, `accepted`, `*_tokens`) and dollars by placement."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -74,7 +74,7 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
             if (made := sum(tokens[place].values()))
         }
     return tuple(
-        Part(
+        BreakdownRow(
             key=key,
             cost_nano_usd=sum(nano[place][key] for place in _PLACES),
             accepted=sum(int(row["accepted"]) for row in groups),

@@ -102,7 +102,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Line:
+class GroupCell:
     group: str
     bucket: str
     pool: str
@@ -124,10 +124,10 @@ class Amount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
+class PeriodSums:
     """A period has lines, rollout tokens, and accepted tokens."""
 
-    lines: Mapping[Line, Amount]
+    lines: Mapping[GroupCell, Amount]
     tokens: int = 0
     accepted_tokens: int = 0
 
@@ -135,11 +135,11 @@ class Side:
     def cost_nano(self) -> int:
         return sum(amount.cost_nano for amount in self.lines.values())
 
-    def ns(self, lines: Iterable[Line]) -> int:
+    def ns(self, lines: Iterable[GroupCell]) -> int:
         return sum(self.lines.get(line, Amount()).ns for line in lines)
 
 
-def side(charges: pl.DataFrame, by: str) -> Side:
+def side(charges: pl.DataFrame, by: str) -> PeriodSums:
     """Sum charges by a dimension of BY. Raises PricingError for an unknown dimension."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
@@ -147,9 +147,9 @@ def side(charges: pl.DataFrame, by: str) -> Side:
     filled = charges.with_columns(group, *(pl.col(name).fill_null("") for name in _CELL))
     summed = filled.group_by("group", *_CELL).agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
     rollouts = charges.filter(pl.col("bucket") == "rollout")
-    return Side(
+    return PeriodSums(
         lines={
-            Line(row["group"], *(row[name] for name in _CELL)): Amount(int(row["ns"]), int(row["cost_nano"]))
+            GroupCell(row["group"], *(row[name] for name in _CELL)): Amount(int(row["ns"]), int(row["cost_nano"]))
             for row in summed.to_dicts()
         },
         tokens=int(rollouts["tokens"].sum()),
@@ -157,7 +157,7 @@ def side(charges: pl.DataFrame, by: str) -> Side:
     )
 
 
-def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
+def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
     """Return the change between two periods. Raises PricingError for different provenance or currency."""
     for what in ("provenance", "currency"):
         one, other = getattr(before_stamp, what), getattr(stamp, what)
@@ -175,10 +175,10 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
     return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
-def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
+def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fraction]:
     """Return exact nano-dollars by group and effect."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    works: dict[str, list[Line]] = defaultdict(list)
+    works: dict[str, list[GroupCell]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
         works[line.work].append(line)
     for work, lines in works.items():
@@ -187,7 +187,9 @@ def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
     return dict(totals)
 
 
-def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[tuple[Line, str, Fraction]]:
+def _of_work(
+    work: str, lines: list[GroupCell], before: PeriodSums, now: PeriodSums
+) -> Iterable[tuple[GroupCell, str, Fraction]]:
     time0, time1 = before.ns(lines), now.ns(lines)
     growth = Fraction(time1, time0) if time0 else None
     cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: line.pool)
@@ -211,7 +213,7 @@ def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[
 
 
 def _steps(
-    growth: Fraction | None, before: Side, now: Side, time0: int, time1: int
+    growth: Fraction | None, before: PeriodSums, now: PeriodSums, time0: int, time1: int
 ) -> tuple[tuple[str, Fraction], ...] | None:
     amounts = (before.accepted_tokens, before.tokens, time0, now.accepted_tokens, now.tokens, time1)
     if growth is None or min(amounts) <= 0:
@@ -222,7 +224,7 @@ def _steps(
     return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
 
 
-def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], K]) -> dict[K, Fraction]:
+def _rates(lines: Iterable[GroupCell], side: PeriodSums, key: Callable[[GroupCell], K]) -> dict[K, Fraction]:
     time, cost = Counter[K](), Counter[K]()
     for line in lines:
         amount = side.lines.get(line, Amount())
@@ -231,7 +233,7 @@ def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], K]) -> dict[
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
 
 
-def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], Fraction]) -> Group:
+def _group(name: str, before: PeriodSums, now: PeriodSums, exact: Mapping[tuple[str, str], Fraction]) -> Group:
     cost0, cost1 = (
         sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
     )

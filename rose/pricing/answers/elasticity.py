@@ -41,7 +41,7 @@ class Elasticity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class TrainingStep:
     """A step's judged and solved groups; training before them is in nanoseconds."""
 
     trained_ns: int
@@ -87,7 +87,7 @@ def of_rollouts(groups: Groups) -> Elasticity:
     )
 
 
-def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
+def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[TrainingStep]:
     """Return the judged steps in order; `training` has `step` and `train_ns`, ascending."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
@@ -98,12 +98,12 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
             judged[row["step"]] += 1
             solved[row["step"]] += row["accepted"] > 0
     return [
-        Step(trained_ns=until_ns[bisect_left(updated, step)], judged=judged[step], solved=solved[step])
+        TrainingStep(trained_ns=until_ns[bisect_left(updated, step)], judged=judged[step], solved=solved[step])
         for step in sorted(judged)
     ]
 
 
-def of_training(judged: Iterable[Step]) -> Elasticity:
+def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
     used = [step for step in judged if step.trained_ns > 0]
     if len(used) < STEPS_MIN:
         return _none(f"{len(used)} steps were judged after the first update; need {STEPS_MIN}")

@@ -80,7 +80,7 @@ class Verifier:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class VerifierComparison:
     """Verifiers by Brier score, and the cheapest, if known."""
 
     verifiers: tuple[Verifier, ...]
@@ -130,7 +130,7 @@ def compare(
     usd_per_trajectory: Fraction | None,
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
-) -> Comparison:
+) -> VerifierComparison:
     """Score verifiers and their cost of a correct answer; unknown costs are None. `usd_per_trajectory` is g, exact
     without `trajectory_draws`; `usd_per_verdict` is v. Raises ValueError without probes."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
@@ -164,7 +164,7 @@ def compare(
         for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
     )
     cheapest, says = _cheapest(verifiers, len(shared))
-    return Comparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
+    return VerifierComparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
 
 
 def _draws(

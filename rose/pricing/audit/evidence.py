@@ -68,7 +68,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class WriterEvents:
     """A writer's events; `holds` is whether the chain is intact, None for archived parts."""
 
     writer: str
@@ -115,7 +115,7 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
     )
 
 
-def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Span]:
+def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
     """Return spans by writer; `verified` has the broken chains. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
@@ -125,7 +125,7 @@ def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Span]
     for writer, seqs in sorted(by_writer.items()):
         files, archived = _files(ledger, writer, sorted(seqs))
         writer_spans.append(
-            Span(
+            WriterEvents(
                 writer=writer,
                 first_seq=min(seqs),
                 last_seq=max(seqs),

@@ -16,7 +16,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, held
-from rose.pricing.audit.evidence import DeviceHour, Row, Span, Unit, gather, spans
+from rose.pricing.audit.evidence import DeviceHour, Row, Unit, WriterEvents, gather, spans
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
@@ -33,7 +33,7 @@ _SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class ChargeQuestion:
     """Values of columns that select one run, device and hour."""
 
     hour_ns: int | None = None
@@ -76,7 +76,7 @@ class Explanation:
     amount: Figure
     rows: tuple[Row, ...]
     steps: tuple[Step, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[WriterEvents, ...]
     events: Mapping[str, tuple[Row, ...]]
     notes: tuple[str, ...]
 
@@ -107,7 +107,7 @@ class Explanation:
         }
 
 
-def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: str | None = None) -> Explanation:
+def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
     """Explain a charge priced now. Raises PricingError for no or several charges; LedgerError."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
@@ -127,7 +127,7 @@ def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: 
     return _chain(ledger, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes)
 
 
-def explain_closed(ledger: Ledger, question: Question, close_id: str) -> list[Explanation]:
+def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
     """Explain a booked charge as closed and as last restated. Raises as `explain` and `of_close`."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
@@ -149,7 +149,7 @@ def explain_closed(ledger: Ledger, question: Question, close_id: str) -> list[Ex
     return explanations
 
 
-def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
+def _one(question: ChargeQuestion, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
     """Return the one device-hour and its rows. Raises PricingError for none or several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
@@ -248,7 +248,7 @@ def _of_unit(frame: pl.DataFrame, kind: str, unit: Unit) -> pl.DataFrame:
     return frame.filter(kind=kind, hardware_id=hardware_id, pool=pool, device_class=device_class)
 
 
-def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> str:
+def _corrections(closed: Bill, question: ChargeQuestion, device_hour: DeviceHour) -> str:
     rows = [question.rows_of(device_hour.rows_of(part.frame)) for part in closed.parts]
     before, *nanos = map(charge_algebra.total, rows)
     parts = [

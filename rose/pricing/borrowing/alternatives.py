@@ -32,7 +32,7 @@ from rose.pricing.period import nanoseconds
 from rose.pricing.price_books.pricebook import Offer
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
-from rose.pricing.run.rollout_output import USEFUL, Made, made, together
+from rose.pricing.run.rollout_output import USEFUL, RolloutOutput, rollout_outputs, together
 
 _DEDICATED = ("rollout", "train")
 
@@ -41,8 +41,8 @@ _DEDICATED = ("rollout", "train")
 class Comparison:
     """The borrow and its alternatives, dedicated devices first; empty without useful borrowed tokens."""
 
-    borrowed: Made
-    dedicated: Made
+    borrowed: RolloutOutput
+    dedicated: RolloutOutput
     alternatives: tuple[Alternative, ...]
 
     @property
@@ -55,7 +55,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     without a price of a rollout device."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
-    by_class, of_fleet = made(run.charged), made(whole)
+    by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
     own = {key: part for key, part in of_fleet.items() if key[0] in _DEDICATED}
     elsewhere = together(list(own.values()))
@@ -167,7 +167,7 @@ def _loaded_usd(whole: Charges) -> Fraction:
 
 
 def _increment(
-    own: Mapping[tuple[str, str], Made], by_class: Mapping[tuple[str, str], Made], run: PricedRun
+    own: Mapping[tuple[str, str], RolloutOutput], by_class: Mapping[tuple[str, str], RolloutOutput], run: PricedRun
 ) -> Decimal | None:
     parts = own or by_class
     if not parts:

@@ -223,7 +223,7 @@ def explain_command(
         from rose.pricing.money import NS_PER_HOUR
         from rose.pricing.price_books import choice
 
-        question = explain.Question(
+        question = explain.ChargeQuestion(
             hour_ns=None if hour is None else period.hour(hour, "--hour"),
             run_id=run,
             device_id=device,

@@ -22,7 +22,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
-from rose.pricing.run.rollout_output import Made, made, together
+from rose.pricing.run.rollout_output import RolloutOutput, rollout_outputs, together
 from rose.pricing.run.tokens import Tokens
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
@@ -76,8 +76,8 @@ def priced(
         borrow = marginal(connection, run_id, allocation, book)
         counted = tokens.count(connection, run_id)
         set_variables(connection, period_from_ns=from_ns, period_end_ns=to_ns, blocks=tokens.BLOCKS)
-        places: dict[tuple[str, str], list[Made]] = {}
-        for (pool, device_class), part in made(charged).items():
+        places: dict[tuple[str, str], list[RolloutOutput]] = {}
+        for (pool, device_class), part in rollout_outputs(charged).items():
             places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)
         sums = {key: together(parts) for key, parts in places.items()}
         usd_per_ns = {key: float(part.usd / part.rollout_ns) for key, part in sums.items() if part.rollout_ns}

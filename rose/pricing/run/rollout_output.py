@@ -18,7 +18,7 @@ _EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class RolloutOutput:
     rollout_ns: int
     measured_ns: Fraction  #: Time that the run measured; above the billed time if other runs held the device too.
     hardware_ns: Fraction  #: Hardware time for this run; less than `measured_ns` if several runs worked on the device.
@@ -29,7 +29,7 @@ class Made:
     stale: int
 
 
-def made(charges: Charges) -> dict[tuple[str, str], Made]:
+def rollout_outputs(charges: Charges) -> dict[tuple[str, str], RolloutOutput]:
     """Return a run's rollout output by (pool, device class)."""
     tokens = (pl.col("tokens").filter(pl.col("fate").is_in(fates)).sum().alias(name) for name, fates in _FATES.items())
     rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
@@ -43,7 +43,7 @@ def made(charges: Charges) -> dict[tuple[str, str], Made]:
     by_class = {}
     for pool, device_class, ns, nano, *counts in summed.sort("pool", "device_class").iter_rows():
         others_ns, hardware_ns, hardware_nano = beyond[pool, device_class]
-        by_class[pool, device_class] = Made(
+        by_class[pool, device_class] = RolloutOutput(
             rollout_ns=ns,
             measured_ns=ns + others_ns,
             hardware_ns=ns + hardware_ns,
@@ -54,8 +54,8 @@ def made(charges: Charges) -> dict[tuple[str, str], Made]:
     return by_class
 
 
-def together(parts: Sequence[Made]) -> Made:
-    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in Made.__slots__}
+def together(parts: Sequence[RolloutOutput]) -> RolloutOutput:
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in RolloutOutput.__slots__}
     for name in _EXACT:
         sums[name] = Fraction(sums[name])
-    return Made(**sums)
+    return RolloutOutput(**sums)

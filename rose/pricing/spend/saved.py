@@ -45,7 +45,7 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saving:
+class PeriodSaving:
     """Savings in a period, nano-dollars; None if unknown (`why`). `cash_nano` has two ends: with and without a fleet
     that would exist anyway. Cash is the purchase of dedicated devices (`bought_nano`) and devices let go, less what
     borrowing added (`added_nano`)."""
@@ -76,7 +76,7 @@ class Saving:
 class RunSaved:
     run_id: str
     team: str
-    saving: Saving
+    saving: PeriodSaving
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ class Saved:
 
     period: Period
     provenance: str
-    fleet: Saving
+    fleet: PeriodSaving
     runs: tuple[RunSaved, ...]
     book: BookFacts | None
     verified: bool
@@ -98,7 +98,7 @@ class Saved:
     def teams(self) -> tuple[str, ...]:
         return tuple(sorted({run.team for run in self.runs}))
 
-    def of_team(self, team: str | None) -> Saving:
+    def of_team(self, team: str | None) -> PeriodSaving:
         """Return a team's saving; None is the fleet."""
         return self.fleet if team is None else added_up(run.saving for run in self.runs if run.team == team)
 
@@ -193,7 +193,7 @@ def _found(
 
 
 def _shares(
-    fleet: str, saving: Saving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
+    fleet: str, saving: PeriodSaving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
 ) -> Iterator[RunSaved]:
     """Yield a fleet's RL runs with their shares, and the fleet's run with the rest."""
     team, shares = "unallocated", []
@@ -222,16 +222,16 @@ def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
         return Whole(why=str(error))
 
 
-def _within(whole: Whole, period: Period, *, alone: bool) -> Saving:
+def _within(whole: Whole, period: Period, *, alone: bool) -> PeriodSaving:
     """Return a run's savings in a period."""
     way, m = whole.way, whole.borrow
     if way is None or m is None or way.usd is None or way.bought is None or way.cash is None:
-        return Saving(why=whole.why)
+        return PeriodSaving(why=whole.why)
     share, bought_share = way.bought.within(period.from_ns, period.to_ns)
     bought_usd, interval = way.bought.usd * bought_share, way.cash.interval
     cash_usd = bought_usd + (m.let_go_usd - m.charged_usd) * share
     own = alone and share == 1
-    return Saving(
+    return PeriodSaving(
         capacity_nano=nano_usd_of(way.usd * share),
         cash_nano=(nano_usd_of(cash_usd), nano_usd_of(cash_usd - m.unstated_usd * share)),
         bought_nano=nano_usd_of(bought_usd),
@@ -249,14 +249,14 @@ def _nano(interval: Interval) -> Ends:
 _AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")
 
 
-def added_up(savings: Iterable[Saving]) -> Saving:
+def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
     """Return the sum of known savings."""
     every = list(savings)
     known = [saving for saving in every if saving.cash_nano is not None]
     unknown = len(every) - len(known)
     if not known:
-        return Saving(why="; ".join(dict.fromkeys(saving.why for saving in every if saving.why)) or NO_TOKENS)
-    return Saving(
+        return PeriodSaving(why="; ".join(dict.fromkeys(saving.why for saving in every if saving.why)) or NO_TOKENS)
+    return PeriodSaving(
         why=f"{unknown} of {len(every)} are not known" if unknown else None,
         cash_nano=_ends(sum(ends) for ends in zip(*(saving.cash_nano or () for saving in known), strict=True)),
         left_out=tuple(dict.fromkeys(name for saving in known for name in saving.left_out)),
@@ -264,7 +264,7 @@ def added_up(savings: Iterable[Saving]) -> Saving:
     )
 
 
-def _rest(whole: Saving, runs: Saving) -> Saving | None:
+def _rest(whole: PeriodSaving, runs: PeriodSaving) -> PeriodSaving | None:
     """Return the fleet's savings beyond its runs', if any."""
     if whole.cash_nano is None or runs.cash_nano is None:
         return whole
@@ -272,7 +272,7 @@ def _rest(whole: Saving, runs: Saving) -> Saving | None:
     amounts = {name: getattr(whole, name) - getattr(runs, name) for name in _AMOUNTS}
     if not any((*cash, *amounts.values())):
         return None
-    return Saving(why=NOT_ONE_RUN_S, cash_nano=cash, **amounts)
+    return PeriodSaving(why=NOT_ONE_RUN_S, cash_nano=cash, **amounts)
 
 
 def _ends(ends: Iterable[int]) -> tuple[int, int]:
@@ -280,7 +280,7 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
     return there_anyway, if_not
 
 
-def cash_text(saving: Saving, currency: str = "USD") -> str:
+def cash_text(saving: PeriodSaving, currency: str = "USD") -> str:
     """Return `$1.20`, `at most $1.20` with unknown terms, or both ends in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"

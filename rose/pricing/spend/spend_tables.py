@@ -19,7 +19,7 @@ from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
     from rose.pricing.closing.records import Posting
-    from rose.pricing.spend.saved import Saved, Saving
+    from rose.pricing.spend.saved import PeriodSaving, Saved
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
@@ -133,7 +133,7 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
     currency = book.currency if book else "USD"
 
-    def row(team: str, run: str, saving: Saving) -> Row:
+    def row(team: str, run: str, saving: PeriodSaving) -> Row:
         amounts = (saving.bought_nano, saving.added_nano, saving.capacity_nano)
         texts = ("not known" if nano is None else format_money(nano, currency) for nano in amounts)
         return (team, run, cash_text(saving, currency), *texts)

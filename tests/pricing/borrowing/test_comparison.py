@@ -12,7 +12,7 @@ from rose.pricing.borrowing import comparison
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.rollout_output import made
+from rose.pricing.run.rollout_output import rollout_outputs
 from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
@@ -47,7 +47,7 @@ def compared(dear_spot: PricedRun) -> Comparison:
 
 def test_the_sample_by_hand(compared: Comparison, dear_spot: PricedRun) -> None:
     borrow, counted = dear_spot.borrow, dear_spot.tokens["borrowed"]
-    part = made(dear_spot.charged)["serving", "h100-sxm"]
+    part = rollout_outputs(dear_spot.charged)["serving", "h100-sxm"]
     assert (part.generated, part.useful, part.stale) == (counted.generated, counted.useful, counted.by_fate["stale"])
     assert (compared.borrowed.useful, compared.borrowed.generated, compared.dedicated.useful) == (1400, 3500, 5600)
     ways = {way.name: way for way in compared.alternatives}

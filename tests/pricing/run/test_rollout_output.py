@@ -14,7 +14,7 @@ from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
-from rose.pricing.run.rollout_output import Made, made, together
+from rose.pricing.run.rollout_output import RolloutOutput, rollout_outputs, together
 from tests.pricing import any_event
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import slice_, turn
@@ -29,7 +29,7 @@ BOOK = parse(test_tenures.BOOK.text.replace("2.35", "3.6"), "b.toml")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    made: dict[tuple[str, str], Made]
+    made: dict[tuple[str, str], RolloutOutput]
     compared: Comparison
     borrow: Marginal
     slack: frontier.Slack | str
@@ -71,7 +71,7 @@ def seen(root: Path, book: PriceBook = BOOK, run_id: str = "run") -> Seen:
     with priced(Ledger(root), run_id, book) as run:
         compared, slack = compare(run, market=False), frontier.slack(run.allocation, run.tokens, run.groups)
         break_even = provision(run).figure("totals", BREAK_EVEN_TIME).value
-        return Seen(made(run.charged), compared, run.borrow, slack, break_even)
+        return Seen(rollout_outputs(run.charged), compared, run.borrow, slack, break_even)
 
 
 def with_another(write_ledger: Any, *made: events.Event) -> Path:

@@ -211,7 +211,7 @@ def test_a_close_as_of_a_time_is_what_it_was(corrected: Path) -> None:
         "rollout": 1_322_916_667,
         "unaccounted": 300_000_000,
     }
-    with pytest.raises(PricingError, match="nothing of it was known"):
+    with pytest.raises(PricingError, match="which is after"):
         ask(Ledger(corrected), replace(closed, as_of_ns=NEXT_DAY_US * 1000 - 1))
 
 

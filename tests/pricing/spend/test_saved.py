@@ -17,7 +17,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.spend import spend_tables
 from rose.pricing.spend.calendar import Calendar
-from rose.pricing.spend.saved import Saved, Saving, added_up, cash_text, saved
+from rose.pricing.spend.saved import PeriodSaving, Saved, added_up, cash_text, saved
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, write
 from tests.pricing.conftest import OURS, WriteLedger, printed, saved_in_run, us
 
@@ -97,13 +97,13 @@ def test_costs_that_are_not_known_make_it_at_most_that(fleet_saved: Saved) -> No
     known = dataclasses.replace(fleet_saved.fleet, left_out=(), cash_nano=(10**9, 10**9))
     assert cash_text(known) == "$1.00"
     assert cash_text(dataclasses.replace(known, cash_nano=(-3 * 10**9, 10**9))) == "-$3.00 or $1.00"
-    assert cash_text(Saving()) == "not known"
+    assert cash_text(PeriodSaving()) == "not known"
 
 
 def test_what_is_not_known_is_not_0() -> None:
-    known = Saving(cash_nano=(2, 1), capacity_nano=3, bought_nano=4, added_nano=2)
-    assert added_up([Saving(why="lost")]).cash_nano is None
-    both = added_up([known, Saving(why="lost"), known])
+    known = PeriodSaving(cash_nano=(2, 1), capacity_nano=3, bought_nano=4, added_nano=2)
+    assert added_up([PeriodSaving(why="lost")]).cash_nano is None
+    both = added_up([known, PeriodSaving(why="lost"), known])
     assert (both.cash_nano, both.capacity_nano, both.why) == ((4, 2), 6, "1 of 3 are not known")
 
 
