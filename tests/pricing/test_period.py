@@ -25,9 +25,9 @@ def test_a_period_is_named(from_text: str, to_text: str, label: str) -> None:
 
 def test_what_is_no_period_is_refused() -> None:
     for text in ("2026-13", "November"):
-        with pytest.raises(PricingError, match=f"{text!r} is no month"):
+        with pytest.raises(PricingError, match=f"{text!r} is not a month"):
             period.of_month(text)
-    with pytest.raises(PricingError, match="--hour 'soon' is no UTC time"):
+    with pytest.raises(PricingError, match="--hour 'soon' is not a UTC time"):
         period.hour("soon", "--hour")
     for text in ("2026-11-01T05:30", "2026-11-01"):
         with pytest.raises(PricingError, match=f"--hour '{text}' is not one hour"):

@@ -77,7 +77,7 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"period": "soon"}, "'soon' is no period"),
+        ({"period": "soon"}, "'soon' is not a period"),
         ({"period": "1990..2025"}, "longer than 3660 days"),
         ({"period": "2026-06-02..2026-06-01"}, "ends before it begins"),
         ({"tz": "Mars"}, "time zone 'Mars' is not known"),
@@ -86,7 +86,7 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
         ({"by": list(cost.BY[:7])}, "parameter by is"),
         ({"by": "tag:colour"}, "no run or device has the tag 'colour'"),
         ({"view": "list"}, "view 'list' is not known"),
-        ({"tag": "team"}, "tag 'team' is no tag"),
+        ({"tag": "team"}, "tag 'team' is not a tag"),
         ({"team": "reserch"}, "has team 'reserch'; did you mean 'research'"),
         ({"team": "reserch", "view": "fully-loaded"}, "has team 'reserch'; did you mean 'research'"),
         ({"provenance": "real"}, "parameter provenance is 'real': 'live', 'replay' or 'simulated'"),

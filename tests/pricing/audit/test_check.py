@@ -47,7 +47,7 @@ def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
     (corrected / "closes" / CLOSE_ID / "charges.parquet").unlink()
     gone, foreign = check(Ledger(corrected)).problems
     assert "charges.parquet, which" in gone
-    assert "mine.parquet: no event of the ledger speaks of it" in foreign
+    assert "mine.parquet: no event of the ledger names it" in foreign
 
 
 def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:

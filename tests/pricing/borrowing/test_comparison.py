@@ -116,7 +116,7 @@ def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:
     assert answer.figure("flips", comparison.WASTED, "stops paying at").value is None
     assert 0 < answer.figure("flips", comparison.PER_GB, "stops paying at").value < 5 * 10**9
     assert answer.figure("multiplier", "M").value > 1
-    assert "nothing would get done" in answer.figure("bill", "h100-sxm spot", "cash saved").text
+    assert "no work would finish" in answer.figure("bill", "h100-sxm spot", "cash saved").text
 
 
 def test_without_a_dedicated_device_the_book_s_price_is_assumed(

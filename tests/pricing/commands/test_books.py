@@ -100,7 +100,7 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         (("books", "close", "--period", "2026-06", "--provenance", "replay"), "--with-open-runs"),
         (("books", "restate", CLOSE_ID, "--reason", ""), "--reason is empty"),
         (("books", "budget", "x"), "give the dollars too"),
-        (("books", "budget", "x", "lots", "--month", "2026-06"), "is no amount"),
+        (("books", "budget", "x", "lots", "--month", "2026-06"), "is not an amount"),
         (("explain", "--bucket", "idle"), "provenance"),
         (("explain", "--close", CLOSE_ID, "--bucket", "train"), "no charge has bucket 'train'"),
     ):

@@ -211,7 +211,7 @@ def test_where_the_fleet_would_not_have_existed_device_time_is_charged(
     assert nano["borrowed time"] == 1440 * S
     assert "413 W from idle to full load, assumed" in rests_on(answer, "energy")
     assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in printed(answer.parts.values())
-    assert "In the spans recorded it would not" in terms.notes[0]
+    assert "In the recorded spans it would not" in terms.notes[0]
     assert plain("kv_recompute") == "kv recompute"
 
 

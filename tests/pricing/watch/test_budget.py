@@ -34,10 +34,10 @@ def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> 
 @pytest.mark.parametrize(
     ("team", "usd", "says"),
     [
-        ("x", "lots", "'lots' is no amount"),
+        ("x", "lots", "'lots' is not an amount"),
         ("x", "-1", "must be 0 or more"),
         ("x", "0.0000000001", "9 decimals"),
-        ("x", "nan", "is no amount"),
+        ("x", "nan", "is not an amount"),
         ("x", "1e30", "0 or more dollars"),
         (" ", "1", "no name"),
     ],
