@@ -22,8 +22,6 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """A run and the scale of its serving traffic."""
-
     run_id: str
     name: str
     provenance: str

@@ -125,8 +125,6 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodSums:
-    """A period has lines, rollout tokens, and accepted tokens."""
-
     lines: Mapping[GroupCell, Amount]
     tokens: int = 0
     accepted_tokens: int = 0

@@ -114,7 +114,6 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
 
 
 def levers(at: Factors) -> tuple[Lever, ...]:
-    """Return all levers, the largest saving first."""
     moves = []
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)

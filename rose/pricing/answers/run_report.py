@@ -43,8 +43,6 @@ _DEDICATED_MARGINAL = "not enough data: no token was borrowed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A run's report has tables by name."""
-
     run: RunFacts
     stamp: Stamp
     section: Section
@@ -140,7 +138,6 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
 
 
 def _time(run: PricedRun) -> Table:
-    """Return device time and dollars by bucket."""
     make, bucket_ns = run.make, run.allocation.bucket_ns()
     amortized, loaded = run.allocation.amortized_nano_usd(), run.allocation.fully_loaded_nano_usd()
     whole_ns = sum(bucket_ns.values())

@@ -81,8 +81,6 @@ class Verifier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifierComparison:
-    """Verifiers by Brier score, and the cheapest, if known."""
-
     verifiers: tuple[Verifier, ...]
     shared: int  #: Probes that every verifier saw. If there are any, only these are scored.
     cheapest: str | None

@@ -50,7 +50,6 @@ class ServedLedger:
     saved_runs: dict[object, dict[str, Whole | None]] = field(default_factory=dict)
 
     def cost(self, question: cost.Question) -> Cost:
-        """Answer as `rose cost`."""
         return cost.ask(self.ledger, question, self.price_book)
 
     def saved(

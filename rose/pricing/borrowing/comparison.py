@@ -25,7 +25,6 @@ _MILLION = 10**6
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Return cash saved and capacity avoided, with their bases."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])

@@ -28,7 +28,6 @@ def verified(ledger: Ledger) -> bool:
 
 
 def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Raises PricingError for a run with archived events."""
     newest_us = archive.newest_us(ledger)
     if newest_us is None:
         return

@@ -60,7 +60,6 @@ def by_rate(
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
-    """Return the basis of a sum."""
     kinds = set(bases) - {"absent"}
     if len(kinds - {"price book"}) == 1:
         return (kinds - {"price book"}).pop()

@@ -113,8 +113,6 @@ def rollout_usd(allocation: Allocation) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Resamples:
-    """Sums over resampled groups, and their ratios."""
-
     judged_groups: Floats
     judged_groups_trajectories: Floats
     judged: Floats

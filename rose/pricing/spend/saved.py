@@ -223,7 +223,6 @@ def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
 
 
 def _within(whole: Whole, period: Period, *, alone: bool) -> PeriodSaving:
-    """Return a run's savings in a period."""
     way, m = whole.way, whole.borrow
     if way is None or m is None or way.usd is None or way.bought is None or way.cash is None:
         return PeriodSaving(why=whole.why)
@@ -250,7 +249,6 @@ _AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")
 
 
 def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
-    """Return the sum of known savings."""
     every = list(savings)
     known = [saving for saving in every if saving.cash_nano is not None]
     unknown = len(every) - len(known)

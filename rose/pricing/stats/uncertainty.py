@@ -55,7 +55,6 @@ def effective_trials(successes: float, trials: float, clusters: Clusters, freedo
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:
-    """Return Wilson's score interval of a rate."""
     centre = (rate + Z * Z / (2 * trials)) / (1 + Z * Z / trials)
     half = Z / (1 + Z * Z / trials) * sqrt(rate * (1 - rate) / trials + Z * Z / (4 * trials * trials))
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -54,5 +54,4 @@ class Promise:
 
     @property
     def _late(self) -> tuple[float, float]:
-        """Return Wilson's 95% interval of the late share."""
         return wilson(self.late / self.requests, self.requests) if self.requests else (0.0, 1.0)

@@ -152,7 +152,6 @@ class _Model:
         return name, self.first + timedelta(days=at)
 
     def draws(self) -> Floats:
-        """Return draws of nano-dollars of the remaining days."""
         days = len(self.y)
         random = np.random.default_rng(_SEED)
         weight = np.array([fit.log_likelihood for fit in self.fits])
