@@ -80,7 +80,7 @@ def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
             run = json.loads(path.read_bytes())["run"]
             reported.add((run["run_id"], run["status"], run["ended_at"]))
         except (ValueError, LookupError, TypeError):
-            continue  # Not a report, or a damaged one.
+            continue  # Not a report, or damaged.
     return reported
 
 

@@ -79,7 +79,7 @@ def hour(text: str, option: str) -> int:
     """Return UTC nanoseconds of an hour `2026-11-01T05`. Raises QuestionError naming `option`."""
     at_ns = instant(text, option)
     if at_ns % NS_PER_HOUR or len(text) <= len("2026-11-01"):
-        raise QuestionError(f"{option} {text!r} is not one hour; write an hour such as 2026-11-01T05")
+        raise QuestionError(f"{option} {text!r} is not an hour; write an hour such as 2026-11-01T05")
     return at_ns
 
 

@@ -176,4 +176,4 @@ def tables(made: Mapping[str, Any]) -> Iterator[Element]:
     for other in made["other_charges"]:
         yield f"not compared: {other['category']}, {other['rows']} rows, {other['billed']} billed"
     if made["repeated_rows"]:
-        yield f"rows that repeat another one: {', '.join(map(str, made['repeated_rows']))}"
+        yield f"repeated rows: {', '.join(map(str, made['repeated_rows']))}"

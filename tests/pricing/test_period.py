@@ -30,7 +30,7 @@ def test_what_is_no_period_is_refused() -> None:
     with pytest.raises(PricingError, match="--hour 'soon' is not a UTC time"):
         period.hour("soon", "--hour")
     for text in ("2026-11-01T05:30", "2026-11-01"):
-        with pytest.raises(PricingError, match=f"--hour '{text}' is not one hour"):
+        with pytest.raises(PricingError, match=f"--hour '{text}' is not an hour"):
             period.hour(text, "--hour")
     with pytest.raises(PricingError, match="ends after it begins"):
         Period(0, 0)

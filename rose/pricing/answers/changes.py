@@ -37,7 +37,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.table import Column, Element, Row, Table
 
-BY: Mapping[str, str] = {  #: What an answer can be shown by, with the column of the charges.
+BY: Mapping[str, str] = {  #: Dimensions of an answer, with the column of the charges.
     "team": "team",
     "run": "run_id",
     "device-class": "device_class",

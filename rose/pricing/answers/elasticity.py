@@ -25,8 +25,8 @@ from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 GROUPS_MIN, SOLVED_MIN = 30, 5  #: Judged groups that either elasticity needs, and of them with an accepted trajectory.
 STEPS_MIN, GROWTH_MIN = 5, 2  #: Steps after the first update that eta_T needs, and the growth of training before them.
 
-_WHOLE = 2**30  #: A chance as a whole number: sums of whole numbers are the same in any order. Good to nine digits.
-_STEEPEST = 50.0  #: An elasticity as steep as this is none: nothing was accepted but at one end.
+_WHOLE = 2**30  #: Scale of chances as integers, which sum equally in any order.
+_STEEPEST = 50.0  #: A steeper elasticity is invalid: answers were accepted at a single end.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ def of_rollouts(groups: Groups) -> Elasticity:
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
-    # The most frequent size; among equally frequent ones the smaller, which keeps more groups.
+    # The most frequent size; of equally frequent sizes the smaller, which keeps more groups.
     n = min(Counter(count for count, _ in sizes).items(), key=lambda item: (-item[1], item[0]))[0]
     used = [(count, accepted) for count, accepted in sizes if count >= n]
     if n < 2:

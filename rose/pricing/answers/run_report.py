@@ -109,7 +109,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
     left_ns = serving["rollout"] + serving["idle"] + serving["headroom"]
     why = "not enough data: serving devices had nothing to lend" if alone else _FLEETS_IDLE
     set_variables(run.connection, part="step", blocks=2**31 - 1)
-    # Steps of several RL runs have nothing to do with one another.
+    # Steps of several RL runs are unrelated.
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
     steps = rows(run.connection, "answers/accepted") if judged["run_id"].n_unique() <= 1 else []
     amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted

@@ -169,7 +169,7 @@ def _draws(
     by_verifier: Mapping[str, Mapping[str, Probe]], shared: Sequence[str], paid: Mapping[str, Fraction | None]
 ) -> tuple[dict[str, Floats], int]:
     names = sorted(by_verifier)
-    # All probes of each group, then the correct ones that each verifier accepted.
+    # All probes of each group, then the correct probes that each verifier accepted.
     groups: dict[str, Ints] = defaultdict(lambda: np.zeros(1 + len(names), dtype=np.int64))
     for probe in shared:
         judged = [by_verifier[name][probe] for name in names]

@@ -109,7 +109,7 @@ def application(
     @app.get("/metrics", response_class=PlainTextResponse)
     def get_metrics() -> Response:
         """Return this month's figures for Prometheus."""
-        # A scraper does not wait: while figures are being computed, it gets the last ones.
+        # A scraper does not wait: during computation it gets the last figures.
         if (not kept or time.monotonic() - kept[0][0] >= KEPT_S) and making.acquire(blocking=not kept):
             try:
                 kept[:] = [(time.monotonic(), metrics.text(served, clock()))]

@@ -88,7 +88,7 @@ class Charges:
     book: PriceBook
     #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
-    rl_run_id: str | None = None  # Of an RL run that shares devices, its id; `fleet` has all charges of these devices.
+    rl_run_id: str | None = None  # RL run that shares devices; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None
     doubled: tuple[tuple[str, int], ...] = ()  # Writer and seq of slices of time that was accounted for already.
 

@@ -34,7 +34,7 @@ KEPT_EVENTS = 100_000
 _IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and the API ask for many figures.
 _SUMMED = ("live", "compacted", "archived", rolled.FOLDER, registry.FILE)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
-_PORTIONS = 16  # Additions to the same hours before their portions are summed up.
+_PORTIONS = 16  # Additions to an hour before its portions are summed up.
 _VIEWS = ("run", "tenure")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
@@ -178,7 +178,7 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums; without `first`, in the open transaction. Return False if earlier sums must be
     undone: a repeated event_id, overlapping device time, or a changed pool or class."""
-    # Many small files are read once, large ones column by column.
+    # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
     def run(name: str) -> None:

@@ -16,7 +16,7 @@ from rose.pricing.marginal_cost.terms import Row, Stretches, Term, absent, in_tu
 from rose.pricing.query import rows
 
 NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
-_NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
+_NOTHING_TO_COMPARE = "not enough data: no request of this load arrived while its device was not lent"
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:

@@ -318,7 +318,7 @@ def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
     borrowed = prices["borrowed"] / serving
     if line == "opportunistic":
         return borrowed
-    # Where one of the two was never made, its share is 0 in every draw.
+    # A side without tokens has a share of 0 in every draw.
     return drawn.phi * borrowed + (1 - drawn.phi) * prices["dedicated"] / serving
 
 

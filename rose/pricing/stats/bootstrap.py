@@ -26,7 +26,7 @@ BLOCKS = 10  #: Blocks that units of a time series are drawn in, as many units t
 
 _SEED = 0
 _DRAWS_AT_ONCE = 500_000  #: Units drawn at a time, which bounds the memory of a long run.
-_KEPT_UNITS = 256  #: Draws of up to so many units are kept: a table of a thousand steps asks for the same few sizes.
+_KEPT_UNITS = 256  #: Draws of up to so many units are kept: a table of a thousand steps repeats a few sizes.
 _DIGITS = 12  #: Significant digits of results. Logarithms differ in the last digit between processors.
 
 

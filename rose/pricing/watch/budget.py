@@ -24,7 +24,7 @@ from rose.pricing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.watch.forecast import Forecast, forecast
 
-HISTORY_DAYS = 56  #: Days before the current one that a forecast is fitted to.
+HISTORY_DAYS = 56  #: Past days that a forecast is fitted to.
 
 BUDGETED = "budgeted"  #: Action of the ledger's event.
 

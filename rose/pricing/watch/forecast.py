@@ -28,14 +28,14 @@ import numpy as np
 from rose.pricing.stats.bootstrap import Floats
 
 DAYS_MIN = 28  #: Whole days, each weekday four times; with fewer, intervals of correlated days are too short.
-CHARGED_MIN = 10  #: Days among them that cost something: a few rare runs say too little of the next one.
+CHARGED_MIN = 10  #: Days with charges: rare runs do not predict the next run.
 DRAWS = 4000
 NEWS, FAR = 4.0, 5.0
 SHIFT, HOLIDAY, BURST = "level shift", "holiday", "burst"
 
 _LEAST_SHARE = 1 / 20  #: Below this share of the middle day, a day is too different for logarithms.
 _CARRIED = np.append(np.arange(-0.9, 0.95, 0.1), (0.95, 0.99))
-_DIGITS = 9  #: Digits of a draw that are the same on any machine.
+_DIGITS = 9  #: Digits of a draw that are equal on any machine.
 _SEED = 0
 _LEAST_DEVIATION = 0.05  #: The least that a deviation is taken for, as a share of a day's cost.
 _CHANCE = 0.01
@@ -113,8 +113,8 @@ class _Model:
     logs: bool
     unit: float
     y: Floats
-    x: Floats  #: Level, trend, and six contrasts of weekdays for each day from the first known one on, shape (days, 8).
-    share: Floats  #: What is left of each day to come.
+    x: Floats  #: Level, trend, and six contrasts of weekdays by day from the first known day, shape (days, 8).
+    share: Floats  #: Remaining share of each day to come.
     fits: Sequence[_Fit]
 
     @classmethod
