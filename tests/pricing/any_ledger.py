@@ -31,8 +31,8 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.table import Section
 from tests.long_form import usual
 from tests.pricing import any_event
-from tests.pricing.random_ledger import BOOK as BOOK_TEXT
-from tests.pricing.random_ledger import ledgers
+from tests.pricing.identities.random_ledger import BOOK as BOOK_TEXT
+from tests.pricing.identities.random_ledger import ledgers
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
 
 BOOK = pricebook.parse(BOOK_TEXT, "awkward.toml")

@@ -25,7 +25,7 @@ from rose.pricing.table import Element, Section, Table
 from rose.terminal import Screen
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, us, weeks_events, write
-from tests.pricing.lending_books import PRICED
+from tests.pricing.marginal_cost.lending_books import PRICED
 
 WriteLedger = Callable[..., Path]
 

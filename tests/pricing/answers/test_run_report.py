@@ -32,7 +32,7 @@ from rose.pricing.run import priced
 from rose.pricing.table import Section
 from tests.pricing import any_event
 from tests.pricing.conftest import T0_NS, S, joined, printed, shown, us, work
-from tests.pricing.lending_books import book_with
+from tests.pricing.marginal_cost.lending_books import book_with
 
 
 def figures(node: Any) -> list[dict[str, Any]]:

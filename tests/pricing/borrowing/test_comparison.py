@@ -16,7 +16,7 @@ from rose.pricing.run.rollout_output import rollout_outputs
 from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
-from tests.pricing.lending_books import book_with
+from tests.pricing.marginal_cost.lending_books import book_with
 
 #: What an hour of the sample's devices costs.
 PRICE = Fraction(235, 100)
@@ -155,7 +155,7 @@ def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier(
     [
         (1.0, 4.0, "Borrowing was worth it, unless unknown costs exceed it"),
         (-4.0, -1.0, "Borrowing was NOT worth it"),
-        (-1.0, 4.0, "Borrowing was neither better nor worse as far as can be told"),
+        (-1.0, 4.0, "Borrowing was neither better nor worse within the interval"),
         (None, None, "Borrowing came out cheaper, without an interval (energy: a guess)"),
     ],
 )

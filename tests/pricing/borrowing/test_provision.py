@@ -31,7 +31,7 @@ from tests.long_form import usual
 from tests.pricing import any_event, reference
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, section, work
-from tests.pricing.lending_books import penalty
+from tests.pricing.marginal_cost.lending_books import penalty
 
 DAY = date(2026, 6, 1)
 H = 10 * S

@@ -9,7 +9,7 @@ from rose.pricing.borrowing.marginal_tables import price
 from rose.pricing.table import Section
 from tests.pricing import any_event, conftest
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
-from tests.pricing.lending_books import PRICED
+from tests.pricing.marginal_cost.lending_books import PRICED
 from tests.pricing.marginal_cost.test_harm import ASKED, WINDOW_NS, WINDOW_S, WINDOWS, WITHHELD, request, run
 
 END_S = WINDOWS * WINDOW_S

@@ -15,7 +15,7 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import write
-from tests.pricing.random_ledger import BOOK
+from tests.pricing.identities.random_ledger import BOOK
 
 S = 10**9
 HOUR_NS = 3600 * S

@@ -48,7 +48,7 @@ from tests.pricing.any_ledger import (
     summed,
     union_ns,
 )
-from tests.pricing.random_ledger import MIDNIGHT_NS
+from tests.pricing.identities.random_ledger import MIDNIGHT_NS
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
 
 pytestmark = pytest.mark.usefixtures("ledgers_folder")

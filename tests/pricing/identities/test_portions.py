@@ -32,7 +32,7 @@ from tests.pricing.any_ledger import (
     provisioned,
     slice_of,
 )
-from tests.pricing.random_ledger import MIDNIGHT_NS, ledgers
+from tests.pricing.identities.random_ledger import MIDNIGHT_NS, ledgers
 from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
 
 pytestmark = pytest.mark.usefixtures("ledgers_folder")

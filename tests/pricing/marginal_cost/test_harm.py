@@ -15,7 +15,7 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
 from tests.pricing import any_event
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
-from tests.pricing.lending_books import PRICED
+from tests.pricing.marginal_cost.lending_books import PRICED
 
 WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
 WINDOW_NS = WINDOW_S * S

@@ -29,7 +29,7 @@ from tests.pricing.answers.conftest import device_cost, ends
 from tests.pricing.borrowing.test_pool_changes import read
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, printed, rests_on, section, us, work
-from tests.pricing.lending_books import PRICED, book_with
+from tests.pricing.marginal_cost.lending_books import PRICED, book_with
 from tests.pricing.marginal_cost.test_harm import WASHOUT_S, WINDOW_S, WINDOWS, WITHHELD
 from tests.pricing.marginal_cost.test_harm import run as held_out
 

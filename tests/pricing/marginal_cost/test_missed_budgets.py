@@ -8,7 +8,7 @@ import pytest
 from rose.pricing.marginal_cost.harm import Harm
 from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY, confounded, confounded_by_day, realised
 from tests.pricing import reference
-from tests.pricing.lending_books import penalty
+from tests.pricing.marginal_cost.lending_books import penalty
 
 DAY = date(2026, 6, 1)
 WHY = "confounded: as a test has it"
