@@ -28,10 +28,10 @@ def priced_once() -> Iterator[None]:
     """Price the ledger once by each book: tests differ in the invoice that they compare it with."""
     bills = dict[tuple[Path, str], Bill]()
 
-    def bill_once(root: Path, period: Period, book: PriceBook, **options: Any) -> Bill:
-        key = root, f"{period} {book.sha256} {options}"
+    def bill_once(ledger: Ledger, period: Period, book: PriceBook, **options: Any) -> Bill:
+        key = ledger.folder, f"{period} {book.sha256} {options}"
         if key not in bills:
-            bills[key] = bill(Ledger(root), period, book, **options)
+            bills[key] = bill(ledger, period, book, **options)
         return bills[key]
 
     with pytest.MonkeyPatch.context() as patch:
