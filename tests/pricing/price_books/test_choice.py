@@ -122,7 +122,7 @@ def test_a_bill_of_runs_that_name_different_books_asks_for_one(
     assert choose(Ledger(root)).name == "configured"
     monkeypatch.delenv(VARIABLE)
     book_file("one").unlink()
-    with pytest.raises(PriceBookError, match=r"(?s)that run a names cannot be used.*one\.toml.*--adopt"):
+    with pytest.raises(PriceBookError, match=r"(?s)of run a cannot be used.*one\.toml.*--adopt"):
         choose(Ledger(root), run_id="a")
 
 
