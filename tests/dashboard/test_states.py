@@ -35,7 +35,7 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
 ) -> None:
     root = layout.create(tmp_path / "ledger")
     app = open_page(root, "overview")
-    assert "has no run yet" in app.info[0].value
+    assert "holds no run yet" in app.info[0].value
     kit.write(root, [kit.started()])
     app.run()
     assert not app.exception
