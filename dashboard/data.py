@@ -37,14 +37,14 @@ from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NothingChargedError, PricingError
+from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
-from rose.pricing.run import heard
+from rose.pricing.run import liveness
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
@@ -119,7 +119,7 @@ class Run:
     def going_on(self) -> bool:
         heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
-            heard.silent(
+            liveness.silent(
                 status=self.status, provenance=provenance, heard_us=heard_us, expires_s=self.expires_s, now_us=utc_us()
             )
             for provenance in self.provenances

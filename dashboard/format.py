@@ -11,9 +11,9 @@ from streamlit.elements.lib.column_types import ColumnConfig
 
 from dashboard import escape
 from dashboard.data import Run
-from rose.pricing.closing.period import NS_PER_DAY, Period, day_of
 from rose.pricing.figures import Stamp
 from rose.pricing.money import format_money
+from rose.pricing.period import NS_PER_DAY, Period, day_of
 
 PROVENANCE_WORDS: Mapping[str, str] = {
     "live": "Measured on running engines; a named trace means replayed traffic instead of users.",

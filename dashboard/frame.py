@@ -19,8 +19,9 @@ from rose.ledger import verified
 from rose.ledger.access import logged
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
-from rose.pricing.closing.period import Period
-from rose.pricing.figures import EXAMPLE_PRICES, Stamp
+from rose.pricing.figures import Stamp
+from rose.pricing.period import Period
+from rose.pricing.price_books.pricebook import EXAMPLE_PRICES
 from rose.pricing.table import Element, Paragraph, Section, Table, cell_text
 
 LIVE_S, QUIET_S = 3.0, 30.0  # Refresh interval in seconds: of a live run, and of everything else.

@@ -143,7 +143,7 @@ def demo(
         from rose.runtime.service.demo import run_in_console
 
         if priced:
-            from rose.pricing.run import report  # noqa: F401 - a missing package stops the demo here
+            from rose.pricing.answers import run_report  # noqa: F401 - a missing package stops the demo here
 
         outcome = run_in_console(fleet, seconds)
     if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:

@@ -19,10 +19,11 @@ from rose.config.example import demo
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import period
 from rose.pricing.alerts import AlertsConfig
 from rose.pricing.closing import close as closing
-from rose.pricing.closing import period, store
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.adoption import adopt
 from rose.pricing.watch import budget
 
 ROOT = Path(__file__).parents[1]
@@ -109,7 +110,7 @@ def workplace(tmp_path_factory) -> Path:
         record(folder / "ledger", run_id, at_us)
     june_2_us = 1_780_390_800_000_000
     book = pricebook.load(folder / "prices.toml")
-    store.adopt(Ledger(folder / "ledger"), book, by="ann")
+    adopt(Ledger(folder / "ledger"), book, by="ann")
     closing.close(Ledger(folder / "ledger"), period.of_month("2026-05"), book, now_us=june_2_us)
     budget.set_budget(Ledger(folder / "ledger"), "research", "12000", period.of_month("2026-05"))
     return folder

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering
-from rose.pricing.answers import breakdown, cost_per_correct, elasticity, frontier, verifiers
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.answers import breakdown, elasticity, frontier, verifiers
 from rose.pricing.answers.frontier import Slack
 from rose.pricing.answers.probes import Probe
+from rose.pricing.run import cost_per_correct
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import BLOCKS, FATES, Spread, Tokens
 from rose.pricing.run.tokens import spreads as token_spreads
 from rose.pricing.stats import bootstrap
@@ -186,12 +187,14 @@ def _cost(random: np.random.Generator, flow: Flow) -> Iterator[Shown]:
 ETA_T, STEPS, PER_STEP = 0.25, 14, 24
 
 
-def _learning(random: np.random.Generator) -> list[elasticity.Step]:
+def _learning(random: np.random.Generator) -> list[elasticity.TrainingStep]:
     """Return steps whose accept rates follow a power of their training, with scatter."""
     trained = np.arange(1, STEPS + 1)
     alpha = np.clip(0.25 * trained**ETA_T * random.lognormal(-0.005, 0.1, STEPS), 0, 0.98)
     return [
-        elasticity.Step(trained_ns=int(t) * 10**9, judged=PER_STEP, solved=int(random.binomial(PER_STEP, chance)))
+        elasticity.TrainingStep(
+            trained_ns=int(t) * 10**9, judged=PER_STEP, solved=int(random.binomial(PER_STEP, chance))
+        )
         for t, chance in zip(trained, alpha, strict=True)
     ]
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, summed, wandering
 from rose.config import CoservingConfig
-from rose.pricing.borrowing import harm
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Stretches
+from rose.pricing.marginal_cost import harm
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.terms import Stretches
 from rose.pricing.price_books import pricebook
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Floats, Ints

@@ -9,11 +9,12 @@ import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, summed, wandering, within_range
 from rose.config import CoservingConfig
-from rose.pricing.borrowing import harm, power, provision
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.power import Metered
-from rose.pricing.borrowing.terms import Stretches, Term
+from rose.pricing.borrowing import provision
+from rose.pricing.marginal_cost import harm, missed_budgets, power
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.marginal import Marginal
+from rose.pricing.marginal_cost.power import Metered
+from rose.pricing.marginal_cost.terms import Stretches, Term
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats import holdout
@@ -146,7 +147,7 @@ def provision_term(random: np.random.Generator, work: float = 1, *, withheld: bo
     truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
     if not withheld:
         bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]
-        return provision.confounded(bins, BOOK, "confounded: no lease was withheld"), truth
+        return missed_budgets.confounded(bins, BOOK, "confounded: no lease was withheld"), truth
     strata = holdout.strata(rows)
     assert strata is not None, "so many windows are enough"
     return harm.realised(Harm(sums=rows, clusters=rows, strata={"cost": strata}), BOOK), truth

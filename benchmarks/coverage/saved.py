@@ -12,8 +12,8 @@ from benchmarks.coverage import groups, lending
 from benchmarks.coverage.groups import ALONE, FLOWS, Flow, Run
 from benchmarks.coverage.shown import Shown, shown, within_range
 from rose.pricing.borrowing import savings
-from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Bought
+from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run import tokens
 from rose.pricing.stats.bootstrap import Interval

@@ -13,11 +13,12 @@ from rose import events
 from rose.accept.report import Report, phase
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import book_events
 from rose.pricing.charges import Charges
 from rose.pricing.charges.pricing import COLUMNS
 from rose.pricing.closing import close, store
-from rose.pricing.closing.period import Period, naive, of_month
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.period import Period, naive, of_month
 from rose.pricing.price_books import pricebook
 
 YEAR, RUNS, TEAMS = 2025, 20, 8
@@ -81,7 +82,7 @@ def make(root: Path, devices: int) -> int:
             posted_us=period.to_ns // 1000,
             by="benchmark",
         )
-        with store.lock(Ledger(root)):
+        with book_events.lock(Ledger(root)):
             store.post(Ledger(root), posting, contents)
         rows += priced.frame.height
     return rows

@@ -14,14 +14,14 @@ from dashboard.data import Run, Scope
 from rose.clock import utc
 from rose.ledger.ledger import Ledger
 from rose.pricing import alerts
-from rose.pricing.closing import tables as closing_tables
+from rose.pricing.closing import close_tables as closing_tables
 from rose.pricing.closing.bill import Bill, of_close
-from rose.pricing.closing.period import moment, month_at
 from rose.pricing.closing.records import Posting
 from rose.pricing.export import focus, markup, workbook
+from rose.pricing.period import moment, month_at
 from rose.pricing.spend import cost
-from rose.pricing.spend import tables as cost_tables
-from rose.pricing.watch import tables as watch_tables
+from rose.pricing.spend import spend_tables as cost_tables
+from rose.pricing.watch import budget_tables as watch_tables
 
 _NOW = "now"
 _BY = ("team", "bucket", "run", "device-class", "version", "task", "fate", "cause", "day")

@@ -12,8 +12,8 @@ from dashboard.data import Run, Scope
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.period import Period, nanoseconds
 
 _BARS_MAX = 20
 _CHARGES_MAX = 200

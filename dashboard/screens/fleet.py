@@ -9,7 +9,7 @@ from dashboard import bar, charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing.period import naive
+from rose.pricing.period import naive
 
 #: Serving is judged by its requests in this time before the last event.
 _JUDGED_MIN = 15

@@ -20,8 +20,8 @@ from rose.pricing.answers.changes import EFFECTS, Changes
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import NS_PER_DAY, month_at, period_before
 from rose.pricing.money import format_money, signed_money
+from rose.pricing.period import NS_PER_DAY, month_at, period_before
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import Saved
 from rose.pricing.stats.verdict import Promise
@@ -345,7 +345,7 @@ def _issues(shown: _Content) -> Iterator[str]:
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."
-    entries: list[alerts.Entry] = []
+    entries: list[alerts.AlertRecord] = []
     try:
         entries = alerts.entries(ledger)
     except UserError as error:

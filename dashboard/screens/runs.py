@@ -8,9 +8,9 @@ from dashboard import bar, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
+from rose.pricing.answers import run_report
+from rose.pricing.answers.run_report import Report
 from rose.pricing.document import to_csv
-from rose.pricing.run import report
-from rose.pricing.run.report import Report
 
 _COLUMNS = (
     "name status started_at ended_at steps accepted_share trajectories output_tokens leases preemptions syncs "
@@ -34,7 +34,7 @@ def show(ledger: Ledger, runs: list[Run]) -> None:
         book = data.price_book(ledger, run)
 
         def build() -> Report:
-            return report.build(ledger, run.run_id, book)
+            return run_report.build(ledger, run.run_id, book)
 
         priced = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
     frame.stamp(priced.stamp)

@@ -11,7 +11,7 @@ from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing import risk
-from rose.pricing.closing.period import naive
+from rose.pricing.period import naive
 
 _BINS = 120
 _BY_LEASE = "lent requests failed slo_share ttft_p50_ns ttft_p99_ns tpot_p50_ns tpot_p99_ns"

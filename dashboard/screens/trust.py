@@ -9,7 +9,7 @@ from dashboard.data import Run
 from rose.ledger import verified
 from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep import jobs
-from rose.pricing.closing.period import naive
+from rose.pricing.period import naive
 
 
 def show(ledger: Ledger, runs: list[Run]) -> None:

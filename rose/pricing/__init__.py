@@ -1,1 +1,1 @@
-"""Cost of borrowed rollouts: price books, allocation of device time and money, and cost per correct answer."""
+"""Pricing turns a ledger's events and a price book into cost."""

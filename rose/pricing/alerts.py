@@ -1,4 +1,4 @@
-"""Alerts: rules on figures, each sent once by Apprise; `alerts.json` in the ledger lists those that hold."""
+"""Alerts are rules on figures. Apprise sends each once; `alerts.json` in the ledger lists those that are active."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SECRET_CHARACTERS_MIN = 4  # A shorter part of a URL is no secret, and may be a
 
 
 class AlertsError(UserError):
-    """The rules or the destinations cannot be used. The message names the file, the field and the value."""
+    """The rules or the destinations cannot be used."""
 
 
 class _Rule(Section):
@@ -54,7 +54,7 @@ class _Rule(Section):
 
 
 class BudgetRule(_Rule):
-    """A team spent a share of its budget for this UTC month, or is forecast to exceed it."""
+    """The rule fires when a team spends a share of its budget for this UTC month, or is forecast to exceed it."""
 
     kind: Literal["budget"]
     at: list[Annotated[float, Field(gt=0, le=10)]] = Field(default=[0.8, 1.0], min_length=1)
@@ -62,7 +62,7 @@ class BudgetRule(_Rule):
 
 
 class ServingRule(_Rule):
-    """Serving kept fewer of its latency promises than the target, beyond chance."""
+    """The rule fires when serving misses its latency target beyond chance."""
 
     kind: Literal["serving"]
     target: Annotated[float, Field(gt=0, le=1)]
@@ -70,7 +70,7 @@ class ServingRule(_Rule):
 
 
 class LedgerRule(_Rule):
-    """The ledger has problems, or its last verification is too old."""
+    """The rule fires when the ledger has problems, or its last verification is too old."""
 
     kind: Literal["ledger"]
     hours: Annotated[int, Field(ge=1, le=8760)] = 26
@@ -80,7 +80,7 @@ AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
-    """The rules file; `provenance` applies to every figure."""
+    """The file of rules applies `provenance` to every figure."""
 
     provenance: Literal["live", "replay", "simulated"] = "live"
     price_book: str | None = None
@@ -97,7 +97,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An alert that holds; a higher `level` is sent again."""
+    """An active alert is sent again when its `level` rises."""
 
     key: str
     title: str
@@ -107,7 +107,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Findings of one rule. `unknown` says why the rule could not be checked; its alerts then stay."""
+    """One rule's findings; `unknown` says why the rule could not be checked and keeps its alerts."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -115,7 +115,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class AlertRecord:
     rule: str
     to: str
     key: str
@@ -129,10 +129,10 @@ class Entry:
 class Round:
     outcomes: tuple[Outcome, ...]
     sent: int
-    entries: tuple[Entry, ...]
+    entries: tuple[AlertRecord, ...]
 
     @property
-    def failed(self) -> list[Entry]:
+    def failed(self) -> list[AlertRecord]:
         return [entry for entry in self.entries if entry.error is not None]
 
     def to_json(self) -> dict[str, object]:
@@ -141,7 +141,7 @@ class Round:
 
 
 def load(path: Path) -> AlertsConfig:
-    """Return the rules of a file. Raises AlertsError naming the file and every wrong field with its value."""
+    """Return the rules of a file. Raises AlertsError."""
     try:
         config = AlertsConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -156,7 +156,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return destinations by name, from lines `NAME=URL`. Raises AlertsError, which never shows a URL."""
+    """Return URLs by name from lines `NAME=URL`. Raises AlertsError, without the URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -178,7 +178,7 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
         with _apprise_log():
             plugin = Apprise.instantiate(url, asset=AppriseAsset(http_redirects=False))
         if plugin is None:
-            raise AlertsError(f"destination {name!r} of {source} is no URL of Apprise; its documentation lists them")
+            raise AlertsError(f"destination {name!r} of {source} is not an Apprise URL; its documentation lists them")
         scheme = url.partition("://")[0].lower()
         if scheme in _CLEAR and not plugin.secure and not is_loopback(plugin.host):
             raise AlertsError(f"destination {name!r} of {source} is clear text beyond this host; use {scheme}s://")
@@ -192,13 +192,13 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
 
 
 def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
-    """Return the outcome of each rule; sends nothing. Raises LedgerError for no ledger."""
+    """Return the outcome of each rule; send nothing. Raises LedgerError."""
     ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     return tuple(_look(ledger, config, rule, now_us) for rule in config.rule)
 
 
 def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
-    """Evaluate rules and send new alerts, and failed messages again. Raises AlertsError, LedgerError."""
+    """Evaluate rules, send new alerts, and retry failed messages. Raises AlertsError, LedgerError."""
     ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     plugins = destinations(config)
     with layout.locked(ledger.folder / "locks" / ".alerts.lock"):
@@ -214,11 +214,11 @@ def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Ro
     return Round(outcomes=outcomes, sent=sender.sent, entries=tuple(after))
 
 
-def entries(ledger: Ledger) -> list[Entry]:
+def entries(ledger: Ledger) -> list[AlertRecord]:
     """Return the alerts of the last round. Raises LedgerError for a damaged file."""
     path = ledger.folder / FILE
     try:
-        return [Entry(**entry) for entry in json.loads(path.read_bytes())]
+        return [AlertRecord(**entry) for entry in json.loads(path.read_bytes())]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
@@ -226,7 +226,7 @@ def entries(ledger: Ledger) -> list[Entry]:
 
 
 def send_test(config: AlertsConfig, name: str) -> str | None:
-    """Send a test message; returns why it did not arrive. Raises AlertsError for an unknown destination."""
+    """Send a test message. Return why it failed, if it did. Raises AlertsError."""
     plugins = destinations(config)
     if name not in plugins:
         raise AlertsError(f"no destination is named {name!r}{did_you_mean(name, plugins)}")
@@ -241,7 +241,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send one message; returns why it did not arrive, without secrets of the URL."""
+        """Send a message. Return why it failed, if it did, without secrets of the URL."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]
@@ -257,7 +257,7 @@ class _Sender:
 
 @contextmanager
 def _apprise_log() -> Iterator[io.StringIO]:
-    """Yield Apprise's log, which may hold a URL and goes nowhere else."""
+    """Yield Apprise's log and keep it from other handlers: it may hold a URL."""
     from apprise import LogCapture
 
     logging.getLogger("apprise").propagate = False
@@ -274,7 +274,9 @@ def _without_secrets(text: str, plugin: NotifyBase) -> str:
     return text
 
 
-def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _Sender, now_us: int) -> Iterable[Entry]:
+def _settle(
+    outcome: Outcome, known: Mapping[tuple[str, str], AlertRecord], sender: _Sender, now_us: int
+) -> Iterable[AlertRecord]:
     for to in outcome.rule.to:
         if outcome.unknown is not None:
             yield from (entry for entry in known.values() if entry.to == to and entry.rule == outcome.rule.name)
@@ -285,7 +287,7 @@ def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _S
                 yield last
                 continue
             error = sender.send(to, alert.title, alert.text)
-            yield Entry(
+            yield AlertRecord(
                 rule=outcome.rule.name,
                 to=to,
                 key=alert.key,

@@ -1,4 +1,4 @@
-"""Tables of pricing on a terminal; text from a ledger or price book is shown as it is."""
+"""Tables on a terminal; text from a ledger or price book is escaped."""
 
 from collections.abc import Iterable, Sequence
 
@@ -66,7 +66,7 @@ def _edges(table: Table) -> int:
 
 
 def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return column widths: words break only where they must, amounts never (a part would be read as a smaller one)."""
+    """Return column widths; words may break, amounts never."""
     natural, words, unbroken = [], [], []
     for column, texts in zip(table.columns, cells, strict=True):
         all_texts = [visible(column.name), *texts]

@@ -1,4 +1,4 @@
-"""Facts of a run, and its answers as JSON and as CSV."""
+"""Facts of a run, and reports as JSON and CSV."""
 
 import csv
 import dataclasses
@@ -22,8 +22,6 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """A run and its serving traffic; latency is shown only beside the trace's scale."""
-
     run_id: str
     name: str
     provenance: str
@@ -58,7 +56,7 @@ def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every figure among plain values by its path; a row is named by its first cell."""
+    """Yield figures among plain values by path; a row's name is its first cell."""
     if isinstance(data, list):
         data = {next(iter(row.values()), n) if isinstance(row, dict) else n: row for n, row in enumerate(data)}
     if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""A figure: a value with its unit, view, currency, period and provenance."""
+"""A figure is a value with its unit, view, currency, period and provenance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from rose.clock import utc
 from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_usd_of
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import EXAMPLE_PRICES, PriceBook
 
 if TYPE_CHECKING:
     from rose.pricing.stats.bootstrap import Interval
@@ -22,8 +22,6 @@ MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loade
 BLENDED = "marginal for borrowed, amortized for dedicated"  # Real cost of a mix of placements.
 
 _MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
-
-EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +50,7 @@ class BookFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stamp:
-    """The common facts of a report's figures. The period is [from_ns, to_ns), UTC."""
+    """The common facts of a report's figures; the period is [from_ns, to_ns), UTC."""
 
     from_ns: int
     to_ns: int
@@ -68,7 +66,9 @@ class Stamp:
     def warnings(self) -> list[str]:
         lines = []
         if not self.verified:
-            lines.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
+            lines.append(
+                "UNVERIFIED LEDGER: the ledger's hash chain is broken or unchecked. Do not rely on these figures."
+            )
         if self.book.example:
             lines.append(f"{EXAMPLE_PRICES}: the price book {self.book.text} is made up, so no figure here is a cost.")
         if self.provenance == "simulated":
@@ -93,8 +93,8 @@ class Stamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One value. `unit` is `nano_usd` (or `nano_usd/...`), `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`.
-    `value` None: not enough data, or not applicable; see `why`."""
+    """A value in `nano_usd` (or `nano_usd/...`), `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`; None has a
+    reason in `why`."""
 
     value: int | float | None
     unit: str
@@ -108,7 +108,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """`$0.0123`, `2 min 03.4 s`, `41.2%`, or why there is no value."""
+        """Return `$0.0123`, `2 min 03.4 s`, `41.2%`, or why the value is missing."""
         if self.value is None:
             return self.why or NOT_ENOUGH_DATA
         return _text(self.value, self.unit)
@@ -121,7 +121,6 @@ class Figure:
 
     @property
     def short_text(self) -> str:
-        """`text`, or a dash if the reason stands elsewhere."""
         return "-" if self.value is None else self.text
 
     @property
@@ -133,7 +132,7 @@ class Figure:
         return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figure without its stamp. Amounts stay whole nano-dollars."""
+        """Return plain values without the stamp, in whole nano-dollars."""
         names = ("value", "unit", "view", "basis", "why", "low", "high", "no_interval", "text")
         return {name: getattr(self, name) for name in names} | {"provenance": self.stamp.provenance}
 
@@ -146,14 +145,14 @@ class _Shown(TypedDict, total=False):
 
 
 class _Money(_Shown, total=False):
-    """`_Shown` of an amount; `per` is the unit that it prices."""
+    """Options of an amount; `per` is the unit that it prices."""
 
     per: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Makes the figures of one report. None becomes "not enough data" with its reason."""
+    """The figures of a report; None becomes "not enough data" with its reason."""
 
     stamp: Stamp
 
@@ -181,7 +180,7 @@ class Figures:
         unit: str = "share",
         why: str | None = None,
     ) -> Figure:
-        """Return a share or ratio; not enough data for a denominator of 0 or an unknown numerator."""
+        """Return a share or ratio; unknown for a denominator of 0 or an unknown numerator."""
         value = None if numerator is None or denominator == 0 else Fraction(numerator) / denominator
         return self.measure(value, unit, why=why)
 
@@ -201,13 +200,13 @@ class Figures:
 
 
 def why_no_interval(figures: Iterable[Figure]) -> str:
-    """Return `No interval: ` and every reason of these figures, once; empty if none has one."""
+    """Return `No interval: ` and each reason once; empty without reasons."""
     reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
     return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
 
 
 def missing(figures: Iterable[Figure]) -> str:
-    """Return `No value: ` and every reason of these figures, once; empty if all are known."""
+    """Return `No value: ` and each reason once; empty if all are known."""
     reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
     return f"No value: {'. '.join(reasons)}." if reasons else ""
 

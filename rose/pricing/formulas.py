@@ -1,9 +1,8 @@
-"""The formulas of pricing, as pure functions of numbers. Every function raises ValueError, naming the argument, for a
-value outside its meaning.
+"""The formulas of pricing, as pure functions. Each raises ValueError for an argument outside its meaning.
 
-[A] marks a formula published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
+[A] marks formulas published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
 The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
-one derived for this project; no calibration table of the author is matched."""
+those derived here."""
 
 from dataclasses import dataclass
 from math import log
@@ -28,15 +27,15 @@ def _share(**values: float) -> None:
 
 
 def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
-    """[A] CPM: the blended price of a million tokens, the mean of input and output."""
+    """[A] CPM: the mean price of a million input and output tokens."""
     _not_negative(input_usd_per_million=input_usd_per_million, output_usd_per_million=output_usd_per_million)
     return (input_usd_per_million + output_usd_per_million) / 2
 
 
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
     """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. [A] at pi = 1: `cpm` the
-    blended price, `r` billed output tokens over answer tokens, `rho` rollouts per kept one, `alpha` the verifier's
-    accept rate. [D] `pi` from `rollout_price_ratio`."""
+    blended price, `r` billed output over answer tokens, `rho` rollouts per kept rollout, `alpha` the verifier's accept
+    rate. [D] `pi` from `rollout_price_ratio`."""
     _not_negative(cpm=cpm, rho=rho, pi=pi)
     _positive(r=r, alpha=alpha)
     _share(alpha=alpha)
@@ -126,8 +125,3 @@ def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float)
     _positive(throughput_gain=throughput_gain)
     _not_negative(borrowed_over_dedicated_cost=borrowed_over_dedicated_cost)
     return (1 + borrowed_over_dedicated_cost) / throughput_gain
-
-
-def cheaper(throughput_gain: float, borrowed_over_dedicated_cost: float) -> bool:
-    """[D] Borrowing lowers cost iff p_O g_O / (p_D g_D) < x - 1."""
-    return borrowed_over_dedicated_cost < throughput_gain - 1

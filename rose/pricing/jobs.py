@@ -1,4 +1,4 @@
-"""Background jobs that need prices: `report` writes reports, `alerts` sends alerts."""
+"""Background jobs that need prices: `report` and `alerts`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
 if TYPE_CHECKING:
-    from rose.pricing.run.report import Report
+    from rose.pricing.answers.run_report import Report
 
 _REPORT_EVERY_S, _ALERTS_EVERY_S = 900.0, 300.0
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def planned(settings: Settings) -> list[Job]:
-    """Return the ledger's own jobs and those that need prices. Raises LedgerError."""
+    """Return the ledger's jobs and the pricing jobs. Raises LedgerError."""
     jobs = ledger_jobs(settings)
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
@@ -35,11 +35,11 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
-    """Write reports of ended runs without one, and of the newest running one. Raises LedgerError, PricingError."""
+    """Write missing reports of ended runs, and of the newest running run. Raises LedgerError, PricingError."""
     from rose.ledger import verified, verify
     from rose.pricing import query
+    from rose.pricing.answers import run_report as reporting
     from rose.pricing.price_books import choice
-    from rose.pricing.run import report as reporting
 
     named = None if price_book is None else choice.choose(ledger, price_book)
     with ledger.connect() as connection:
@@ -64,7 +64,7 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
 
 
 def alerts(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """Send new alerts by a file of rules. Raises AlertsError if a message did not arrive, LedgerError."""
+    """Send new alerts by a file of rules. Raises AlertsError if a message failed, LedgerError."""
     from rose.pricing.alerts import AlertsError, check, load
 
     done = check(ledger, load(file))
@@ -80,7 +80,7 @@ def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
             run = json.loads(path.read_bytes())["run"]
             reported.add((run["run_id"], run["status"], run["ended_at"]))
         except (ValueError, LookupError, TypeError):
-            continue  # Not a report, or a damaged one.
+            continue  # Not a report, or damaged.
     return reported
 
 

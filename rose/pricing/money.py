@@ -1,4 +1,4 @@
-"""Money as integer nano-dollars: rates are `Decimal`, amounts `int`; no float is ever added up."""
+"""Money is integer nano-dollars, rates are `Decimal`; floats are never added up."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -18,15 +18,15 @@ MW_NS_PER_KWH = J_PER_KWH * 1000 * NS_PER_S  #: Milliwatt-nanoseconds in a kilow
 
 
 class PricingError(UserError):
-    """A figure that cannot be given honestly; the message says why, and what to do."""
+    """A figure cannot be given honestly; the message says why, and what to do."""
 
 
 class QuestionError(PricingError):
-    """A wrong period, dimension, tag, run or value in a question."""
+    """A question has a wrong period, dimension, tag, run or value."""
 
 
 class NothingChargedError(PricingError):
-    """The period has no provisioned device time, which is not the same as a cost of 0."""
+    """The period has no provisioned device time, unlike a cost of 0."""
 
 
 def nano_usd_of(usd: Fraction | Decimal) -> int:
@@ -40,8 +40,8 @@ def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
 
 
 def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Divide an integer by non-negative integer weights, by largest remainder. Parts sum to `total` exactly, also below
-    0. Ties go to the first key; zero weights give equal parts. Raises ValueError for no keys or a negative weight."""
+    """Divide an integer by non-negative integer weights, by largest remainder; ties go to the first key, zero weights
+    give equal parts. Raises ValueError for no keys or a negative weight."""
     if not weights:
         raise ValueError(f"cannot split {total} among no keys")
     if any(weight < 0 for weight in weights.values()):
@@ -52,8 +52,8 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Return whole numbers next to `parts` that sum to `total`, else to their rounded sum, by largest remainder.
-    `total` may differ from the exact sum by one for each part; ties go to the first part."""
+    """Round `parts` to integers that sum to `total`, else to their rounded sum, by largest remainder. `total` may
+    differ from the exact sum by one for each part."""
     exact = sum(parts.values(), Fraction(0))
     total = round(exact) if total is None else total
     assert abs(total - exact) < len(parts) + 1, f"{len(parts)} parts that come to {exact} cannot sum to {total}"
@@ -71,7 +71,7 @@ def _by_largest_remainder(parts: Mapping[K, tuple[int, Fraction | int]], total: 
 
 
 def format_usd(amount_nano_usd: int) -> str:
-    """Return `$1,234.57` from a dollar up; below it three significant digits: `$0.00123`."""
+    """Return `$1,234.57`; below a dollar three significant digits: `$0.00123`."""
     usd = Decimal(amount_nano_usd).scaleb(-9)
     size = abs(usd)
     places = 2 if size >= 1 or size == 0 else min(9, 2 - size.adjusted())
@@ -83,7 +83,7 @@ def signed_usd(amount_nano_usd: int) -> str:
 
 
 def format_money(amount_nano: int, currency: str) -> str:
-    """Return `format_usd` in any currency: `EUR 1,234.57`."""
+    """Return an amount in any currency: `EUR 1,234.57`."""
     text = format_usd(amount_nano)
     return text if currency == "USD" else text.replace("$", f"{currency} ")
 

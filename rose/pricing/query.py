@@ -1,4 +1,4 @@
-"""Running the named queries of sql/ on a ledger's catalog."""
+"""Named queries of sql/ on a ledger's catalog."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +33,8 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
-    """Copy a run's rows of every view into temporary tables: one state for all later queries. A fleet's run includes
-    its RL runs' events, and an RL run its fleets' in its own time there."""
+    """Copy a run's rows of every view into temporary tables. A fleet's run includes its RL runs' events; an RL run
+    includes its fleets' events during its time there."""
     pinned.pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
@@ -42,7 +42,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str)
 def snapshot_pinned(
     connection: duckdb.DuckDBPyConnection, run_id: str, doubled: Sequence[tuple[str, int]] = ()
 ) -> None:
-    """Do as `snapshot` on a connection that is pinned, and unpin it; leave out the slices `doubled`, (writer, seq)."""
+    """Take a snapshot on a pinned connection without the slices `doubled`, (writer, seq), and unpin it."""
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     connection.execute(sql.read("run/time_on_fleet.sql"))
@@ -65,7 +65,7 @@ def snapshot_pinned(
 
 
 def view_as(kind: str, view: str) -> str:
-    """Return the statement that makes a view of the ledger a table of this kind, over what `event` is there."""
+    """Return the statement that makes a view of the ledger a table of this kind."""
     begin = f"CREATE OR REPLACE VIEW {view} AS"
     text = sql.view(view)
     assert begin in text
@@ -73,20 +73,20 @@ def view_as(kind: str, view: str) -> str:
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
-    """Set variables of the named queries. Raises KeyError for an unknown one."""
+    """Set variables of named queries. Raises KeyError for an unknown variable."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, values: Sequence[Sequence[object]]) -> None:
-    """Insert rows, many with each statement: one by one each takes a millisecond."""
+    """Insert rows in batches: a statement takes a millisecond."""
     for portion in (values[i : i + _ROWS_AT_ONCE] for i in range(0, len(values), _ROWS_AT_ONCE)):
         marks = ", ".join([f"({', '.join('?' * len(portion[0]))})"] * len(portion))
         connection.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in portion for value in row])
 
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    """Return the rows of `sql/<name>.sql` as dicts, in order."""
+    """Return the rows of `sql/<name>.sql` as dicts."""
     return records(connection.execute(sql.read(f"{name}.sql")))
 
 

@@ -1,5 +1,5 @@
-"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day, in whole nano-dollars. Cells of
-the foreign file are text until checked; memory is bounded."""
+"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day, in nano-dollars. Cells of the
+file are text until checked; memory is bounded."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ import sql
 from rose.ledger.files import database
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
-from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.money import PricingError, format_ns, format_usd
+from rose.pricing.period import NS_PER_DAY, Period, naive
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import records
@@ -39,11 +39,11 @@ def reconcile(
     tolerance: Fraction = Fraction(5, 1000),
     provenance: str | None = None,
 ) -> dict[str, Any]:
-    """Return both sides in all, by line, and days beyond the tolerance. Raises PricingError, also as `bill`."""
+    """Return both sides by line, and days beyond the tolerance. Raises PricingError, also as `bill`."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():
-        raise PricingError(f"{path}: there is no such file")
+        raise PricingError(f"{path} does not exist")
     with (
         tempfile.TemporaryDirectory(prefix="rose-reconcile-") as folder,
         database.connect(f"{folder}/work.duckdb", config=_OPTIONS) as connection,
@@ -53,7 +53,7 @@ def reconcile(
             _read(connection, path, Path(folder))
         except duckdb.Error as error:
             text = str(error).splitlines()[0].replace(f"{folder}/invoice", path.name)
-            raise PricingError(f"{path} is no FOCUS file in CSV or Parquet: {text}") from None
+            raise PricingError(f"{path} is not a FOCUS file in CSV or Parquet: {text}") from None
         billed = bill(ledger, period, price_book, provenance=provenance)
         beside = pl.col("bucket").is_in(("transfer", "energy"))
         keys = ("hardware_id", "device_id", "device_class", "bucket")
@@ -95,7 +95,7 @@ def reconcile(
 
 
 def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> None:
-    """Make `invoice_row` of the file. Raises PricingError naming row, column and value of a fault."""
+    """Load the file as `invoice_row`. Raises PricingError naming row, column and value."""
     with path.open("rb") as file:
         magic = file.read(4)
     link = folder / "invoice"  # DuckDB would take a name with * or [ for a pattern.
@@ -176,4 +176,4 @@ def tables(made: Mapping[str, Any]) -> Iterator[Element]:
     for other in made["other_charges"]:
         yield f"not compared: {other['category']}, {other['rows']} rows, {other['billed']} billed"
     if made["repeated_rows"]:
-        yield f"rows that repeat another one: {', '.join(map(str, made['repeated_rows']))}"
+        yield f"repeated rows: {', '.join(map(str, made['repeated_rows']))}"

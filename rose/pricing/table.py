@@ -1,4 +1,4 @@
-"""A table of figures as data, which a terminal, page, sheet and screen show."""
+"""A table of figures as data for a terminal, page, sheet or screen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`unit` is the currency of `money`; a terminal never breaks a `whole` cell."""
+    """A column; `unit` is the currency of `money`, and a terminal never breaks a `whole` cell."""
 
     name: str
     kind: Kind = "text"
@@ -35,9 +35,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of values below columns: text, whole numbers where a column has units, Figures, or None. `view` and `stamp`
-    hold for all its figures. `footer` are totals. A `grouped` table shows a value of the first column once. `marks` are
-    by row number; `name` is short, for a sheet. Raises ValueError for a row with another number of cells."""
+    """Rows below columns: text, numbers, Figures, or None. `view` and `stamp` apply to all figures; `footer` has
+    totals. A `grouped` table shows a repeated first cell once. `marks` are by row number; `name` is for a sheet. Raises
+    ValueError for a row of a different length."""
 
     title: str
     columns: tuple[Column, ...]
@@ -65,7 +65,7 @@ class Table:
         return tuple(cell for row in (*self.rows, *self.footer) for cell in row if isinstance(cell, Figure))
 
     def plain(self) -> Table:
-        """Return the table with figures and intervals as text; notes say why values or intervals are missing."""
+        """Return the table with figures and intervals as text; notes explain missing values."""
         if not self.figures:
             return self
         columns, cells = [], []
@@ -96,7 +96,7 @@ class Table:
         return [dict(zip(names, row, strict=True)) for row in (*self.rows, *self.footer)]
 
     def row(self, key: str) -> dict[str, Any]:
-        """Return cells by column of the row or footer whose first cell is `key`. Raises KeyError."""
+        """Return cells by column of the row with this first cell. Raises KeyError."""
         return {row[self.columns[0].name]: row for row in self.records()}[key]
 
     def to_json(self) -> dict[str, Any]:
@@ -124,8 +124,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose around tables, wrapped where it is shown; `lead` stands out before it. `more` are further lines.
-    `good` is the outcome of a verdict; None is not known."""
+    """Prose beside tables; `lead` stands out before it, `more` are further lines. `good` is a verdict's outcome."""
 
     text: str
     lead: str = ""
@@ -173,7 +172,7 @@ class Section:
     parts: Mapping[str, Table | Paragraph]
 
     def table(self, name: str) -> Table:
-        """Return a table. Raises KeyError for another name."""
+        """Return a table. Raises KeyError."""
         part = self.parts[name]
         assert isinstance(part, Table)
         return part
@@ -189,7 +188,7 @@ class Section:
         return " ".join(self.paragraph(name).lines)
 
     def figure(self, name: str, key: str, column: str = "value") -> Figure:
-        """Return a figure of a table. Raises KeyError for an unknown name, row or column."""
+        """Return a figure of a table. Raises KeyError."""
         cell = self.table(name).row(key)[column]
         assert isinstance(cell, Figure)
         return cell
@@ -207,7 +206,7 @@ def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, *
 def report_table(
     stamp: Stamp, title: str, head: str, rows: Iterable[Row], text: Collection[str] = (), **more: Any
 ) -> Table:
-    """Return a table of figures; `head` names its columns, divided by " | ", and `text` those that hold text."""
+    """Return a table of figures; `head` names columns, divided by " | ", `text` those that hold text."""
     return Table(title=title, stamp=stamp, columns=columns(*head.split(" | "), text=text), rows=tuple(rows), **more)
 
 

@@ -9,7 +9,7 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from tests.pricing.random_ledger import BOOK, ledgers
+from tests.pricing.identities.random_ledger import BOOK, ledgers
 from tests.pricing.recorded import Made
 
 

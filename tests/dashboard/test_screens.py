@@ -15,18 +15,16 @@ from dashboard import format as words
 from rose.events import Hold
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
-from rose.pricing import charges
-from rose.pricing.answers import changes
-from rose.pricing.answers import report as answers_report
-from rose.pricing.answers.cost import THOUSAND
-from rose.pricing.borrowing import report as borrowing_report
-from rose.pricing.borrowing import risk
-from rose.pricing.borrowing.report import CASH
+from rose.pricing import charges, period
+from rose.pricing.answers import changes, run_report
+from rose.pricing.answers import correct_report as answers_report
+from rose.pricing.answers.correct_answer import THOUSAND
+from rose.pricing.borrowing import borrow_report, risk
+from rose.pricing.borrowing.comparison import CASH
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
-from rose.pricing.closing import close, period, restate, store
+from rose.pricing.closing import close, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import report
 from rose.pricing.run.priced import priced
 from rose.pricing.table import Section, Table
 from rose.pricing.watch import budget
@@ -202,7 +200,7 @@ def test_where_borrowing_did_not_pay_that_comes_first(
 def test_borrowing_and_cost_per_correct_have_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
     borrowing, cost_per_correct = drawn(ended, "borrowing"), drawn(ended, "cost_per_correct")
     with priced(Ledger(ended)) as run:
-        sections, answers = borrowing_report.sections(run), answers_report.sections(run)
+        sections, answers = borrow_report.sections(run), answers_report.sections(run)
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(borrowing, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
     assert sections["risk"].text("saves") in page_text(borrowing)
@@ -245,7 +243,7 @@ def test_fleet_says_why_nothing_is_lent_also_without_a_lease(tmp_path: Path, ope
 def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
-    shows(app, report.build(Ledger(ended)).section)
+    shows(app, run_report.build(Ledger(ended)).section)
     assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 

@@ -17,7 +17,8 @@ from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.closing import close, period
+from rose.pricing import period
+from rose.pricing.closing import close
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 from tests.dashboard.conftest import OpenPage, choose, page_text, values

@@ -22,17 +22,17 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
+from rose.pricing.answers import run_report
 from rose.pricing.charges import Charges
 from rose.pricing.charges.state import cut
 from rose.pricing.closing import store
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import report
 from rose.pricing.table import Section
 from tests.long_form import usual
 from tests.pricing import any_event
-from tests.pricing.random_ledger import BOOK as BOOK_TEXT
-from tests.pricing.random_ledger import ledgers
+from tests.pricing.identities.random_ledger import BOOK as BOOK_TEXT
+from tests.pricing.identities.random_ledger import ledgers
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
 
 BOOK = pricebook.parse(BOOK_TEXT, "awkward.toml")
@@ -82,9 +82,9 @@ def reported(made: Made, run_id: str) -> Section | None:
     """The tables of the report of a run, or None where it has no device time."""
     if not priced(made).frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))["ns"].sum():
         with pytest.raises(PricingError, match=run_id):
-            report.build(Ledger(root_of(made)), run_id, BOOK)
+            run_report.build(Ledger(root_of(made)), run_id, BOOK)
         return None
-    return report.build(Ledger(root_of(made)), run_id, BOOK).section
+    return run_report.build(Ledger(root_of(made)), run_id, BOOK).section
 
 
 def content(frame: pl.DataFrame) -> bytes:

@@ -13,18 +13,19 @@ from rose import events
 from rose.cli import app
 from rose.ledger.ledger import Ledger
 from rose.pricing import console
+from rose.pricing.answers import run_report
+from rose.pricing.answers.run_report import Report
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.report import savings_table
-from rose.pricing.closing.period import Period
+from rose.pricing.borrowing.comparison import savings_table
 from rose.pricing.closing.restate import restate
+from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import PriceBook, load, parse
-from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.report import Report
 from rose.pricing.table import Element, Section, Table
 from rose.terminal import Screen
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, us, weeks_events, write
+from tests.pricing.marginal_cost.lending_books import PRICED
 
 WriteLedger = Callable[..., Path]
 
@@ -150,7 +151,7 @@ def priced_sample(sample_kept: Path) -> Iterator[PricedRun]:
 
 @pytest.fixture(scope="session")
 def sample_report(sample_kept: Path) -> Report:
-    return report.build(Ledger(sample_kept), "run")
+    return run_report.build(Ledger(sample_kept), "run")
 
 
 def sample_events() -> list[events.Event]:
@@ -309,3 +310,31 @@ fleet, fleet_kept = a_copy_of("fleet_made"), kept_copy_of("fleet_made")
 closed, closed_kept = a_copy_of("closed_made", "closed"), kept_copy_of("closed_made", "closed")
 weeks, weeks_kept = a_copy_of("weeks_made", "weeks"), kept_copy_of("weeks_made", "weeks")
 half_closed, half_closed_kept = a_copy_of("half_closed_made", "half"), kept_copy_of("half_closed_made", "half")
+
+
+@pytest.fixture(scope="session")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger of `test_harm.run`, whose leases were withheld at random, for tests that only read it."""
+    from tests.pricing.marginal_cost.test_harm import run
+
+    return write(tmp_path_factory.mktemp("held-out") / "ledger", run(), provenance="replay")
+
+
+@pytest.fixture(scope="session")
+def held_out_run(held_out: Path) -> Iterator[PricedRun]:
+    with priced(Ledger(held_out), "run", PRICED) as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
+def never_withheld(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run without any window in which leases were withheld."""
+    from tests.pricing.marginal_cost.test_harm import run
+
+    return write(tmp_path_factory.mktemp("never-withheld") / "ledger", run(windows=[]), provenance="replay")
+
+
+@pytest.fixture(scope="session")
+def never_withheld_run(never_withheld: Path) -> Iterator[PricedRun]:
+    with priced(Ledger(never_withheld), "run", PRICED) as run:
+        yield run

@@ -15,9 +15,8 @@ from aiosmtpd.controller import Controller
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing import alerts, jobs
+from rose.pricing import alerts, jobs, period
 from rose.pricing.alerts import AlertsConfig, AlertsError
-from rose.pricing.closing import period
 from rose.pricing.watch import budget
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, NEXT_DAY_US, T0_NS, S, begun, us, weeks_events, write
@@ -202,7 +201,7 @@ def test_destinations_come_from_a_private_file_or_the_environment(
         alerts.destinations(asked)
     urls.chmod(0o600)
     for text, message in (
-        (f"hook=nope://{SECRET}", "destination 'hook' of .* is no URL"),
+        (f"hook=nope://{SECRET}", "destination 'hook' of .* is not an Apprise URL"),
         (f"hook=json://example.com/{SECRET}", "destination 'hook' of .* is clear text"),
         (SECRET, "line 1 of .* must be NAME=URL"),
         (f"hok={hook.url}", "rule 'ledger': no destination 'hook'"),

@@ -13,9 +13,9 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.upkeep.jobs import Settings, history, run_job
 from rose.ledger.verify import verify
 from rose.pricing import jobs
+from rose.pricing.answers import run_report
 from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError
-from rose.pricing.run import report
 
 WriteLedger = Callable[..., Path]
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00:00Z
@@ -52,7 +52,7 @@ def test_a_report_of_each_run_that_ended_and_of_the_newest_that_runs(
     done = jobs.report(Ledger(root), folder=folder, price_book="example")
     assert (sorted(done["written"]), done["refused"]) == (["a_2026-06-01.json", "b_2026-06-01.json"], {})  # type: ignore[call-overload]
     assert json.loads((folder / "a_2026-06-01.json").read_text()) == json.loads(
-        json.dumps(report.build(Ledger(root), "a", "example").to_json())
+        json.dumps(run_report.build(Ledger(root), "a", "example").to_json())
     )
     # The ended one is done; the running one goes on; a run that ended since is new.
     assert jobs.report(Ledger(root), folder=folder, price_book="example")["written"] == ["b_2026-06-01.json"]
@@ -77,7 +77,7 @@ def test_a_report_s_csv_has_every_figure_with_what_it_must_carry(sample: Path, t
         "run_2026-06-01.json",
     ]
     rows = {row["figure"]: row for row in csv.DictReader(io.StringIO((tmp_path / "run_2026-06-01.csv").read_text()))}
-    total = report.build(Ledger(sample)).section.figure("time", "fleet", "amortized")
+    total = run_report.build(Ledger(sample)).section.figure("time", "fleet", "amortized")
     row = rows["report.time.fleet.amortized"]
     assert (row["value"], row["unit"], row["view"], row["currency"]) == (
         str(total.value),

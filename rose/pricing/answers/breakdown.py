@@ -1,8 +1,8 @@
-"""Cost of an accepted trajectory, by policy version, task or step: rows that sum to the run's own figure. Dollars are
-those of the blended price line: borrowed time at its marginal price, dedicated time at its amortized price. Tokens made
-in a placement divide its dollars among rows, to the nano-dollar. A trajectory belongs to one row, that of its oldest
-policy version, its task, or its step. `unallocated` has tokens that a preemption lost, trajectories without a recorded
-version or task, and rollout time without a token."""
+"""The blended cost of accepted trajectories by policy version, task or step.
+
+Dollars are divided among rows by the tokens of each placement. A trajectory belongs to the row of its oldest policy
+version, its task, or its step. The row `unallocated` has lost tokens, trajectories without a version or task, and
+rollout time without tokens. Rows sum to the run's cost."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ from typing import Any, Literal
 import duckdb
 import numpy as np
 
-from rose.pricing.answers.cost_per_correct import TokenCost
 from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of, split
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run.cost_per_correct import TokenCost
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval
 
@@ -25,8 +25,8 @@ _PLACES = ("borrowed", "dedicated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """One row: its dollars and accepted trajectories, and the interval of dollars per accepted trajectory."""
+class BreakdownRow:
+    """A row has dollars, accepted trajectories, and the interval of their ratio."""
 
     key: str
     cost_nano_usd: int
@@ -35,20 +35,20 @@ class Part:
 
     @property
     def usd_per_accepted(self) -> Fraction | None:
-        """None for a row without an accepted trajectory, and for `unallocated`."""
+        """Return None without accepted trajectories, and for `unallocated`."""
         if not self.accepted or self.key == UNALLOCATED:
             return None
         return Fraction(self.cost_nano_usd, NANO_USD_PER_USD * self.accepted)
 
 
-def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[Part, ...]:
-    """Return the rows of a run in the order of their keys; `unallocated` is always there, and last."""
+def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
+    """Return a run's rows by key, `unallocated` last."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
-def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
-    """Return the rows from the groups (`part`, `accepted`, `*_tokens`) and each placement's dollars."""
+def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
+    """Return the rows of groups (`part`, `accepted`, `*_tokens`) and dollars by placement."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:
@@ -74,7 +74,7 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
             if (made := sum(tokens[place].values()))
         }
     return tuple(
-        Part(
+        BreakdownRow(
             key=key,
             cost_nano_usd=sum(nano[place][key] for place in _PLACES),
             accepted=sum(int(row["accepted"]) for row in groups),

@@ -1,17 +1,17 @@
-"""Causes of a change of cost between two periods: parts that sum to the difference to the nano-dollar.
+"""Effects that explain a change of cost between two periods. They sum to the change to the nano-dollar.
 
-The parts are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting: A Managerial Emphasis,
-16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger: a line is the
-charges of one group (a team, a run ...) and one rate cell (bucket, pool, device class). v is its device time and c its
-cost, 0 the period before and 1 the explained one. V is the time of all lines of one work (rollouts; everything else
-that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of all cells of its pool.
-- volume: c0 * (G - 1). For rollouts, where both periods have accepted tokens, it is split into accepted output, tokens
-  for each accepted one, and device time for each token: G is the product of their ratios, taken in this order.
-- share borrowed, of rollouts: v1 * R - v0 * G * R, what moved between dedicated devices and borrowed ones.
-- mix: v1 * r - c0 * G less the share borrowed, what moved between buckets, device classes and groups.
+[D] The effects are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 16th edition,
+2018, chapters 7 and 14, at the rates of the period before. A line is the charges of a group (a team, a run ...) in a
+cell (bucket, pool, device class), with device time v and cost c; 0 is the period before, 1 the later one. V is the time
+of all lines of the same work (rollouts, or everything else), G = V1 / V0, r the cell's rate before, and R the rate of
+its pool.
+- volume: c0 * (G - 1). For rollouts with accepted tokens in both periods, G is divided into accepted output, tokens for
+  each accepted token, and device time for each token.
+- share borrowed, of rollouts: v1 * R - v0 * G * R.
+- mix: v1 * r - c0 * G less the share borrowed.
 - price: c1 - v1 * r. A cell without a rate before is mix, or volume where its whole work is new.
 
-Transfer and energy, without device time, are volume. An effect is the same by every dimension, but for rounding."""
+Transfer and energy have no device time and are volume."""
 
 import csv
 import io
@@ -30,14 +30,14 @@ from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import bill
-from rose.pricing.closing.period import Period, period_before
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, rounded, signed_money, signed_usd
+from rose.pricing.period import Period, period_before
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.table import Column, Element, Row, Table
 
-BY: Mapping[str, str] = {  #: What an answer can be shown by, with the column of the charges.
+BY: Mapping[str, str] = {  #: Dimensions of an answer, with the column of the charges.
     "team": "team",
     "run": "run_id",
     "device-class": "device_class",
@@ -59,7 +59,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """One value of the dimension: its cost in both periods and the effects that sum to the change, nano-dollars."""
+    """A group's cost in both periods and the effects that sum to its change, nano-dollars."""
 
     name: str
     before_nano: int
@@ -82,7 +82,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The difference of two periods. `total.effects` sum to it, and so do the groups, largest change first."""
+    """The change between two periods; `total.effects` sum to it, and so do the groups, largest change first."""
 
     by: str
     before: Stamp
@@ -102,9 +102,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Line:
-    """A group, and the cell whose rate its charges have."""
-
+class GroupCell:
     group: str
     bucket: str
     pool: str
@@ -126,10 +124,8 @@ class Amount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
-    """One of the two periods, with its rollout tokens and the accepted ones among them."""
-
-    lines: Mapping[Line, Amount]
+class PeriodSums:
+    lines: Mapping[GroupCell, Amount]
     tokens: int = 0
     accepted_tokens: int = 0
 
@@ -137,21 +133,21 @@ class Side:
     def cost_nano(self) -> int:
         return sum(amount.cost_nano for amount in self.lines.values())
 
-    def ns(self, lines: Iterable[Line]) -> int:
+    def ns(self, lines: Iterable[GroupCell]) -> int:
         return sum(self.lines.get(line, Amount()).ns for line in lines)
 
 
-def side(charges: pl.DataFrame, by: str) -> Side:
-    """Return the sums of charges by a dimension of BY. Raises PricingError for another."""
+def side(charges: pl.DataFrame, by: str) -> PeriodSums:
+    """Sum charges by a dimension of BY. Raises PricingError for an unknown dimension."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
     filled = charges.with_columns(group, *(pl.col(name).fill_null("") for name in _CELL))
     summed = filled.group_by("group", *_CELL).agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
     rollouts = charges.filter(pl.col("bucket") == "rollout")
-    return Side(
+    return PeriodSums(
         lines={
-            Line(row["group"], *(row[name] for name in _CELL)): Amount(int(row["ns"]), int(row["cost_nano"]))
+            GroupCell(row["group"], *(row[name] for name in _CELL)): Amount(int(row["ns"]), int(row["cost_nano"]))
             for row in summed.to_dicts()
         },
         tokens=int(rollouts["tokens"].sum()),
@@ -159,12 +155,12 @@ def side(charges: pl.DataFrame, by: str) -> Side:
     )
 
 
-def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
-    """Return the change between the periods. Raises PricingError for another provenance or currency."""
+def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
+    """Return the change between two periods. Raises PricingError for different provenance or currency."""
     for what in ("provenance", "currency"):
         one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
-            raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
+            raise PricingError(f"the periods differ in {what} ({one} and {other}): they cannot be compared")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
     groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
@@ -177,10 +173,10 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
     return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
-def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
-    """Return exact nano-dollars by group and effect; they sum to the change, and each group's to its own."""
+def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fraction]:
+    """Return exact nano-dollars by group and effect."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    works: dict[str, list[Line]] = defaultdict(list)
+    works: dict[str, list[GroupCell]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
         works[line.work].append(line)
     for work, lines in works.items():
@@ -189,7 +185,9 @@ def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
     return dict(totals)
 
 
-def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[tuple[Line, str, Fraction]]:
+def _of_work(
+    work: str, lines: list[GroupCell], before: PeriodSums, now: PeriodSums
+) -> Iterable[tuple[GroupCell, str, Fraction]]:
     time0, time1 = before.ns(lines), now.ns(lines)
     growth = Fraction(time1, time0) if time0 else None
     cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: line.pool)
@@ -213,7 +211,7 @@ def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[
 
 
 def _steps(
-    growth: Fraction | None, before: Side, now: Side, time0: int, time1: int
+    growth: Fraction | None, before: PeriodSums, now: PeriodSums, time0: int, time1: int
 ) -> tuple[tuple[str, Fraction], ...] | None:
     amounts = (before.accepted_tokens, before.tokens, time0, now.accepted_tokens, now.tokens, time1)
     if growth is None or min(amounts) <= 0:
@@ -224,7 +222,7 @@ def _steps(
     return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
 
 
-def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], K]) -> dict[K, Fraction]:
+def _rates(lines: Iterable[GroupCell], side: PeriodSums, key: Callable[[GroupCell], K]) -> dict[K, Fraction]:
     time, cost = Counter[K](), Counter[K]()
     for line in lines:
         amount = side.lines.get(line, Amount())
@@ -233,7 +231,7 @@ def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], K]) -> dict[
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
 
 
-def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], Fraction]) -> Group:
+def _group(name: str, before: PeriodSums, now: PeriodSums, exact: Mapping[tuple[str, str], Fraction]) -> Group:
     cost0, cost1 = (
         sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
     )
@@ -250,12 +248,12 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return what drove the change from `before`, by default the month before a month, else the equally long time just
-    before. Where nothing was charged by default, all of the cost is new. Raises LedgerError, and PricingError if a
-    period has no charge, or both overlap or cannot be compared."""
+    """Return the change from `before`: by default the previous month, or an equally long time just before. Without
+    charges before, all cost is new. Raises LedgerError; PricingError for a period without charges, and periods that
+    overlap."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
-        raise PricingError(f"{earlier.label} and {period.label} overlap: no change can be told between them")
+        raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
     now = bill(ledger, period, price_book, provenance=provenance)
     try:
         was = bill(ledger, earlier, price_book, provenance=now.provenance)
@@ -268,12 +266,12 @@ def build(
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return the change in cost and its largest effect as text; `signed` writes nano-dollars."""
+    """Return the change and its largest effect as text; `signed` formats nano-dollars."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
     if not comparison.total.before_nano:
-        return f"All of it is new ({signed(change)}): nothing was charged before."
+        return f"All cost is new ({signed(change)}): nothing was charged before."
     sign = 1 if change > 0 else -1
     effect, amount = max(comparison.total.effects.items(), key=lambda item: sign * item[1])
     share = f" ({abs(change) / comparison.total.before_nano:.1%})" if comparison.total.before_nano > 0 else ""
@@ -290,7 +288,7 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
 
 
 def csv_text(comparison: Changes) -> str:
-    """Return a row for each group, largest change first; amounts in whole units of the currency, to the nano."""
+    """Return a CSV row by group, largest change first, in whole units of the currency."""
     written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -314,7 +312,7 @@ def csv_text(comparison: Changes) -> str:
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:
-    """Return a row for each of the `top` groups that changed most, one for the others, and their sum."""
+    """Return the `top` groups, the others as one row, and the total."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in comparison.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:

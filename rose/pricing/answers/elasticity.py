@@ -1,14 +1,11 @@
-"""How much more is accepted with more rollouts per answer, and with more training: elasticities of alpha. All [D].
-- *in rollouts*, eta_n. Of a group of m trajectories k were accepted; the chance that at least one of n of them is
-  accepted is 1 - C(m - k, n) / C(m, n), the mean over all subsets of n and unbiased for a smaller group. alpha(n) is
-  its mean over the judged groups, eta_n the slope of ln alpha against ln n from half the group size to the whole. A
-  lost or stale trajectory counts among the m as not accepted: it was paid for. Independent tries have eta_n below 1.
-- *in training compute*, eta_T. The slope of ln alpha against ln T over the steps, T being the time spent on updates
-  before the step's rollouts. Fitted with each step's groups as counts (alpha = a * T^eta by Poisson likelihood), so a
-  step with nothing accepted has its weight. The first step, before any training, has no T and is left out.
+"""Elasticities of alpha in rollouts and in training compute [D].
+- *eta_n*: for a group of m trajectories with k accepted, the chance that one of n is accepted is 1 - C(m - k, n) / C(m,
+  n), the unbiased mean over all subsets of n. alpha(n) is its mean over the judged groups. eta_n is the slope of ln
+  alpha against ln n from half the group size to the whole. Lost and stale trajectories count as not accepted.
+- *eta_T*: the slope of ln alpha against ln T over the steps, with T the time of updates before the step's rollouts. It
+  is fitted to counts by Poisson likelihood, alpha = a * T^eta. The first step has no T and is left out.
 
-Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps scatter by more than their groups
-explain. With too little data there is no figure, but the reason."""
+Intervals are a bootstrap over groups for eta_n, and over steps for eta_T."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -21,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from rose.pricing.answers.cost_per_correct import Groups, size
+from rose.pricing.run.cost_per_correct import Groups, size
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 
 GROUPS_MIN, SOLVED_MIN = 30, 5  #: Judged groups that either elasticity needs, and of them with an accepted trajectory.
 STEPS_MIN, GROWTH_MIN = 5, 2  #: Steps after the first update that eta_T needs, and the growth of training before them.
 
-_WHOLE = 2**30  #: A chance as a whole number: sums of whole numbers are the same in any order. Good to nine digits.
-_STEEPEST = 50.0  #: An elasticity as steep as this is none: nothing was accepted but at one end.
+_WHOLE = 2**30  #: Scale of chances as integers, which sum equally in any order.
+_STEEPEST = 50.0  #: A steeper elasticity is invalid: answers were accepted at a single end.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Elasticity:
-    """An elasticity of alpha, and its value in each resample; or why it is unknown."""
+    """An elasticity with its resamples, or why it is unknown."""
 
     value: float | None
     interval: Interval | None
@@ -44,8 +41,8 @@ class Elasticity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """A step's judged groups, how many had an accepted trajectory, and the training before them, nanoseconds."""
+class TrainingStep:
+    """A step's judged and solved groups; training before them is in nanoseconds."""
 
     trained_ns: int
     judged: int
@@ -53,18 +50,18 @@ class Step:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that one of n of a group's trajectories is accepted. Raises ValueError without a subset."""
+    """Return the chance that one of n trajectories of a group is accepted. Raises ValueError without a subset."""
     if not 0 <= accepted <= size or not 0 <= n <= size:
         raise ValueError(f"no {n} of {size} trajectories of which {accepted} were accepted")
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """Return eta_n from half the usual group size to the whole; smaller groups are left out."""
+    """Return eta_n from half the usual group size to the whole, without smaller groups."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
-    # The most frequent size; among equally frequent ones the smaller, which keeps more groups.
+    # The most frequent size; of equally frequent sizes the smaller, which keeps more groups.
     n = min(Counter(count for count, _ in sizes).items(), key=lambda item: (-item[1], item[0]))[0]
     used = [(count, accepted) for count, accepted in sizes if count >= n]
     if n < 2:
@@ -90,8 +87,8 @@ def of_rollouts(groups: Groups) -> Elasticity:
     )
 
 
-def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
-    """Return the judged steps in order. `training` has `step` and `train_ns`, ascending by step."""
+def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[TrainingStep]:
+    """Return the judged steps in order; `training` has `step` and `train_ns`, ascending."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
@@ -101,20 +98,20 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
             judged[row["step"]] += 1
             solved[row["step"]] += row["accepted"] > 0
     return [
-        Step(trained_ns=until_ns[bisect_left(updated, step)], judged=judged[step], solved=solved[step])
+        TrainingStep(trained_ns=until_ns[bisect_left(updated, step)], judged=judged[step], solved=solved[step])
         for step in sorted(judged)
     ]
 
 
-def of_training(judged: Iterable[Step]) -> Elasticity:
+def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
     used = [step for step in judged if step.trained_ns > 0]
     if len(used) < STEPS_MIN:
-        return _none(f"{len(used)} steps were judged after the first update, and it takes {STEPS_MIN}")
+        return _none(f"{len(used)} steps were judged after the first update; need {STEPS_MIN}")
     if problem := _too_few(sum(s.judged for s in used), sum(s.solved for s in used), "after the first update"):
         return _none(problem)
     growth = used[-1].trained_ns / used[0].trained_ns
     if growth < GROWTH_MIN:
-        return _none(f"training grew {growth:.2g}-fold over the steps, and it takes {GROWTH_MIN}-fold")
+        return _none(f"training grew {growth:.2g}-fold over the steps; need {GROWTH_MIN}-fold")
     trained = np.log(np.array([step.trained_ns for step in used], dtype=np.float64))
     trained -= trained.mean()
     counts, solved = (np.array([getattr(s, name) for s in used], dtype=np.int64) for name in ("judged", "solved"))
@@ -135,9 +132,11 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row. At its maximum the
-    means of x weighted by `solved` and by the fit are equal. The likelihood is concave, so short Newton steps reach it.
-    Infinite where they diverge; undefined where x does not vary or nothing was solved."""
+    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row.
+
+    At its maximum the means of x weighted by `solved` and by the fit are equal. The likelihood is concave, so short
+    Newton steps reach it. The slope is infinite where they diverge, and undefined where x does not vary or nothing was
+    solved."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)
@@ -155,9 +154,9 @@ def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
 
 def _too_few(groups: int, solved: int, which: str) -> str | None:
     if groups < GROUPS_MIN:
-        return f"{groups} judged groups {which}, and it takes {GROUPS_MIN}"
+        return f"{groups} judged groups {which}; need {GROUPS_MIN}"
     if solved < SOLVED_MIN:
-        return f"{solved} groups {which} had an accepted trajectory, and it takes {SOLVED_MIN}"
+        return f"{solved} groups {which} had an accepted trajectory; need {SOLVED_MIN}"
     return None
 
 

@@ -1,17 +1,16 @@
-"""Where the next dollar, or the next slack second, lowers the cost of a correct answer: inference or training.
+"""Where the next dollar or slack second lowers the cost of a correct answer: inference or training.
 
-[A] The next dollar lowers cost per correct faster on inference than on training iff (eta_n - 1) / eta_T > D_I / D_T.
-[D] With D_I = p_I n and D_T = p_T T it is exact: the relative fall per dollar is (eta_n - 1) / D_I for inference and
-eta_T / D_T for training, which are compared. From the ledger:
-- D_I: amortized dollars of the time that serving devices spent serving;
-- D_T: training with every useful rollout token at the dedicated price (two price lines): updates, syncs, activation,
-  transfer and energy of the dedicated devices, plus c_D times the useful tokens; psi is the latter's share;
-- D_T': the same with borrowed tokens at their own cost (three price lines), kappa3 = D_I / D_T' [D];
-- eta_n and eta_T (`rose.pricing.answers.elasticity`): measured on training's groups, taken to hold at inference.
+[A] A dollar lowers it faster on inference iff (eta_n - 1) / eta_T > D_I / D_T. [D] With D_I = p_I n and D_T = p_T T
+this is exact: the fall per dollar is (eta_n - 1) / D_I for inference and eta_T / D_T for training.
+- D_I: amortized dollars of serving;
+- D_T: updates, syncs, activation, transfer and energy of dedicated devices, plus every useful rollout token at the
+  dedicated price c_D; psi is the share of the tokens;
+- D_T': the same with borrowed tokens at their own cost; kappa3 = D_I / D_T' [D];
+- eta_n and eta_T come from training's groups (`elasticity`) and are taken to apply to inference.
 
-Free slack, [D]: a slack second goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T. r_I is the rollouts of
-a borrowed second, N the judged groups, T the device-seconds of updates; a slack second of training is one (r_T = 1). A
-direction is named only where the 95% intervals allow no other; else the answer is "not enough data to tell"."""
+[D] A slack second goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T, with r_I rollouts of a borrowed
+second, N judged groups, T device-seconds of updates, and r_T = 1. A direction is named only where the 95% intervals
+exclude the other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from typing import Literal
 
 from rose.pricing import formulas
 from rose.pricing.answers import elasticity
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.answers.elasticity import Elasticity
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.figures import AMORTIZED, BLENDED, Figure
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S
 from rose.pricing.query import rows
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
@@ -44,7 +43,7 @@ _ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
     "inference_usd": "inference: time spent serving",
     "training_usd": "training, rollouts at the dedicated price",
-    "training_with_borrowing_usd": "training, as it was paid for",
+    "training_with_borrowing_usd": "training, as paid",
     "rollout_share": "rollouts' share of training",
     "borrowed_share": "borrowed share of rollout tokens",
     "cost_ratio": "borrowed over dedicated price of a token",
@@ -56,7 +55,7 @@ _TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """Dollars on both sides of the frontier. `rollouts` is every useful token at the dedicated price."""
+    """Dollars of inference and training; `rollouts` prices every useful token at the dedicated price."""
 
     inference_usd: Fraction
     rollouts_usd: Fraction
@@ -97,7 +96,7 @@ class Slack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Where to spend, the relative fall in cost per correct on each side, and an interval of their difference."""
+    """The side to spend on, the relative fall in cost on both sides, and the interval of their difference."""
 
     side: Side
     gain_inference: float | None
@@ -107,7 +106,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return what was spent on both sides, or why that is not known. A run that shares a fleet has no serving."""
+    """Return the spending on both sides, or why it is unknown. A run that shares a fleet has no serving."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -117,7 +116,7 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
     if not dedicated:
         return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
     if opportunistic is not None and opportunistic < 0:
-        return "does not apply: the borrow lowered the bill, so there is no price of a borrowed token to weigh"
+        return "does not apply: the borrow lowered the bill, so a borrowed token has no price"
     bought = allocation.in_pools("rollout", "train").amortized_nano_usd()
     return Spend(
         inference_usd=inference,
@@ -129,7 +128,7 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
 
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0) -> Slack | str:
-    """Return the yield of a slack second, or which data is missing; `updates` is how many the run recorded."""
+    """Return the yield of a slack second, or the missing data."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -149,7 +148,7 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T; None if one is unknown, or if training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T; None if unknown, or if training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
     inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}  # Units and both prices cancel.
@@ -157,19 +156,19 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Return where the next dollar goes, at D_I and D_T, or at D_I and D_T'."""
+    """Return where the next dollar goes, at D_I and D_T (or D_T')."""
     return _weigh(_gain(eta_n, 1 / inference_usd, free=False), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Return where free slack goes; `n` is 1 + rho."""
+    """Return where a slack second goes; `n` is 1 + rho."""
     per_second = float(yields.rollouts_per_s / yields.answers) / n
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """The gain of one side: the figure, its resamples, and whether it lowers the cost (None: unclear)."""
+    """A side's gain with its resamples, and whether it lowers cost (None: unclear)."""
 
     value: float | None
     draws: Floats | None
@@ -178,7 +177,7 @@ class _Gain:
 
 
 def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
-    """Return elasticity times relative growth; paid rollouts raise the cost by as much as they grow."""
+    """Return elasticity times relative growth; rollouts that are paid for raise cost as they grow."""
     if eta.value is None or eta.draws is None:
         return _Gain(None, None, 0, None)
     paid = 0 if free else 1
@@ -226,7 +225,7 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """Return whether an interval is above 0; None if that cannot be told, or it is missing."""
+    """Return whether an interval is above 0; None if unclear or missing."""
     return None if interval is None else exceeds(interval.low, interval.high)
 
 
@@ -244,7 +243,7 @@ def frontier(run: PricedRun) -> Section:
         {
             "answers": report_table(
                 run.stamp,
-                "Where the next one belongs",
+                "Where to spend next",
                 "priced by | per | side | inference | training | difference | answer",
                 _answers(run, eta_n, eta_t, dollars, yields),
                 view="relative fall in cost per correct",
@@ -266,7 +265,7 @@ def frontier(run: PricedRun) -> Section:
                 text=("rests on",),
             ),
             "spend": values(
-                "What was spent on either side",
+                "Spending on each side",
                 {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
                 run.stamp,
                 "amortized; training as it was paid for is marginal for borrowed",

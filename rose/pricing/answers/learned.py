@@ -1,7 +1,8 @@
-"""Whether a policy learned: the accepted share of judged answers at the end of a run against its beginning. Shares have
-Wilson's interval with groups as clusters, since trajectories of a group share a task. Each end is the fewest stretches
-with `GROUPS_MIN` judged groups, at most a quarter of all. The policy learned only where the intervals of both ends do
-not overlap, which is stricter than an interval of their difference."""
+"""Whether a policy learned: its accepted share at the end of a run against the beginning.
+
+Shares have Wilson's interval with groups as clusters. Each end is the fewest stretches with `GROUPS_MIN` judged groups,
+at most a quarter of all. The policy learned only where the intervals do not overlap, which is stricter than an interval
+of their difference."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ _ENDS = ("first", "last")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """Judged trajectories of the steps, or policy versions, from `first` to `last`, and how many were accepted."""
+    """Judged and accepted trajectories of the steps, or policy versions, from `first` to `last`."""
 
     first: int
     last: int
@@ -43,7 +44,7 @@ class Stretch:
 
     @property
     def text(self) -> str:
-        """`62.5% (95% 41.0% to 80.1%)`."""
+        """Return text such as `62.5% (95% 41.0% to 80.1%)`."""
         low, high = self.interval
         return f"{float(self.share):.1%} (95% {low:.1%} to {high:.1%})"
 
@@ -60,7 +61,7 @@ def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
 
 
 def learned(course: Sequence[Stretch]) -> Learned | None:
-    """Return the comparison of a course's two ends; None below two stretches."""
+    """Compare the two ends; None below two stretches."""
     if len(course) < 2:
         return None
     begin, end = _end(course), _end(course[::-1])
@@ -77,6 +78,6 @@ def _end(course: Sequence[Stretch]) -> Stretch:
 
 
 def together(parts: Sequence[Stretch]) -> Stretch:
-    """Return several stretches as one. A group in two stretches counts as two clusters."""
+    """Join stretches. A group in two stretches counts as two clusters."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
     return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)

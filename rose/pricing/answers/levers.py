@@ -1,12 +1,12 @@
-"""Which lever moves the cost of a correct answer most.
-C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / c_S. For each factor, the others held:
+"""Which factor moves the cost of a correct answer most.
+
+C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / c_S. For each factor alone:
 - the derivative of C3. [A] at pi = 1 for alpha, CPM, R and 1 + rho; the rest [D]:
     d/d alpha = -C/alpha, d/d CPM = C/CPM, d/d R = C/R, d/d(1 + rho) = C * pi / (1 + pi * rho),
     d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
-    d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), serving's own cost held;
+    d/dw = CPM * R * rho / alpha * pi / (1 - w), as rollout tokens cost 1 / (1 - w);
 - the elasticity, d ln C / d ln x;
-- the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: a tenth more or
-  a tenth off, up to the end of the factor's range. Levers are ranked by it."""
+- the dollars that a tenth better saves, within the factor's range; levers are ranked by it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from rose.pricing import formulas
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.money import NANO_USD_PER_USD, format_usd
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 
@@ -35,7 +35,7 @@ _RATIOS = ("r", "one_plus_rho")  #: Ratios, from 1 on; other levers are shares, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """The factors of C3. Token prices `c_*` in dollars per useful token, `cpm` in dollars per million."""
+    """The factors of C3; `c_*` are dollars per useful token, `cpm` dollars per million."""
 
     cpm: float
     r: float
@@ -49,16 +49,16 @@ class Factors:
 
     @property
     def pi(self) -> float:
-        """Price of a rollout token over serving's own. Raises ValueError where the borrow lowered the bill."""
+        """Return a rollout token's price over serving's price. Raises ValueError for a borrow that lowered the bill."""
         return formulas.rollout_price_ratio(self.c_serving, self.c_dedicated, self.c_opportunistic, self.phi)
 
     @property
     def cost(self) -> float:
-        """C3, dollars per million answer tokens."""
+        """Return C3, dollars per million answer tokens."""
         return formulas.cost_correct(self.cpm, self.r, self.one_plus_rho - 1, self.alpha, self.pi)
 
     def moved(self, name: str, value: float) -> Factors:
-        """Return the factors with one at another value. With less waste, rollout tokens cost less."""
+        """Replace one factor. Less waste makes rollout tokens cheaper."""
         if name != "waste":
             return replace(self, **{name: value})
         cheaper = (1 - self.waste) / (1 - value)
@@ -67,7 +67,7 @@ class Factors:
         )
 
     def derivative(self, name: str) -> float:
-        """Return dC3/dx, dollars per million answer tokens for each unit of the factor; see the module."""
+        """Return dC3/dx, dollars per million answer tokens for each unit of the factor."""
         cost, pi, rho = self.cost, self.pi, self.one_plus_rho - 1
         per_pi = self.cpm * self.r * rho / self.alpha
         return {
@@ -82,7 +82,7 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lever:
-    """One factor of C3; `to` is a tenth better, `saves` dollars per million answer tokens."""
+    """A factor; `to` is a tenth better, `saves` dollars per million answer tokens."""
 
     name: str
     value: float
@@ -93,7 +93,7 @@ class Lever:
 
 
 def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups) -> Factors | None:
-    """Return the factors of a run's C3; None if one is unknown, or if the borrow lowered the bill (pi < 0)."""
+    """Return a run's factors; None if one is unknown or pi is below 0."""
     # Tokens on an unknown device have no price, and no part in the waste.
     known = [tokens["borrowed"], tokens["dedicated"]]
     pi, generated = cost.pi("blended"), sum(part.generated for part in known)
@@ -114,7 +114,6 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
 
 
 def levers(at: Factors) -> tuple[Lever, ...]:
-    """Return every lever, the largest saving first."""
     moves = []
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)

@@ -1,7 +1,8 @@
-"""Probes: answers whose truth is known, and what each verifier reported of them, from a file or a ledger. A file is CSV
-or Parquet with the columns `probe`, `verifier`, `probability` (0 to 1, that the answer is correct), `correct` and, if
-it has decisions, `accepted` (true or false, 1 or 0). In a ledger the probes are the trajectories whose truth is
-recorded; a verdict's reward is the probability the verifier reported."""
+"""Probes are answers of known truth with each verifier's report, from a file or a ledger.
+
+A CSV or Parquet file has the columns `probe`, `verifier`, `probability` (0 to 1, that the answer is correct),
+`correct`, and optionally `accepted`. In a ledger, probes are trajectories of recorded truth; the probability is the
+verdict's reward."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,8 +31,7 @@ class Probe:
 
 
 def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
-    """Return the probes of a CSV or Parquet file; `threshold` (0.5) decides without a column `accepted`. Raises
-    PricingError if the file is unreadable or has wrong columns, and for unusable rows with number, field and value."""
+    """Return the probes of a file; `threshold` (0.5) replaces a missing column `accepted`. Raises PricingError."""
     frame = _read(path)
     if missing := [name for name in _NEEDED if name not in frame.columns]:
         raise PricingError(
@@ -45,10 +45,10 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
         )
     decided = "accepted" in frame.columns
     if decided and threshold is not None:
-        raise PricingError(f"probes {path} has a column accepted, so there is nothing for --threshold to decide")
+        raise PricingError(f"probes {path} has a column accepted; leave out --threshold")
     limit = THRESHOLD if threshold is None else threshold
     if not 0 <= limit <= 1:
-        raise PricingError(f"--threshold {limit} is no probability; give one from 0 to 1")
+        raise PricingError(f"--threshold {limit} is not a probability; give one from 0 to 1")
     truths = ("correct", "accepted") if decided else ("correct",)
     faults, rows = [], []
     for number, row in enumerate(frame.iter_rows(named=True), start=1):
@@ -65,10 +65,10 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
 
 
 def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
-    """Return probes from rows of `sql/answers/probes.sql`. Raises PricingError for a reward that is no probability."""
+    """Return probes from rows of `sql/answers/probes.sql`. Raises PricingError for an invalid reward."""
     rows = [{**row, "where": f"trajectory {row['probe']}", "group": row["group_id"]} for row in records]
     faults = [
-        f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is no probability from 0 to 1"
+        f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is not a probability from 0 to 1"
         for row in rows
         if row["reward"] is None or not 0 <= row["reward"] <= 1
     ]
@@ -84,7 +84,7 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for faults, and a probe with two verdicts of a verifier or two truths."""
+    """Raises PricingError for faults, and for contradictory verdicts or truths of a probe."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

@@ -1,16 +1,13 @@
-"""Which verifier to buy: how well each reports probabilities, and what a correct answer costs with it.
+"""Which verifier to buy: how well it reports probabilities, and the cost of a correct answer with it.
 
-Scores, on probes whose truth y is known (1 correct, 0 not) and a reported probability p that the answer is correct.
-Both are strictly proper: the expected score is best where a verifier reports what it believes.
-- Brier: the mean of (p - y)^2; 0 is best. It is the sum of Murphy's terms over ten bins of probability: reliability
-  (how far reports lie from what came true, 0 is best) - resolution (how far bins lie from the base rate, more is
-  better) + uncertainty (of the base rate alone) + what lies within the bins.
-- logarithmic: the mean of -ln of the probability given to what turned out, in nats; infinite where a report of 0 or 1
-  was wrong, so verifiers are ranked by Brier.
+Scores are strictly proper, on probes with truth y (0 or 1) and reported probability p.
+- Brier: the mean of (p - y)^2; 0 is best. By Murphy it is reliability (distance of reports from outcomes) - resolution
+  (distance of bins from the base rate) + uncertainty (of the base rate) + variation within ten bins.
+- logarithmic: the mean of -ln of the probability given to the outcome, in nats. It may be infinite, so Brier ranks.
 
-Cost, [D]: C = (g + v) / alpha dollars per accepted answer, with g what the run paid for each judged trajectory, v the
-price of a verdict and alpha the accept rate on the probes; C / PPV is the cost per correct one. The cheapest verifier
-is named where a bootstrap over the groups of probes, the same draws for all, gives it at least 95% of them."""
+[D] C = (g + v) / alpha dollars per accepted answer, with g the run's cost of a judged trajectory, v the price of a
+verdict and alpha the accept rate on the probes; C / PPV is the cost per correct answer. The cheapest verifier is named
+where it wins at least 95% of a bootstrap over the groups of probes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rose.pricing.answers import cost_per_correct, probes
+from rose.pricing.answers import probes
 from rose.pricing.answers.probes import Probe
 from rose.pricing.figures import BLENDED
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows
+from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
@@ -58,7 +56,7 @@ class Scores:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """alpha at the verifier's threshold, TPR, FPR and PPV; None where there is nothing to divide by."""
+        """Return alpha, TPR, FPR and PPV at the threshold; None for an empty denominator."""
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
@@ -70,7 +68,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
-    """A verifier's scores on the shared probes, and its cost per correct answer, dollars; None if unknown."""
+    """A verifier's scores on the shared probes, and dollars per correct answer if known."""
 
     name: str
     saw: int  #: Probes with this verifier's verdict; all verifiers saw `scores.probes` of them.
@@ -82,9 +80,7 @@ class Verifier:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Verifiers by Brier score, and the one with the cheapest correct answer, if known."""
-
+class VerifierComparison:
     verifiers: tuple[Verifier, ...]
     shared: int  #: Probes that every verifier saw. If there are any, only these are scored.
     cheapest: str | None
@@ -92,7 +88,7 @@ class Comparison:
 
 
 def score(probes: Sequence[Probe]) -> Scores:
-    """Return the scores of one verifier. Raises ValueError for no probes."""
+    """Score a verifier. Raises ValueError without probes."""
     if not probes:
         raise ValueError("no probes to score")
     size = len(probes)
@@ -132,9 +128,9 @@ def compare(
     usd_per_trajectory: Fraction | None,
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
-) -> Comparison:
-    """Score the verifiers and the cost of a correct answer with each. Raises ValueError without probes. Unknown costs
-    are None: `usd_per_trajectory` is g, fixed without its `trajectory_draws`, and `usd_per_verdict` v by verifier."""
+) -> VerifierComparison:
+    """Score verifiers and their cost of a correct answer; unknown costs are None. `usd_per_trajectory` is g, exact
+    without `trajectory_draws`; `usd_per_verdict` is v. Raises ValueError without probes."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
@@ -166,14 +162,14 @@ def compare(
         for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
     )
     cheapest, says = _cheapest(verifiers, len(shared))
-    return Comparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
+    return VerifierComparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
 
 
 def _draws(
     by_verifier: Mapping[str, Mapping[str, Probe]], shared: Sequence[str], paid: Mapping[str, Fraction | None]
 ) -> tuple[dict[str, Floats], int]:
     names = sorted(by_verifier)
-    # All probes of each group, then the correct ones that each verifier accepted.
+    # All probes of each group, then the correct probes that each verifier accepted.
     groups: dict[str, Ints] = defaultdict(lambda: np.zeros(1 + len(names), dtype=np.int64))
     for probe in shared:
         judged = [by_verifier[name][probe] for name in names]
@@ -189,7 +185,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return each verifier's share of the draws in which it is cheapest; verifiers that tie share a draw."""
+    """Return the share of draws in which each verifier is cheapest; ties share a draw."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)
@@ -199,25 +195,25 @@ def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
 
 def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, str]:
     if len(verifiers) == 1:
-        return None, f"Only {verifiers[0].name} judged the probes: there is nothing to choose between."
-    cannot = "Which verifier makes a correct answer cheapest cannot be told yet"
+        return None, f"Only {verifiers[0].name} judged the probes."
+    cannot = "The cheapest verifier is not yet clear"
     if not shared:
         return None, f"{cannot}: no probe was judged by all of them. Each is scored on its own, which do not compare."
     unpriced = [one.name for one in verifiers if one.usd_per_correct is None and one.scores.accepted_correct]
     if unpriced:
         return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
     if shared < PROBES_MIN:
-        return None, f"{cannot}: {shared} probes were judged by all of them, and it takes {PROBES_MIN}."
+        return None, f"{cannot}: {shared} probes were judged by all of them; need {PROBES_MIN}."
     best = max(verifiers, key=lambda verifier: verifier.chance_cheapest or 0)
     chance = best.chance_cheapest or 0.0
     if chance < bootstrap.CONFIDENCE:
-        return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws, and it takes 95%."
+        return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws; need 95%."
     return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
 
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
-    """Return the verifiers, best Brier score first, on probes of `file` or on verdicts of the run with known truth.
-    `probes.from_file` explains `threshold`. Raises PricingError for unusable probes, or without probes."""
+    """Return the verifiers by Brier score, on a file's probes or the run's verdicts of known truth. Raises
+    PricingError."""
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:

@@ -1,1 +1,1 @@
-"""The figures over HTTP for other tools: JSON in the shape of OpenCost's allocations, and metrics for Prometheus."""
+"""The API serves the figures over HTTP: JSON in the shape of OpenCost's allocations, and metrics for Prometheus."""

@@ -1,4 +1,4 @@
-"""The HTTP server: a path for each answer, who may ask, and every error as JSON."""
+"""The HTTP server: its paths, who may ask, and errors as JSON."""
 
 import functools
 import hmac
@@ -45,7 +45,7 @@ _TEXT_MAX = 500
 def application(
     served: Sequence[ServedLedger], *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> FastAPI:
-    """Return the ASGI application of these ledgers; `clock` gives UTC nanoseconds, for windows such as `today`."""
+    """Return the ASGI application of ledgers; `clock` returns UTC nanoseconds."""
     app = FastAPI(
         title="ROSE: what rollouts cost",
         version=version("rose-serving"),
@@ -99,18 +99,18 @@ def application(
 
     @app.get("/report")
     def get_report(query: Annotated[questions.ReportQuery, Query()]) -> dict[str, Any]:
-        """The cost report of a run."""
+        """Return the cost report of a run."""
         return answer("/report", query)
 
     @app.get("/trust")
     def get_trust(query: Annotated[questions.TrustQuery, Query()]) -> dict[str, Any]:
-        """Whether a ledger is sound, and up to when it was verified."""
+        """Return whether a ledger is sound, and when it was last verified."""
         return answer("/trust", query)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def get_metrics() -> Response:
-        """This month's figures for Prometheus."""
-        # A scraper does not wait: while figures are being computed, it gets the last ones.
+        """Return this month's figures for Prometheus."""
+        # A scraper does not wait: during computation it gets the last figures.
         if (not kept or time.monotonic() - kept[0][0] >= KEPT_S) and making.acquire(blocking=not kept):
             try:
                 kept[:] = [(time.monotonic(), metrics.text(served, clock()))]
@@ -120,7 +120,7 @@ def application(
 
     @app.get(_OPEN_PATH)
     async def get_health() -> dict[str, int]:
-        """Whether the server answers; it needs no token."""
+        """Return whether the server answers; no token is needed."""
         return {"code": 200}
 
     return app
@@ -135,7 +135,7 @@ def serve(
     token: str | None = None,
     clock: questions.Clock = questions.now,
 ) -> Iterator[str]:
-    """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Raises OpenAddressError if other
+    """Serve on `host`:`port` (0: a free port) during the block; yield the URL. Raises OpenAddressError if other
     machines could read without a token, SecretError for a short token, LedgerError for an unusable address."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
@@ -170,7 +170,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _stopped(request: Request, token: str | None) -> Response | None:
-    """Return the refusal of a request before anything of a ledger is read; None if it is allowed."""
+    """Refuse a request before any ledger is read; None if it is allowed."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
     why = address.refusal(request.method, host, origin, has_token=token is not None)
     if why is not None:
@@ -190,7 +190,7 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
     name = str(fault["loc"][1])[:_TEXT_MAX]
     if fault["type"] == "extra_forbidden":
         known = _QUERIES[request.scope["path"]].model_fields.keys()
-        return _error(400, f"there is no parameter {name!r}{did_you_mean(name, known)}")
+        return _error(400, f"unknown parameter {name!r}{did_you_mean(name, known)}")
     text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return _error(400, f"parameter {name} is {request.query_params.get(name, '')[:_TEXT_MAX]!r}: {text}")
 
@@ -208,5 +208,5 @@ async def _unreadable(request: Request, error: Exception) -> Response:
 async def _refused_by_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = ", ".join((*_QUERIES, "/metrics", _OPEN_PATH, "/openapi.json"))
-    texts = {404: f"there is no {request.scope['path']}; there is {known}", 405: "only GET is answered"}
+    texts = {404: f"unknown path {request.scope['path']}; known paths: {known}", 405: "only GET is answered"}
     return _error(error.status_code, texts.get(error.status_code, error.detail), dict(error.headers or {}))

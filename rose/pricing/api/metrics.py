@@ -1,5 +1,5 @@
-"""`/metrics`: the cost of this UTC month so far, for Prometheus. All are gauges: they restart each month, and a
-correction may lower them. The most expensive teams and runs have their own series; `__other__` sums the others."""
+"""`/metrics` has this UTC month's cost so far as gauges: corrections may lower them. The most expensive teams and runs
+have their own series; `__other__` sums the others."""
 
 import time
 from collections import defaultdict
@@ -18,9 +18,9 @@ from rose.pricing.api.questions import ServedLedger
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing.bill import provenances
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import Period, month_at
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, NothingChargedError, PricingError
+from rose.pricing.period import Period, month_at
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.cost import Cost, Question
 from rose.pricing.spend.saved import ENDS, Saved
@@ -63,7 +63,7 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_computed_timestamp_seconds": ((), "When these figures were made, Unix time."),
     "rose_ledger_sound": (("ledger",), "1 if the ledger verified when these figures were made."),
     "rose_ledger_problems": (("ledger",), "Problems of the ledger."),
-    "rose_ledger_verified_timestamp_seconds": (("ledger",), "Up to when the ledger was verified, Unix time."),
+    "rose_ledger_verified_timestamp_seconds": (("ledger",), "The ledger is verified up to this Unix time."),
 }
 
 Run = tuple[str, str]
@@ -94,7 +94,7 @@ class Facts:
 
 
 def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
-    """Return the figures of the month of `now_ns`; a ledger without a price has `rose_cost_up` 0 and no others."""
+    """Return the figures of the month of `now_ns`; a ledger that cannot be priced has `rose_cost_up` 0 alone."""
     samples, month = Samples(), month_at(now_ns)
     for one in served:
         try:

@@ -1,4 +1,4 @@
-"""Questions over HTTP and their answers, from the functions of the commands."""
+"""Questions over HTTP and their answers."""
 
 import re
 import time
@@ -13,11 +13,11 @@ from rose.errors import UserError, did_you_mean
 from rose.ledger import access, verified, verify
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing import period as periods
-from rose.pricing.closing.period import Period, month_at
+from rose.pricing import period as periods
+from rose.pricing.answers import run_report
 from rose.pricing.money import NothingChargedError, QuestionError
+from rose.pricing.period import Period, month_at
 from rose.pricing.price_books import choice
-from rose.pricing.run import report
 from rose.pricing.spend import cost, saved
 from rose.pricing.spend.calendar import FORMS, Calendar
 from rose.pricing.spend.cost import Cost
@@ -34,7 +34,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_CHARACTERS_MAX)]
 
 
 class RequestError(UserError):
-    """A refused request with HTTP's status; the message names the parameter and its value."""
+    """A refused request with its HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -50,7 +50,6 @@ class ServedLedger:
     saved_runs: dict[object, dict[str, Whole | None]] = field(default_factory=dict)
 
     def cost(self, question: cost.Question) -> Cost:
-        """Answer as `rose cost`. Raises as `cost.ask`."""
         return cost.ask(self.ledger, question, self.price_book)
 
     def saved(
@@ -60,7 +59,7 @@ class ServedLedger:
         team: str | None = None,
         run_id: str | None = None,
     ) -> Saved:
-        """Answer as `rose saved`, pricing a run once until ledger or prices change. Raises as `saved.saved`."""
+        """Answer as `rose saved`. A run is priced again only when the ledger or the prices change."""
         from_ns, to_ns = period.from_ns, period.to_ns
         book = choice.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
@@ -77,7 +76,7 @@ class ServedLedger:
         )
 
     def trust(self) -> dict[str, Any]:
-        """Return the time of verification, and the problems now. Reads new files only. Raises LedgerError."""
+        """Verify new files; return the time of verification and the problems. Raises LedgerError."""
         checked, last = verify.verify(self.ledger), verified.state(self.ledger)
         return {
             "sound": checked.ok,
@@ -90,7 +89,7 @@ class ServedLedger:
 
     @property
     def _mark(self) -> str:
-        """Names the newest segment of every writer but the access log: it changes when the ledger gains events."""
+        """Return the newest segments, except the access log's: they change when the ledger gains events."""
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
@@ -129,7 +128,7 @@ class CostQuery(SavedQuery):
     ] = ["team"]
     tag: Annotated[Text | None, Field(description="Runs with a tag only, as NAME=VALUE.")] = None
     view: Annotated[Text, Field(description=f"{' or '.join(cost.VIEWS)}.")] = "amortized"
-    close: Annotated[Text | None, Field(description="One close with its corrections, and no other hour.")] = None
+    close: Annotated[Text | None, Field(description="A single close with its corrections.")] = None
     as_of: Annotated[Text | None, Field(description="The close as known at this UTC time.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
@@ -143,7 +142,9 @@ class CostQuery(SavedQuery):
 
 
 class ForecastQuery(ProvenanceQuery):
-    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else this one.")] = None
+    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; by default the current month.")] = (
+        None
+    )
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000
@@ -156,7 +157,7 @@ class ReportQuery(LedgerQuery):
     run: Annotated[Text | None, Field(description="The run; else the newest with devices.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
-        return report.build(served.ledger, self.run, served.price_book).to_json()
+        return run_report.build(served.ledger, self.run, served.price_book).to_json()
 
 
 class TrustQuery(LedgerQuery):
@@ -165,7 +166,7 @@ class TrustQuery(LedgerQuery):
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
-    """Return the ledgers of FOLDER or NAME=FOLDER; the default name is the folder's. Raises LedgerError."""
+    """Return ledgers by name from FOLDER or NAME=FOLDER. Raises LedgerError."""
     ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -178,22 +179,22 @@ def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
 
 
 def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
-    """Return the ledger of that name, or the only one. Raises RequestError."""
+    """Return the ledger of a name, or the only one. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")
     if name is not None and name not in known:
-        raise RequestError(f"parameter ledger is {name!r}: there is none{did_you_mean(name, known)}", 404)
+        raise RequestError(f"parameter ledger is {name!r}: unknown ledger{did_you_mean(name, known)}", 404)
     return next(iter(known.values())) if name is None else known[name]
 
 
 def now() -> int:
-    """Return the start of this UTC hour, nanoseconds: a question has one answer within the hour."""
+    """Return the start of this UTC hour in nanoseconds, so that answers stay the same within the hour."""
     return time.time_ns() // 3_600_000_000_000 * 3_600_000_000_000
 
 
 def status_of(error: UserError) -> int:
-    """Return HTTP's status; what the ledger or its prices lack is no fault of the request."""
+    """Return an error's HTTP status."""
     if isinstance(error, RequestError):
         return error.status
     return 400 if isinstance(error, QuestionError) else 404 if isinstance(error, NothingChargedError) else 503

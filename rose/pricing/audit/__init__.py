@@ -1,1 +1,1 @@
-"""The audit trail: from any dollar to its events, each step recomputed, and whether a close is unchanged."""
+"""The audit trail recomputes any dollar from its events, and proves a close unchanged."""

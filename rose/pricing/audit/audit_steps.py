@@ -1,4 +1,4 @@
-"""The links between a charge and its events, recomputed from the price book's text and the ledger's events."""
+"""The links between a charge and its events, recomputed from the price book and the ledger."""
 
 import re
 from collections import Counter
@@ -29,7 +29,7 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A holder's hour: the time it held the device, its part of that, and the other holders."""
+    """A run's time on the device in an hour, its billed part, and the other runs."""
 
     held_ns: int
     ns: int
@@ -38,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`charged` is on record, `recounted` is the new sum; `asked` is False outside the question."""
+    """The recorded and the recomputed sum; `asked` is False outside the question."""
 
     what: str
     charged: int
@@ -76,8 +76,8 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `question_rows` some of them.
-    `everybodys` adds other runs' charges of the device-hour at its price; `part` is this holder's part."""
+    """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `question_rows` some of them,
+    `everybodys` charges of other runs, `part` this run's part."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -136,7 +136,7 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return each holder's part of a device's hour: shared time is cut equally, the rest to the first by name."""
+    """Return each run's part of a device's hour: shared time is divided equally, the rest goes to the first by name."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays
@@ -169,7 +169,7 @@ def _part(ns: int, part: Held) -> Step:
 def transfer(
     rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
-    """Yield the steps of weight syncs: `rows` are all transfer charges of a device-hour."""
+    """Yield the steps of weight syncs, from all transfer charges of a device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
@@ -207,7 +207,7 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of a device-hour's energy charges; readings of other runs (`everybodys`) are divided equally."""
+    """Yield the steps of energy charges; readings of all runs (`everybodys`) are divided equally."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

@@ -10,6 +10,7 @@ from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import layout, segments
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
+from rose.pricing import book_events
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, postings
@@ -25,10 +26,10 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. `against` has
-    receipts from elsewhere by name, oldest first: they reveal a removal that leaves no trace here."""
+    """Compare frozen files with the ledger's events, and the ledger with its chain. Receipts kept elsewhere (`against`,
+    by name, oldest first) reveal removals. Raises LedgerError."""
     try:
-        with store.lock(ledger):
+        with book_events.lock(ledger):
             settle(ledger)
     except UserError:
         pass  # The checks below name what could not be finished.
@@ -57,7 +58,7 @@ def _foreign(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
     known = {store.folder(ledger, posting.close_id) / name for posting in posted for name in posting.files}
     for path in sorted(home.rglob("*")):
         if not path.is_dir() and path not in known and not path.relative_to(home).parts[0].startswith("."):
-            yield f"{path}: no event of the ledger speaks of it; it is foreign, or its event is damaged"
+            yield f"{path}: no event of the ledger names it: the file is foreign, or its event is damaged"
 
 
 def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
@@ -67,7 +68,7 @@ def _watermarks(ledger: Ledger, posted: Iterable[Posting]) -> Iterator[str]:
             if sha256 not in chains.get(writer, set()):
                 yield (
                     f"{posting.name} was priced from writer {writer!r} up to seq {seq}, whose segment {sha256[:12]} "
-                    "is not in the ledger any more: its history is another one now"
+                    "is no longer in the ledger: its history has changed"
                 )
 
 

@@ -15,8 +15,8 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.verify import Report
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.charges.state import cut
-from rose.pricing.closing.period import naive
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.period import naive
 from rose.pricing.query import rows, set_variables
 
 Row = dict[str, Any]
@@ -25,7 +25,7 @@ Unit = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of a run's device; a shared device is the fleet's."""
+    """One UTC hour of a run's device; a shared device belongs to the fleet's run."""
 
     run_id: str
     provenance: str
@@ -39,8 +39,8 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs`, power `readings`.
-    `late` counts events recorded after a closed period was priced; other fields lack them."""
+    """Events of a device-hour: `slices` with their time in it by bucket, `tokens`, `syncs`, power `readings`. `late`
+    counts events recorded after the close; other fields leave them out."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -68,8 +68,8 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """Events of one writer; `holds` says whether its chain holds, None where a part is archived."""
+class WriterEvents:
+    """A writer's events; `holds` is whether the chain is intact, None for archived parts."""
 
     writer: str
     first_seq: int
@@ -80,7 +80,7 @@ class Span:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return the events of a device-hour, up to `mark` if given. Raises LedgerError."""
+    """Return the events of a device-hour, up to `mark`. Raises LedgerError."""
     by_kind: dict[str, list[Row]] = {}
     with ledger.connect() as connection:
         set_variables(
@@ -115,8 +115,8 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
     )
 
 
-def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Span]:
-    """Return by writer where events are; `verified` has the broken chains. Raises LedgerError."""
+def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
+    """Return spans by writer; `verified` has the broken chains. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])
@@ -125,7 +125,7 @@ def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Span]
     for writer, seqs in sorted(by_writer.items()):
         files, archived = _files(ledger, writer, sorted(seqs))
         writer_spans.append(
-            Span(
+            WriterEvents(
                 writer=writer,
                 first_seq=min(seqs),
                 last_seq=max(seqs),

@@ -1,5 +1,5 @@
-"""From any dollar to its events: the charge of a device-hour added up again, step by step: amount <- its share of the
-device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry <- the ledger's events."""
+"""The charge of a device-hour, recomputed step by step: amount <- its share by largest remainder <- nanoseconds by
+bucket <- the price book's entry <- the ledger's events."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +16,15 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, held
-from rose.pricing.audit.evidence import DeviceHour, Row, Span, Unit, gather, spans
+from rose.pricing.audit.evidence import DeviceHour, Row, Unit, WriterEvents, gather, spans
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import Bill, of_close
-from rose.pricing.closing.period import hour_text, naive, nanoseconds
 from rose.pricing.closing.records import postings
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
+from rose.pricing.period import hour_text, naive, nanoseconds
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Column, Element, Table
 
@@ -33,8 +33,8 @@ _SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """A value for each column that matters; they must select one run, device and hour."""
+class ChargeQuestion:
+    """Values of columns that select one run, device and hour."""
 
     hour_ns: int | None = None
     run_id: str | None = None
@@ -57,7 +57,7 @@ class Question:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why `rows_of` is empty: the first unknown value, else that no row has all values."""
+        """Return why no row matches: the first unknown value, or the combination."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()
@@ -69,14 +69,14 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """The rows, their amount, and the chain down to the ledger's single `events`."""
+    """The rows, their amount, the steps, and the ledger's `events`."""
 
     title: str
     device_hour: DeviceHour
     amount: Figure
     rows: tuple[Row, ...]
     steps: tuple[Step, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[WriterEvents, ...]
     events: Mapping[str, tuple[Row, ...]]
     notes: tuple[str, ...]
 
@@ -84,7 +84,7 @@ class Explanation:
     def faults(self) -> list[str]:
         sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
         chains = [
-            f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
+            f"the hash chain of writer {span.writer!r} is broken: run `rose ledger verify`"
             for span in self.spans
             if span.holds is False
         ]
@@ -107,8 +107,8 @@ class Explanation:
         }
 
 
-def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Return the chain of a charge in the ledger now. Raises PricingError for no or several charges; LedgerError."""
+def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
+    """Explain a charge priced now. Raises PricingError for no or several charges; LedgerError."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -127,8 +127,8 @@ def explain(ledger: Ledger, question: Question, book: PriceBook, *, provenance: 
     return _chain(ledger, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes)
 
 
-def explain_closed(ledger: Ledger, question: Question, close_id: str) -> list[Explanation]:
-    """Return the chain of a booked charge: as closed, and as last restated. Raises as `explain` and `of_close`."""
+def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
+    """Explain a booked charge as closed and as last restated. Raises as `explain` and `of_close`."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
@@ -149,7 +149,7 @@ def explain_closed(ledger: Ledger, question: Question, close_id: str) -> list[Ex
     return explanations
 
 
-def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
+def _one(question: ChargeQuestion, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
     """Return the one device-hour and its rows. Raises PricingError for none or several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
@@ -248,7 +248,7 @@ def _of_unit(frame: pl.DataFrame, kind: str, unit: Unit) -> pl.DataFrame:
     return frame.filter(kind=kind, hardware_id=hardware_id, pool=pool, device_class=device_class)
 
 
-def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> str:
+def _corrections(closed: Bill, question: ChargeQuestion, device_hour: DeviceHour) -> str:
     rows = [question.rows_of(device_hour.rows_of(part.frame)) for part in closed.parts]
     before, *nanos = map(charge_algebra.total, rows)
     parts = [
@@ -278,7 +278,7 @@ def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
     yield ""
     yield "<- the ledger"
     for span in explained.spans:
-        holds = {True: "its hash chain holds", False: "ITS HASH CHAIN DOES NOT HOLD", None: "archived"}[span.holds]
+        holds = {True: "its hash chain holds", False: "ITS HASH CHAIN IS BROKEN", None: "archived"}[span.holds]
         files = f"{span.files[0]}" + (f" and {len(span.files) - 1} more files" if len(span.files) > 1 else "")
         yield (
             f"   writer {span.writer}, {span.events:,} events, seq {span.first_seq} to {span.last_seq}, in {files}; "

@@ -1,1 +1,1 @@
-"""Cost of borrowing: its marginal terms, the provision for bursts, and the cost of the alternatives."""
+"""The cost of a borrow and of its alternatives."""

@@ -1,18 +1,17 @@
-"""Cost of the borrowed tokens by other means, and when borrowing is no longer worth it [D].
+"""The cost of the borrowed tokens by other means [D].
 
 The same useful rollout tokens, T, are priced
-- on dedicated devices, at the ledger's dedicated throughput, waste and price: T * dollars / useful tokens there, for
-  working time only, and with their idle time, syncs and activation (fully loaded). Where no dedicated device made any,
-  at the book's price of a rollout device for the borrowed time, marked assumed;
-- at each market offer for a class of device that made them: T / (tau * (1 - w)) device-seconds at its price, with tau
-  and w of the class on dedicated devices, else on borrowed ones without their losses. A spot device is taken back l
-  times an hour and loses its current turns: T / (tau * (1 - w) * (1 - l * a / 3600)), where a is the mean age of a turn
-  at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
-- not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
+- on dedicated devices, at their throughput, waste and price: T * dollars / useful tokens, for working time only, and
+  with idle time, syncs and activation (fully loaded). Without dedicated tokens the price book's rollout device is
+  assumed for the borrowed time;
+- at each market offer for the device class: T / (tau * (1 - w)) device-seconds, with tau and w of dedicated devices,
+  else of borrowed devices without their losses. A spot device is interrupted l times an hour and loses its turns: T /
+  (tau * (1 - w) * (1 - l * a / 3600)), with a = E[L^2] / (2 E[L]) the mean age of a turn, over the lengths L of
+  completed turns, seconds;
+- not at all: nothing is spent and T tokens are not made.
 
-These are amortized; the first one is the capacity avoided. Time is what the run measured, at the price of a device of
-one's own, also where others held the devices too. Dedicated devices are those of the whole fleet, whichever RL runs
-used them, so that how work is split into runs changes nothing: the figures of its RL runs add up to the fleet's."""
+Costs are amortized; the first is the capacity avoided. Time is measured time, also where several runs shared a device.
+Dedicated devices are those of the whole fleet, so the figures of RL runs add up to the fleet's."""
 
 from __future__ import annotations
 
@@ -24,26 +23,26 @@ from fractions import Fraction
 
 import polars as pl
 
-from rose.pricing.borrowing.made import USEFUL, Made, made, together
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, saved
-from rose.pricing.borrowing.terms import Row, Stretches, range_of
 from rose.pricing.charges import Charges
 from rose.pricing.charges.measured import shared
-from rose.pricing.closing.period import nanoseconds
+from rose.pricing.marginal_cost.terms import Row, Stretches, range_of
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
+from rose.pricing.period import nanoseconds
 from rose.pricing.price_books.pricebook import Offer
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
+from rose.pricing.run.rollout_output import USEFUL, RolloutOutput, rollout_outputs, together
 
 _DEDICATED = ("rollout", "train")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The borrow against every alternative, dedicated devices first; empty if it made no useful token."""
+    """The borrow and its alternatives, dedicated devices first; empty without useful borrowed tokens."""
 
-    borrowed: Made
-    dedicated: Made
+    borrowed: RolloutOutput
+    dedicated: RolloutOutput
     alternatives: tuple[Alternative, ...]
 
     @property
@@ -52,11 +51,11 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Price every alternative of a run; without `market`, only dedicated devices and doing without. Raises
-    PriceBookError without dedicated devices and without a price of a rollout device of the class."""
+    """Price a run's alternatives; without `market`, only dedicated devices and doing without. Raises PriceBookError
+    without a price of a rollout device."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
-    by_class, of_fleet = made(run.charged), made(whole)
+    by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
     own = {key: part for key, part in of_fleet.items() if key[0] in _DEDICATED}
     elsewhere = together(list(own.values()))
@@ -70,7 +69,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
                 usd=usd * borrowed.useful / elsewhere.useful,
                 basis="measured",
                 explained=f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there"
-                + ("" if unshared == 1 else ", had no other run held the devices with it"),
+                + ("" if unshared == 1 else ", without other runs on the devices"),
             )
             for name, usd in ((DEDICATED, elsewhere.unshared_usd), (LOADED, _loaded_usd(whole) * unshared))
         ]
@@ -106,8 +105,8 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """When dedicated devices could have made what was borrowed: by UTC hour their idle time in the fleet, nanoseconds,
-    and the fleet's and the run's borrowed tokens (or time, where nothing tells how fast dedicated devices are)."""
+    """Dedicated idle time by UTC hour, nanoseconds, and the fleet's and the run's borrowed tokens (or time, without a
+    dedicated throughput)."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -115,8 +114,7 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """`classes` are pools and classes of dedicated devices that did rollouts; without any, rollout devices of a
-        borrowed class count."""
+        """Count idle time of these pools and classes; without any, of rollout devices of a borrowed class."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -141,7 +139,7 @@ class _Need:
         return cls(idle_ns, there, own)
 
     def bought(self, way: Alternative, needed_ns: Fraction, increment_hours: Decimal | None) -> Alternative:
-        """Return a way with what would have been bought; `needed_ns` is the device time of the run's tokens."""
+        """Return an alternative with its purchase; `needed_ns` is the device time of the run's tokens."""
         if way.usd is None or not needed_ns:
             return way
         each_ns = needed_ns / sum(self.own.values())
@@ -164,13 +162,12 @@ def _usd(nano_usd: int) -> Fraction:
 
 
 def _loaded_usd(whole: Charges) -> Fraction:
-    """Return the fully loaded cost of rollouts on dedicated devices."""
     loaded = whole.fully_loaded().filter(pl.col("pool").is_in(_DEDICATED), work="rollout")
     return _usd(int(loaded["loaded_nano"].sum()))
 
 
 def _increment(
-    own: Mapping[tuple[str, str], Made], by_class: Mapping[tuple[str, str], Made], run: PricedRun
+    own: Mapping[tuple[str, str], RolloutOutput], by_class: Mapping[tuple[str, str], RolloutOutput], run: PricedRun
 ) -> Decimal | None:
     parts = own or by_class
     if not parts:
@@ -180,7 +177,7 @@ def _increment(
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return 1 - l * a / 3600, the useful part of an hour; not above 0 if interruptions outpace the turns."""
+    """[D] Return 1 - l * a / 3600, the useful part of an hour, at least 0."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -210,8 +207,8 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return the alternative of each offer for a class, its price weighted by the time borrowed in each stretch.
-    `hours` is the time for the tokens on the class without interruptions."""
+    """Return the alternative of each offer, its price weighted by the time borrowed in each stretch; `hours` is the
+    uninterrupted time."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -249,14 +246,14 @@ def _device_hours(
     if offer is None:
         return None, "not enough data: the price book has no such offer for part of the time"
     if hours is None:
-        return None, "not enough data: no token of the class was of use, so its throughput is not known"
+        return None, "not enough data: the class made no useful token, so its throughput is unknown"
     if not offer.interruptions_per_hour:
         return hours, None
     if age_s is None:
-        return None, "not enough data: no turn was completed, so what an interruption loses is not known"
+        return None, "not enough data: no turn was completed, so the loss of an interruption is unknown"
     share = spot_useful_share(Fraction(offer.interruptions_per_hour), age_s)
     if share <= 0:
-        return None, f"nothing would get done: {offer.interruptions_per_hour} interruptions an hour end every turn"
+        return None, f"no work would finish: {offer.interruptions_per_hour} interruptions an hour end every turn"
     return hours / share, None
 
 
@@ -270,7 +267,7 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return E[L^2] / (2 E[L]) of completed turns, seconds; of other placements' turns without own ones."""
+    """Return E[L^2] / (2 E[L]) of the placement's completed turns, else of all, seconds."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

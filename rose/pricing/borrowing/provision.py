@@ -1,49 +1,40 @@
-"""Slack taken now and paid for in a later burst: what to provide for it, and what it really cost.
+"""The provision for bursts that follow lending, and its realised cost.
 
 Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving load.
-- *Burst*: windows of a device in the top fifth in a row, after one in a lower fifth.
-- *h(b)*: bursts right after a window of bin b, over the time in such windows that another one follows.
-- *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less the same on one not lent.
-- *provision(b)* = h(b) * E[extra | b] * penalty, per lent device-second in bin b; none in the top fifth, whose cost is
-  realised.
-- *Realised* = what lending cost serving, against time in which leases were withheld at random (`harm`). Without such
-  time the figure is confounded: the sum over b of N_b * (v_b lent - v_b not lent) * penalty.
+- *Burst*: consecutive windows of a device in the top fifth, after a window in a lower fifth.
+- *h(b)*: bursts right after a window of bin b, over the time in such windows that have a successor.
+- *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less those on other devices.
+- *provision(b)* = h(b) * E[extra | b] * penalty, per lent device-second in bin b below the top fifth.
+- *Realised*: what lending cost serving (`missed_budgets`).
 
-A bin with too few windows or bursts takes the figure of all bins; if that has too few as well, nothing is accrued."""
+A bin with too little data takes the figures of all bins; without enough in all bins nothing is accrued."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
-from typing import TYPE_CHECKING
-
-import duckdb
 
 from rose.pricing import formulas
-from rose.pricing.borrowing import harm
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Row, Stretches, Term, absent, in_turn, nano_by_key
-from rose.pricing.figures import MARGINAL, NOT_SET, Figure, Figures
+from rose.pricing.borrowing.marginal_tables import in_all, per_device_hour
+from rose.pricing.figures import MARGINAL, Figure, Figures
+from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY, penalties, realised_by_day
+from rose.pricing.marginal_cost.terms import Row, Stretches, nano_by_key
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import wilson
 from rose.pricing.table import Row as Cells
 from rose.pricing.table import Section, report_table
-
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
 
 CALM_BINS = (0, 1, 2, 3)  #: Load bins from which a burst can begin.
 WINDOWS_MIN = 30  #: Fewest windows for a hazard.
 BURSTS_MIN = 5  #: Fewest bursts on each side, lent and not, for the extra misses of one.
 HORIZON_NS = 10 * NS_PER_S
 
-NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
-_NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
 #: Provision per borrowed device-hour that equals the cost of dedicated devices, amortized or added to the bill.
@@ -52,74 +43,9 @@ BREAK_EVEN_CASH = "break-even provision against buying"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
 
 
-def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return the cost of missed budgets, and of latency within them (`harm`); of misses alone if confounded."""
-    if not any(penalties(stretches)):
-        return absent(NO_PENALTY)
-    if measured.confounded is None:
-        return harm.realised(measured, stretches)
-    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, measured.confounded)
-
-
-def realised_by_day(
-    measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
-) -> dict[date, Fraction]:
-    """Return the dollars of `realised` by the UTC day of arrival."""
-    if measured.confounded is None:
-        return harm.realised_by_day(measured)
-    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
-
-
-def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero. `bins` are rows
-    of `violations_by_load`. It has no interval: leases follow load, and requests late by a lease may arrive after it.
-    It leaves out requests in a bin without unlent requests; the explanation counts them."""
-    compared = _compared(bins)
-    counted = sum(row["requests"] for row, _ in compared)
-    left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
-    extra = sum((beyond for _, beyond in compared), Fraction(0))
-    prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
-    return Term(
-        usd=sum(confounded_by_day(bins, stretches).values(), Fraction(0)),
-        basis="measured",
-        explained=f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
-        f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with",
-        no_interval=why,
-        missing=_NOTHING_TO_COMPARE if left_out and not counted else None,
-    )
-
-
-def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:
-    per_miss = penalties(stretches)
-    by_day = {row["day"]: Fraction(0) for row in bins}
-    for row, beyond in _compared(bins):
-        by_day[row["day"]] += beyond * per_miss[stretches.of_day(row["day"])]
-    return by_day
-
-
-def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return rows of lent requests with their misses beyond those of as many unlent requests of the same load."""
-    requests, misses = Counter[int](), Counter[int]()
-    for row in bins:
-        if not row["lent"] and row["load_bin"] is not None:
-            requests[row["load_bin"]] += row["requests"]
-            misses[row["load_bin"]] += row["violations"]
-    missed_share = {load_bin: Fraction(misses[load_bin], requests[load_bin]) for load_bin in requests}
-    return [
-        (row, int(row["violations"]) - missed_share[row["load_bin"]] * row["requests"])
-        for row in bins
-        if row["lent"] and row["load_bin"] in missed_share
-    ]
-
-
-def penalties(stretches: Stretches) -> list[Fraction]:
-    """Return the dollars of a missed budget in each stretch; 0 where none is set."""
-    return [Fraction(entry.violation_usd) for entry in stretches.lending]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """Burst figures of one load bin. None: not enough data; `why` names the data."""
+    """Burst figures of a load bin; None without enough data, and `why` says which."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
@@ -131,7 +57,7 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """h(b) * E[extra | b]: expected missed budgets per lent device-second."""
+        """Return h(b) * E[extra | b], expected missed budgets per lent device-second."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
@@ -165,7 +91,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return the mean misses of a burst, lent less not lent. Leases follow load: no interval would be honest."""
+    """Return mean misses of a burst, lent less not lent. It has no interval: leases follow load."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -188,7 +114,7 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accrual:
-    """The provision of one UTC day, exact dollars; None without enough data."""
+    """A UTC day's provision, exact dollars; None without enough data."""
 
     day: date
     usd: Fraction | None
@@ -198,9 +124,8 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of
-    `bursts`. Rates are those at the day's start, or include the day itself if earlier days have too little data. So
-    later days change no accrual."""
+    """Return the provision of each UTC day with lent time, from rows of `bursts`. Rates are those at the day's start,
+    or include the day if earlier days have too little data, so later days change no accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -235,7 +160,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One UTC day of the provision, whole nano-dollars; None before the first accrual."""
+    """A UTC day's balance, whole nano-dollars; None before the first accrual."""
 
     day: date
     opening: int | None
@@ -246,9 +171,9 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return opening + accrued - realised - released = closing, day after day, exactly. A day's provision is held
-    until the end of the next day; the part that no burst used is then released. Costs beyond the balance stay as debt.
-    Days before the first accrual have no balance. Raises ValueError for a later day without an accrual."""
+    """[D] Return opening + accrued - realised - released = closing by day. A day's unused provision is released at the
+    end of the next day; costs beyond the balance stay as debt. Raises ValueError for a day without an accrual after one
+    with."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
@@ -270,8 +195,6 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
 
 
 def provision(run: PricedRun) -> Section:
-    from rose.pricing.borrowing.marginal import in_all, per_device_hour
-
     make, term = run.make, run.borrow.terms["provision"]
     stretches = Stretches.over(run.book, run.allocation.period_ns)
     set_variables(run.connection, run_id=run.run.run_id, horizon_ns=HORIZON_NS)
@@ -304,7 +227,7 @@ def provision(run: PricedRun) -> Section:
             ),
             "totals": report_table(
                 run.stamp,
-                "Provided for, and what it came to",
+                "Provision and realised cost",
                 "what | value | rests on",
                 (
                     (

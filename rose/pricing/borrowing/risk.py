@@ -1,21 +1,23 @@
-"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence. The saving is
-linear in the bill of dedicated devices, every term of m, and the probability that the fleet would exist anyway [D].
-Each alone is moved to both ends of its 95% interval or the price book's range; an unstated probability to 0 and 1."""
+"""Whether borrowing harms serving, and whether it saves against buying.
+
+[D] What it saves is linear in the bill of dedicated devices, each term of m, and the probability that the fleet would
+exist anyway. Each alone moves to the ends of its 95% interval or the price book's range; an unstated probability to 0
+and 1."""
 
 from contextlib import closing
 from fractions import Fraction
 
 from rose.clock import utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.marginal import Marginal, plain
-from rose.pricing.borrowing.report import NO_TOKENS, WOULD, in_short, worth_it
+from rose.pricing.borrowing.comparison import NO_TOKENS, WOULD, in_short, worth_it
 from rose.pricing.borrowing.savings import Alternative
-from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
+from rose.pricing.marginal_cost import harm
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.marginal import Marginal, plain
+from rose.pricing.marginal_cost.terms import basis_of
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats import holdout
@@ -27,9 +29,9 @@ _CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
 _VERDICTS = {
-    True: "Lending makes serving late",
-    False: "Lending does not make serving late",
-    None: "Whether lending makes serving late cannot be told yet",
+    True: "Lending delays serving",
+    False: "Lending does not delay serving",
+    None: "It is not yet clear whether lending delays serving",
 }
 MORE = "more withheld windows that would tell"
 OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
@@ -61,7 +63,7 @@ def risk(run: PricedRun) -> Section:
         notes=notes(
             "Against dedicated devices, each moved alone. Ranges: 95% intervals, and those of the price book.",
             f"As it is {WOULD}." if m.unstated_usd else "",
-            f"Not known, so not in it: {', '.join(unknown)}." if unknown else "",
+            f"Unknown and left out: {', '.join(unknown)}." if unknown else "",
             f"Assumed, without a range: {', '.join(assumed)}." if assumed else "",
         ),
     )
@@ -81,13 +83,13 @@ def without_prices(ledger: Ledger, run_id: str) -> Harm:
 
 
 def harmful(measured: Harm) -> bool | None:
-    """Return whether lending makes serving late; None if that is unknown, or chance may explain what was seen."""
+    """Return whether lending delays serving; None if chance may explain the difference."""
     late = harm.late(measured)
     return None if late is None else exceeds(late[2].low, late[2].high)
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
-    """Return requests of lent time over a budget, and their estimated number without leases."""
+    """Return late requests of lent time, and their estimate without leases."""
     requests = late = without = harmed = None
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if (compared := harm.late(measured)) is not None:
@@ -105,7 +107,7 @@ def harm_table(make: Figures, measured: Harm) -> Table:
         LATE_WITHOUT: make.measure(without, "share", why=why, interval=intervals[0]),
         HARMED: make.measure(harmed, "requests", why=why, interval=intervals[1]),
         MORE: make.number(
-            harm.more_windows(measured), "count", why=why or "no number of windows tells that from chance"
+            harm.more_windows(measured), "count", why=why or "more windows would not tell it from chance"
         ),
     }
     return values("Requests that missed a latency budget", figures, make.stamp, "counts")
@@ -113,7 +115,7 @@ def harm_table(make: Figures, measured: Harm) -> Table:
 
 def says(measured: Harm) -> str:
     if (compared := harm.late(measured)) is None:
-        return f"Whether lending harms serving is not known: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
+        return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
     requests, late, added = compared
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "

@@ -1,15 +1,15 @@
-"""Savings of borrowing against each other way to the same tokens, with their intervals [D].
-T useful tokens were made on borrowed devices. Dedicated ones, with throughput tau and wasted share w, would have needed
-H = T / (tau * (1 - w)) device-seconds.
-- *Capacity avoided* = H * price of a dedicated device. Hypothetical: it is on no bill.
-- *Saved against buying* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b)
-  over the UTC hours. I is the idle time of the fleet's dedicated devices of a class that did rollouts, b the book's
-  `bought_in_hours` (without it, exactly what is needed is bought). *Let go* is the price of dedicated devices given up
-  because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the serving devices kept for it.
-  What is bought is computed for the fleet; an RL run has the share of its tokens.
+"""Savings of a borrow against each alternative, with intervals [D].
 
-Never add the two: they price the same tokens. Their 95% intervals are a bootstrap over groups, with m, both prices of a
-token and an offer's range drawn from their own intervals. There is none where m has none, or throughput is assumed."""
+T useful tokens on dedicated devices, with throughput tau and wasted share w, need H = T / (tau * (1 - w))
+device-seconds.
+- *Capacity avoided* = H * price of a dedicated device. It is hypothetical.
+- *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b) over the UTC
+  hours. I is the idle time of the fleet's dedicated devices, b the price book's `bought_in_hours` (0: any amount), *let
+  go* the price of dedicated devices given up (`scale_down`), *avoidable* that of serving devices kept. An RL run has
+  the share of its tokens in the fleet's purchase.
+
+Both price the same tokens, so they are never added. Intervals are a bootstrap over groups, with m, token prices and an
+offer's range drawn from their own intervals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from rose.pricing.answers.cost_per_correct import Groups, Resamples, resample
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.terms import Basis
+from rose.pricing.marginal_cost.marginal import Marginal
+from rose.pricing.marginal_cost.terms import Basis
 from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.run.cost_per_correct import Groups, Resamples, resample
 from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval
@@ -35,7 +35,7 @@ SHARE = "it is a share of the fleet's figure, which has the interval"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    """Dedicated device time that the tokens would have taken, less what was idle and paid for in the same UTC hour."""
+    """Dedicated device time for the tokens, less paid idle time in the same UTC hour."""
 
     #: By start of the hour: H, device time that its tokens would have taken, and I, idle time paid for, nanoseconds.
     hours: Mapping[int, tuple[Fraction, Fraction]]
@@ -76,13 +76,13 @@ class Bought:
         return self.bought_ns * self.usd_per_device_hour / NS_PER_HOUR
 
     def within(self, from_ns: int, to_ns: int) -> tuple[Fraction, Fraction]:
-        """Return the shares of the device time needed, and of what is bought, that lie in [from_ns, to_ns)."""
+        """Return the shares of needed and of bought time in [from_ns, to_ns)."""
         inside = replace(self, hours={at: hour for at, hour in self.hours.items() if from_ns <= at < to_ns})
         needed, beyond = self.needed_ns, self.beyond_ns
         return inside.needed_ns / needed, inside.beyond_ns / beyond if beyond else Fraction(0)
 
     def draws(self, factors: Floats) -> Floats:
-        """Return `usd` with the needed device time multiplied by each factor."""
+        """Return `usd` with the needed time multiplied by each factor."""
         beyond = np.zeros_like(factors)
         for needed, idle in self.hours.values():
             beyond += np.maximum(0.0, float(needed) * factors - float(idle))
@@ -93,7 +93,7 @@ class Bought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """Dollars saved, negative if borrowing cost more, with their 95% interval or why it is missing."""
+    """Dollars saved, with a 95% interval or why it is missing."""
 
     usd: Fraction
     interval: Interval | None = None
@@ -102,7 +102,7 @@ class Saving:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """Another way to the same useful tokens (`NOTHING`: to do without them)."""
+    """Another way to the same useful tokens (`NOTHING`: without them)."""
 
     name: str
     usd: Fraction | None  #: Amortized: device time at its price, whether or not it would have been billed.
@@ -133,9 +133,8 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each way with the dollars saved against it and their interval, or the reason why they are unknown.
-    `borrowed_usd` is the borrowed tokens' amortized cost, `borrowed_loaded_usd` their fully loaded cost. An RL run's
-    share of its fleet's figure has no interval of its own."""
+    """Return each alternative with its saving and interval. `borrowed_usd` is the borrowed tokens' amortized cost,
+    `borrowed_loaded_usd` their fully loaded cost. An RL run's share of a fleet has no interval."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 
@@ -191,7 +190,7 @@ def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str
 
 
 def _needed(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread | None) -> Floats:
-    """Return multiples of a way's device time: the useful borrowed tokens of a draw, at its waste."""
+    """Return draws of an alternative's device time over its value."""
     if way.name == NOTHING or spread is None:
         return np.zeros(bootstrap.RESAMPLES)
     useful = _moved(drawn, groups, "borrowed_useful")
@@ -201,7 +200,7 @@ def _needed(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread |
 
 
 def _made(drawn: Resamples, groups: Groups, spreads: Mapping[str, Spread]) -> Floats:
-    """Return multiples of borrowed device time, which follows the tokens made and their unevenness."""
+    """Return draws of borrowed device time over its value."""
     return np.asarray(_moved(drawn, groups, "borrowed_tokens") * spreads["borrowed"].draws(seed=1), dtype=np.float64)
 
 

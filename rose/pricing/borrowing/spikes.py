@@ -1,14 +1,13 @@
-"""Cost of borrowing if serving load and rollout demand rose together [D]. Everything here is simulated.
+"""A simulation of serving load and rollout demand that rise together [D].
 
-Serving load S and rollout demand Q, shares of the serving devices' time in the windows of a run, are paired anew by a
-Gaussian copula of correlation r on their ranks, so each keeps its own distribution. At r = 1 both are sorted, the exact
-worst case for every supermodular loss, such as max(S + Q - 1, 0). In a window, x = max(S + Q - 1, 0) does not fit:
-rollout time that is lost and serving that comes late.
+Serving load S and rollout demand Q, shares of the serving devices' time in a run's windows, are paired by a Gaussian
+copula of correlation r on their ranks. At r = 1 both are sorted, the exact worst case for every supermodular loss. In a
+window, x = max(S + Q - 1, 0) does not fit.
 - attainment: share of windows with S + Q <= 1;
 - wasted: sum of x / sum of Q;
 - late requests: those of the window times min(1, x / S);
 - cost: Q at m without its provision, and the penalty for each late request;
-- c_O: cost over tau * (1 - w) * (Q - x), tokens of a rollout second that is not lost, w the stale share;
+- c_O: cost over tau * (1 - w) * (Q - x), with tokens tau of a rollout second and w the stale share;
 - tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%)."""
 
 import dataclasses
@@ -20,12 +19,12 @@ from math import ceil, pi, sin, sqrt
 
 import numpy as np
 
-from rose.pricing.answers import cost_per_correct
-from rose.pricing.borrowing.provision import NO_PENALTY
-from rose.pricing.borrowing.terms import Row
 from rose.pricing.figures import MARGINAL, Figure, Figures
+from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY
+from rose.pricing.marginal_cost.terms import Row
 from rose.pricing.money import NS_PER_S
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Floats, Ints, rounded
 from rose.pricing.table import Paragraph, Section, Table, report_table, values
@@ -47,7 +46,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """Cost in dollars and yield of a window; device-seconds are those of the whole serving fleet."""
+    """A window's cost in dollars and its yield; device-seconds are those of all serving devices."""
 
     device_s_per_window: float
     window_s: int
@@ -58,7 +57,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coupled:
-    """The run at one r; c_O is None without a useful token."""
+    """The run at one r; c_O is None without useful tokens."""
 
     r: float
     attainment: float
@@ -68,22 +67,21 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the run at each of COUPLINGS, the mean over equal seeded draws. All arrays have shape (windows,); `load`
-    and `demand` are shares of device time."""
+    """Return the run at each of COUPLINGS, the mean of equal seeded draws; arrays have shape (windows,)."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return ranks (shape (size,) each) of two normals of correlation r."""
+    """Return ranks, shape (size,) each, of two normals of correlation r."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
 
 
 def observed(load: Floats, demand: Floats) -> float | None:
-    """Return r of the observed rank correlation rho, 2 sin(pi * rho / 6); None where one never changes."""
+    """Return r of the rank correlation rho, 2 sin(pi * rho / 6); None where a side never changes."""
     one, other = _mean_ranks(load), _mean_ranks(demand)
     if one.std() == 0 or other.std() == 0:
         return None
@@ -91,7 +89,7 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return r*, where c_O reaches a dedicated token's price, linear between couplings; None if nowhere."""
+    """Return r* where c_O reaches a dedicated token's price, by linear interpolation."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -133,7 +131,7 @@ def _mean_ranks(values: Floats) -> Floats:
 
 
 def spikes(run: PricedRun) -> Section:
-    """Return the run's windows, coupled anew; with too few windows, the reason for missing figures."""
+    """Return the run's windows with new couplings, or why there are too few."""
     window_s, windows = _windows(run)
     fleet = _fleet(run, window_s, windows)
     load, demand, requests = (
@@ -177,7 +175,7 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest windows of which there are enough, else the shortest; without sparsely covered ones."""
+    """Return the longest sufficient windows, else the shortest, without sparse ones."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
@@ -227,7 +225,7 @@ def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
 
 
 def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
-    """Return CPM * R * (1 + pi * rho) / alpha, with borrowed tokens at this price in pi."""
+    """Return C3 with borrowed tokens at this price."""
     serving, dedicated = run.cost.by_line["serving"], run.cost.by_line["dedicated"]
     phi = run.cost.borrowed_share
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):

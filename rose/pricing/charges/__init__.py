@@ -1,4 +1,4 @@
-"""Charges: every device-nanosecond and nano-dollar of a period is in one row."""
+"""Charges have every device-nanosecond and nano-dollar of a period in one row."""
 
 from rose.pricing.charges.pricing import WORK, Charges, Stay, fully_load, price
 

@@ -1,9 +1,7 @@
-"""Device time of a run and the dollars that follow it, in two views that are never added together.
-
-- *amortized*: each device's provisioned time at its price, divided among buckets by time. `unaccounted` is time that no
-  slice reports; `transfer` is weight syncs; `energy` is metered and in no device price. Sums to the bill.
-- *fully loaded*: the same dollars on the work that they are for (`rose.pricing.charges.fully_load`). Sums to the bill.
-"""
+"""A run's device time and dollars by device, in two views that are never added.
+- *amortized*: each device's provisioned time at its price, divided among buckets by time. `unaccounted` is time without
+  a slice, `transfer` weight syncs, `energy` metered energy outside the device price.
+- *fully loaded*: the same dollars on the work that they serve (`fully_load`)."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """Time and dollars by bucket of one device of a run; only the run's part of a shared device."""
+    """A run's time and dollars by bucket on one device."""
 
     fleet_run_id: str
     device_id: str
@@ -77,7 +75,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """`bucket_ns` plus time billed to other holders: the base for quantities of work."""
+        """Return `bucket_ns` plus time billed to other runs, the base for quantities of work."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS
@@ -92,9 +90,8 @@ class Allocation:
 
 
 def allocate(charges: Charges) -> Allocation:
-    """Return device time and dollars of the one run of `charges`, by device. An RL run's fully loaded view includes its
-    part of idle time on shared devices, so its two views differ in their sums; a whole fleet's are equal. Charges of a
-    device that never joined (a sync went to it) are on a device of pool `unallocated` without time."""
+    """Return device time and dollars of a run by device. An RL run's fully loaded view includes its part of shared idle
+    time. A device that never joined has pool `unallocated` and no time."""
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
     for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():

@@ -1,4 +1,5 @@
-"""Measured time of shared hours. A run beside another run is billed half of an hour, but makes tokens in all of it."""
+"""Measured time of shared hours: of two runs on a device, each is billed half of an hour but makes tokens in all of
+it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")  # Two fleets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedTime:
-    """One lease's time in one bucket, in an hour in which others held the device as well."""
+    """A lease's time in one bucket, in an hour that several runs shared."""
 
     fleet_run_id: str
     device_id: str
@@ -31,7 +32,7 @@ class SharedTime:
 
     @property
     def measured_ns(self) -> Fraction:
-        """Reported time, up to rounding in the division of the hour."""
+        """Return the reported time, up to rounding."""
         return self.ns / self.part
 
     @property
@@ -40,7 +41,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Hardware time per billed nanosecond: all runs together never exceed the hour."""
+        """Return hardware time per billed nanosecond; runs together never exceed the hour."""
         return self.room / self.part
 
 

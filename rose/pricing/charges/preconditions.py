@@ -1,4 +1,4 @@
-"""Checks before pricing: the hash chain holds, and no event of the run or period was archived."""
+"""Checks before pricing: the chain is intact, and no event was archived."""
 
 from contextlib import suppress
 
@@ -14,7 +14,7 @@ from rose.pricing.query import rows, set_variables
 
 
 def verified(ledger: Ledger) -> bool:
-    """Return whether the ledger verifies. Raises PricingError if it does not, unless the ledger allows it."""
+    """Return whether the ledger verifies. Raises PricingError unless the ledger allows it."""
     with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
         ledger.connect().close()
     problems = verify.verify(ledger).doubts
@@ -28,7 +28,6 @@ def verified(ledger: Ledger) -> bool:
 
 
 def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Raises PricingError if events of the run were archived: half a run would look like a whole one."""
     newest_us = archive.newest_us(ledger)
     if newest_us is None:
         return
@@ -44,7 +43,7 @@ def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_i
         gone += max(0, int(rows(connection, "run/archived")[0]["events"] or 0))
     if gone > 0:
         raise PricingError(
-            f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "
+            f"{gone:,} events of run {run_id!r} were archived, so its figures would be incomplete: bring them "
             "back with `rose ledger restore --from ...`"
         )
 

@@ -1,7 +1,8 @@
-"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill. [D] For each device and UTC
-hour: provisioned time * rate, rounded once, half to even, then divided among leases and buckets by nanoseconds, and
-rollout time further by its tokens, each time by largest remainder. Prices change at midnight UTC only. Weight syncs
-cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is rounded once."""
+"""Charges from a ledger's sums and a price book: integers that sum exactly to the bill.
+
+[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even, then divided among leases and
+buckets by nanoseconds, and rollout time by tokens, by largest remainder. Prices change at midnight UTC only. Weight
+syncs cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -49,7 +50,7 @@ WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Span [t0_ns, t1_ns) UTC of a device's provisioning; devices that RL runs share belong to the fleet's run."""
+    """Provisioning of a device over [t0_ns, t1_ns) UTC; shared devices belong to the fleet's run."""
 
     run_id: str
     device_id: str
@@ -68,18 +69,15 @@ class Stay:
 class Charges:
     """The charges of [from_ns, to_ns), UTC, of one provenance at one price book's prices.
 
-    `frame` has the columns of COLUMNS and always the same order of rows:
-
-    - `hour` (start, naive UTC); `run_id` is charged, an RL run or the fleet's own; `fleet_run_id` owns device and
-      lease;
-    - `hardware_id` identifies the device across runs; `<run>/<device>` where nothing is recorded;
-    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, in no device price);
+    `frame` has the columns of COLUMNS in a fixed order of rows:
+    - `hour` (start, naive UTC); `run_id` is charged, `fleet_run_id` owns device and lease;
+    - `hardware_id` identifies the device across runs; `<run>/<device>` if unrecorded;
+    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, outside the device price);
     - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`;
-    - `team` pays, by the run's tags, else the price book's device tags; headroom is on the device's team;
-    - `policy_version`, `task`, `fate`, `cause` of rollout time, by its tokens; `cause` of idle time says whether it
-      could have been lent, or was lent and not used; `route` of transfer;
+    - `team` pays, by the run's tags, else the price book's device tags; headroom goes to the device's team;
+    - `policy_version`, `task`, `fate`, `cause` of rollout time by tokens; `cause` of idle time; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
-    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them."""
+    - `writer`, `first_seq`, `last_seq`: the events behind the row, if a single writer wrote them."""
 
     frame: pl.DataFrame
     stays: tuple[Stay, ...]
@@ -90,12 +88,12 @@ class Charges:
     book: PriceBook
     #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
-    rl_run_id: str | None = None  # Of an RL run that shares devices, its id; `fleet` has all charges of these devices.
+    rl_run_id: str | None = None  # RL run that shares devices; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None
     doubled: tuple[tuple[str, int], ...] = ()  # Writer and seq of slices of time that was accounted for already.
 
     def fully_loaded(self) -> pl.DataFrame:
-        """Return the rows of `fully_load`; an RL run gets its part of shared devices' idle time."""
+        """Return the rows of `fully_load`; an RL run gets its part of shared idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
         loaded = fully_load(self.fleet)
@@ -115,12 +113,10 @@ def price(
     run_id: str | None = None,
     provenance: str | None = None,
 ) -> Charges:
-    """Price [from_ns, to_ns) of the ledger, all of it where None; one run or all. A
-    fleet's `run_id` selects all charges of the fleet, an RL run's its own. The same ledger and book give the same
-    charges, in whatever portions the ledger was written and read. Raises PricingError for an unverified ledger (unless
-    allowed), a period that is empty, not whole UTC hours or partly archived, several provenances (unless one is
-    chosen), power that was read twice, device time that was never provisioned, and hardware held as two classes at
-    once; PriceBookError for a missing price."""
+    """Price [from_ns, to_ns) of the ledger; None is unbounded. A fleet's `run_id` selects all charges of the fleet, an
+    RL run's its own. Raises PricingError for an unverified ledger (unless allowed), an empty or partly archived period,
+    or one not of whole UTC hours, several provenances (unless chosen), duplicate power readings, unprovisioned device
+    time, and hardware of two classes at once; PriceBookError for a missing price."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
@@ -197,7 +193,7 @@ def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
 
 
 def _refuse_too_large(frame: pl.DataFrame) -> None:
-    """Raises PricingError if the sum of some rows may not fit into 64 bits."""
+    """Raises PricingError if sums may exceed 64 bits."""
     for amount in _IN_64_BITS:
         size = int(frame[amount].cast(pl.Int128).abs().sum())
         if size >= _BOUND:
@@ -208,15 +204,14 @@ def _refuse_too_large(frame: pl.DataFrame) -> None:
 
 
 def charged_to(run_id: str) -> pl.Expr:
-    """Whether a charge is of a run, or of a fleet's run with all its RL runs."""
+    """Return whether a charge belongs to a run, or to a fleet with its RL runs."""
     return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
 
 
 def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of `Charges.frame` that carry fully loaded cost, with `work` (one of WORK) and `loaded_nano`.
-    Sync, activation and transfer go to rollout, headroom to serving. Idle time and energy of a device in one pool,
-    class and UTC day are spread over its work by cost (largest remainder); without work they go to the pool's purpose.
-    `unaccounted` stays a row. `loaded_nano` sums to the frame's `cost_nano` for each device and day."""
+    """Return charges with `work` (of WORK) and `loaded_nano`, which sums to `cost_nano` for each device and day. Sync,
+    activation and transfer go to rollout, headroom to serving. A day's idle time and energy of a device are spread over
+    its work by cost (largest remainder); without work they go to the pool's purpose."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -230,7 +225,7 @@ def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 def _provenance(
     connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
 ) -> str:
-    """Keep the rows of the period's one provenance. Raises PricingError for none or several."""
+    """Keep the rows of the only provenance. Raises PricingError for none or several."""
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
@@ -272,7 +267,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield stays of a run's own devices, and of shared devices from its first hour there to its last."""
+    """Yield a run's stays on its own devices, and on shared devices from its first hour to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -287,7 +282,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Return the charges of the period; polars joins them several times as fast as DuckDB."""
+    """Return the charges of the period; polars joins them faster than DuckDB."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -305,7 +300,7 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError for slices and power that would be paid twice, or whose device was not provisioned."""
+    """Raises PricingError for time and power paid twice, or of an unprovisioned device."""
 
     faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
     if not faults:
@@ -331,7 +326,7 @@ def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> Non
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError for hardware held as two classes at once: the cheaper one would lower others' cost."""
+    """Raises PricingError for hardware of two classes at once: the cheaper class would lower others' cost."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -388,7 +383,7 @@ def _nano_ratio(usd: Fraction) -> tuple[int, int]:
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
-    """Return the weights of a prompt and a generated token, least whole numbers; equal if both are free."""
+    """Return least integer weights of a prompt and a generated token; equal if both are free."""
     prices = book.tokens_at(ns)
     if not prices.output_usd_per_million:
         return (1, 0) if prices.input_usd_per_million else (1, 1)

@@ -1,5 +1,5 @@
-"""The sums by hour that pricing keeps of a ledger, and how far each writer is in them: in `<ledger>/pricing.duckdb` for
-a ledger of KEPT_EVENTS or more, else in this process's memory. You may remove the file; the events restore it."""
+"""Hourly sums of a ledger, and the position of each writer in them. A ledger of KEPT_EVENTS keeps them in
+`<ledger>/pricing.duckdb`, a smaller one in memory. You may remove the file."""
 
 import hashlib
 import os
@@ -32,7 +32,7 @@ KEPT_EVENTS = 100_000
 _IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and the API ask for many figures.
 _SUMMED = ("live", "compacted", "archived", rolled.FOLDER, registry.FILE)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
-_PORTIONS = 16  # Additions to the same hours before their portions are summed up.
+_PORTIONS = 16  # Additions to an hour before its portions are summed up.
 _VIEWS = ("run", "tenure")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
@@ -71,7 +71,7 @@ def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Ha
             yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
-            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; if nothing is, remove {path} and "
+            f"cannot add up the ledger {ledger.folder}: {layout.unreadable(error)}; otherwise remove {path} and "
             "try again"
         ) from error
 
@@ -110,7 +110,7 @@ def _in_memory(ledger: Ledger, small: bool) -> Iterator[tuple[duckdb.DuckDBPyCon
 
 
 def _content(ledger: Ledger) -> bytes:
-    """Return a digest of every file behind the sums; empty if one was moved meanwhile."""
+    """Return a digest of every file behind the sums; empty if a file moved meanwhile."""
     digest = hashlib.sha256()
     listed = (path for name in _SUMMED for path in (ledger.folder / name, *(ledger.folder / name).rglob("*")))
     try:
@@ -124,7 +124,7 @@ def _content(ledger: Ledger) -> bytes:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
-    """Attach the kept file; return False if it is new, or begun anew: another version, or damaged."""
+    """Attach the file of sums; return False if it is new, outdated or damaged."""
     try:
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
@@ -174,10 +174,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
-    undone: another record of an event_id or of a device's time may count now, or a device's pool or class changed in
-    the past."""
-    # Many small files are read once, large ones column by column.
+    """Add new events to the sums; without `first`, in the open transaction. Return False if earlier sums must be
+    undone: a repeated event_id, overlapping device time, or a changed pool or class."""
+    # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
     def run(name: str) -> None:
@@ -242,7 +241,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Incremen
 
 
 def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
-    """Cut events that cross the end of an hour: slices in proportion to time, readings by their time."""
+    """Cut events at the hour: slices in proportion to time, readings by time."""
     slices, readings = [], []
     for row in records(connection.execute(sql.read("sums/60_crossing.sql"))):
         events = [row["writer"], row["seq"], row["seq"]]
@@ -260,9 +259,8 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket). Each part
-    divides its length among the remaining buckets in proportion, by largest remainder: the parts' buckets sum to the
-    slice's, and each part's buckets to its length."""
+    """Yield (hours since the epoch, ns by bucket) of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`), by largest remainder:
+    parts sum to the slice, and buckets to the part's length."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)
@@ -272,7 +270,7 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """Yield a slice part by RL run as (run, ns by bucket); None is the device's own run."""
+    """Yield (RL run, ns by bucket) of a slice's part; None is the device's own run."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}

@@ -1,1 +1,1 @@
-"""The books: frozen periods, their corrections, and their sums."""
+"""The books: frozen periods and their corrections."""

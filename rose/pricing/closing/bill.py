@@ -1,4 +1,4 @@
-"""The bill of any period: closed hours as the books have them, corrections included, and open hours priced now."""
+"""The bill of a period: closed hours from the books, corrections included, and open hours priced now."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from rose.pricing import charges
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
+from rose.pricing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -27,7 +27,7 @@ STATES: tuple[str, ...] = ("closed", "correction", "open")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Charges that are invoiced together: hours of a close, one correction, or open hours priced now."""
+    """Charges that are invoiced together: a close, a correction, or open hours."""
 
     source: Path | pl.DataFrame  # The frozen file or the rows; hours outside `period` do not count.
     period: Period
@@ -45,14 +45,14 @@ class Part:
 
     @property
     def invoice_id(self) -> str | None:
-        """The close, or `close/number` of a correction; None for open hours."""
+        """Return the close, or `close/number` of a correction; None for open hours."""
         if self.posting is None:
             return None
         return f"{self.posting.close_id}/{self.posting.number}" if self.correction else self.posting.close_id
 
     @property
     def billing_period(self) -> Period:
-        """When the part is billed: a correction in the month of its posting."""
+        """Return when the part is billed: a correction in the month of its posting."""
         if self.posting is None:
             return self.period
         return month_at(self.posting.posted_ns) if self.correction else self.posting.period
@@ -75,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """The parts of a period of one provenance: closes with their corrections, then open hours, each in order."""
+    """The parts of a period of one provenance: closes with their corrections, then open hours."""
 
     ledger: Ledger
     period: Period
@@ -111,7 +111,7 @@ class Bill:
 
     @property
     def close_id(self) -> str | None:
-        """The close, if the bill is one whole close."""
+        """Return the close if the bill is a whole close."""
         first = self.parts[0].posting
         whole = len(self.closes) == 1 and not self.open and first is not None and first.period == self.period
         return first.close_id if whole and first is not None else None
@@ -126,7 +126,7 @@ class Bill:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """Charges plus corrections, with `closed`: whether the hour is closed."""
+        """Return charges plus corrections, with `closed` by hour."""
         frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
         summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
         return summed.with_columns(closed=~pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open)))
@@ -160,10 +160,9 @@ def bill(
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """Return the bill of a period; `price_book` prices its open hours only. With `close_id`
-    that close alone counts; `as_of_ns` ignores later postings. Raises PricingError without a charge,
-    several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
-    PriceBookError; LedgerError."""
+    """Return the bill of a period; `price_book` prices its open hours. `close_id` selects a single close; `as_of_ns`
+    ignores later postings. Raises PricingError without charges, for several provenances (unless chosen), changed frozen
+    files, and open hours that cannot be priced; PriceBookError; LedgerError."""
     every = postings(ledger) if close_id is None else {close_id: store.of_close(ledger, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in overlapping.values()}
@@ -211,13 +210,13 @@ def bill(
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> Bill:
-    """Return a whole close with its corrections. Raises PricingError for an unknown close; LedgerError."""
+    """Return a close with its corrections. Raises as `bill`."""
     first, *_ = store.of_close(ledger, close_id, as_of_ns)
     return bill(ledger, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
 
 
 def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
-    """Return the bill of one run, or of a fleet with its RL runs, with its marginal cost. Raises as `bill`."""
+    """Return the bill of a run, or of a fleet with its RL runs, with its marginal cost. Raises as `bill`."""
     from rose.pricing.run.priced import priced as priced_run
 
     book = choice.choose(ledger, price_book, run_id=run_id)
@@ -231,7 +230,7 @@ def of_run(ledger: Ledger, run_id: str, price_book: str | PriceBook | None = Non
 
 
 def provenances(ledger: Ledger, period: Period) -> list[str]:
-    """Return the provenances of closes, and of runs with a device, in a period. Raises LedgerError."""
+    """Return the provenances of closes and runs in a period. Raises LedgerError."""
     closed = {own[0].provenance for own in postings(ledger).values() if own[0].period.overlaps(period)}
     return sorted(closed | _of_runs(ledger, period))
 

@@ -1,4 +1,4 @@
-"""Charges as frames that are added, subtracted and drilled into: integers only, so every sum is exact."""
+"""Sums and differences of charges, exact in integers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ import polars as pl
 from rose.pricing.charges import pricing
 from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS, DIMENSIONS, REFERENCES
-from rose.pricing.closing.period import Period, naive
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period, naive
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
@@ -42,8 +42,7 @@ def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return one row for each combination of dimensions, amounts summed, in canonical order. A row's references are the
-    first frame's that has it. Rows whose every amount is 0 are left out."""
+    """Sum amounts by all dimensions, in canonical order, without zero rows. References come from the first frame."""
     joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
@@ -52,12 +51,12 @@ def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Return signed rows such that before + rows = now, by every dimension."""
+    """Return signed rows such that before + rows = now."""
     return add([now, before.with_columns(-pl.col(name) for name in AMOUNTS)])
 
 
 def canonical(frame: pl.DataFrame) -> pl.DataFrame:
-    """Sort as charges are priced, so that the same rows are the same bytes."""
+    """Sort as charges are priced: the same rows are then the same bytes."""
     place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
     before = ("hour", "fleet_run_id", "provenance", "device_id", "lease_id")
     own = (pl.col("run_id") != pl.col("fleet_run_id"), pl.col("run_id"))
@@ -67,7 +66,7 @@ def canonical(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Return sums by `by`, largest first; null is "unallocated". Raises PricingError for an unknown dimension."""
+    """Sum by dimensions, largest first; null is "unallocated". Raises PricingError for an unknown dimension."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:

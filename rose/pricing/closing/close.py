@@ -1,4 +1,4 @@
-"""Closing a period: its charges are priced once more and frozen."""
+"""Closing a period prices and freezes its charges."""
 
 import dataclasses
 import getpass
@@ -12,15 +12,14 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing import charges
+from rose.pricing import book_events, charges
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
-from rose.pricing.price_books import choice
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.period import Period
+from rose.pricing.price_books.pricebook import PriceBook, refuse_example
 from rose.pricing.query import rows, set_variables
 
 BOOK_FILE = "price_book.toml"
@@ -36,24 +35,24 @@ def close(
     with_open_runs: bool = False,
     now_us: int | None = None,
 ) -> Posting:
-    """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user. Raises
-    PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same provenance,
-    has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError; LedgerError."""
+    """Price and freeze a period, whole or not at all. Raises PricingError for example prices, a period that is not
+    over, overlaps a close of this provenance, has no charge or an open run (unless `with_open_runs`), or cannot be
+    priced; PriceBookError; LedgerError."""
     now_us = utc_us() if now_us is None else now_us
-    choice.refuse_example(book, f"closing {period.label}")
+    refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
         raise PricingError(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
             "close it afterwards, or close a shorter one"
         )
-    with store.lock(ledger):
+    with book_events.lock(ledger):
         settle(ledger)
         if provenance is not None:
             _refuse_closed(ledger, period, provenance)
         mark = watermark(ledger)  # Before anything is read: every event up to the mark is then priced.
         priced = charges.price(ledger, book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         if priced.frame.is_empty():
-            raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
+            raise NothingChargedError(f"the period {period.label} has no charge to close")
         _refuse_closed(ledger, period, priced.provenance)
         with ledger.connect() as connection:
             set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
@@ -63,7 +62,7 @@ def close(
         if open_runs and not with_open_runs:
             raise PricingError(
                 f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has, or "
-                "give --with-open-runs; what it still reports of the period is then a correction"
+                "give --with-open-runs; later events of the period then need a correction"
             )
         posting, contents = make_posting(
             close_id=_new_id(ledger, period, priced.provenance),
@@ -92,7 +91,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish postings of a killed process, remove prepared files. The caller holds the lock."""
+    """Finish the postings of a killed process and remove its other files. The caller holds the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -113,10 +112,10 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """Return a posting of `frame` and its files' bytes. Raises PricingError for a total that the books cannot hold."""
+    """Return a posting of `frame` and its files' bytes. Raises PricingError for a total beyond 64 bits."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
-            f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
+            f"{close_id} comes to {cost_nano:,} nano-dollars, and the books take amounts below {2**63:,}: check the "
             "unit of the prices (`rose price`), or close a shorter period"
         )
     contents, book = {rows_file: store.parquet(frame), **more_files}, priced.book

@@ -1,4 +1,4 @@
-"""The ledger's events of the books: files without their event were left by an interrupted close."""
+"""Postings: the ledger's events of closes and corrections."""
 
 from __future__ import annotations
 
@@ -12,36 +12,12 @@ from rose.clock import utc
 from rose.ledger.evidence.receipt import canonical
 from rose.ledger.files import examine, layout, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
-from rose.pricing.closing.period import Period
+from rose.pricing import book_events
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 
-CLOSED, RESTATED, BUDGETED, ADOPTED = "closed", "restated", "budgeted", "adopted"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
-
-    team: str
-    month: str  # `2026-06`, UTC.
-    budget_nano: int
-    currency: str
-    set_us: int
-    set_by: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adoption:
-    """A price book that prices the ledger from `adopted_us` (UTC microseconds since the Unix epoch) on."""
-
-    name: str
-    version: str
-    sha256: str
-    text: str
-    adopted_us: int
-    adopted_by: str
+CLOSED, RESTATED = "closed", "restated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +36,8 @@ class BookStamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """One set of frozen rows: the charges of a close (number 0), or its n-th correction. `files` maps names in the
-    close's folder to SHA-256. `watermark` maps each writer to the seq of its last event and the SHA-256 of that
-    segment, taken before pricing: every event up to there is priced."""
+    """A set of frozen rows: a close's charges (number 0), or its n-th correction. `files` maps names in the close's
+    folder to SHA-256. `watermark` has each writer's last priced seq and the SHA-256 of that segment."""
 
     close_id: str
     number: int
@@ -89,7 +64,7 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the posting's event, and so of every file: kept elsewhere, it fixes them."""
+        """Return the SHA-256 of the posting's event, and so of every file."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -101,7 +76,6 @@ class Posting:
         return self.posted_us * 1000
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; `from_json` gives back an equal posting."""
         return dataclasses.asdict(self)
 
     @property
@@ -113,7 +87,7 @@ class Posting:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Raises KeyError or TypeError for wrong details."""
+        """Raises KeyError or TypeError for invalid fields."""
         typed = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
@@ -124,10 +98,10 @@ class Posting:
 
 
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
-    """Return by close, in order, the close and its corrections. Raises LedgerError; PricingError for contradictions."""
+    """Return each close with its corrections. Raises LedgerError; PricingError for contradictions."""
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
-        for fields in examine.recorded(ledger.folder, CLOSING_WRITER, action):
+        for fields in book_events.recorded(ledger, action):
             posting = Posting.from_json(fields)
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:
@@ -139,21 +113,8 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
     return by_close
 
 
-def budgets(ledger: Ledger) -> list[Budget]:
-    """Return every budget in order; the last of a team and month holds. Raises LedgerError."""
-    return [Budget(**fields) for fields in examine.recorded(ledger.folder, CLOSING_WRITER, BUDGETED)]
-
-
-def adopted(ledger: Ledger) -> Adoption | None:
-    """Return the price book that was adopted last; None if none was. Raises LedgerError."""
-    recorded = examine.recorded(ledger.folder, CLOSING_WRITER, ADOPTED)
-    if not recorded:
-        return None
-    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
-
-
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
-    """Return by writer the seq of its last event on disk and the SHA-256 of the segment that ends with it."""
+    """Return by writer the last seq on disk and the SHA-256 of its segment."""
     heads = {}
     for writer in layout.writers(ledger.folder):
         if not (parts := layout.chain(ledger.folder, writer)):

@@ -1,18 +1,17 @@
-"""Restating a closed period by signed rows: closed + corrections = restated, exactly, by every dimension."""
+"""Restating a closed period by signed rows: closed + corrections = restated, exactly."""
 
 import polars as pl
 
 from rose.clock import utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing import charges
+from rose.pricing import book_events, charges
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.close import make_posting, settle
-from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import choice
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.period import naive
+from rose.pricing.price_books.pricebook import PriceBook, refuse_example
 
 
 def restate(
@@ -24,18 +23,17 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None if no charge differs: then nothing is posted. `book` None means
-    the last posting's. A close of an unverified ledger is corrected from one too. Raises PricingError for an unknown
+    """Correct a close; None if no charge differs. `book` None is the last posting's. Raises PricingError for an unknown
     close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
-    with store.lock(ledger):
+    with book_events.lock(ledger):
         settle(ledger)
         closed = of_close(ledger, close_id)
         store.stays(ledger, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.
         last = closed.posted[-1]
         book = book or closed.parts[-1].book
-        choice.refuse_example(book, f"correcting {close_id}")
+        refuse_example(book, f"correcting {close_id}")
         mark = watermark(ledger)
         priced = charges.price(ledger, book, from_ns=last.from_ns, to_ns=last.to_ns, provenance=last.provenance)
         number = last.number + 1

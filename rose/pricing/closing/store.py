@@ -1,33 +1,26 @@
-"""Closed periods on disk: written whole or not at all, and read as of any time.
-
+"""Closed periods on disk, written whole or not at all.
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time of each device in the fleet
 - closes/<close>/price_book.toml: the text of the price book
 - closes/<close>/corrections-0001.parquet: signed rows of the first correction, with its number, time and reason
-- closes/<close>/price_book-0001.toml: its price book, if it is another one
+- closes/<close>/price_book-0001.toml: its price book, if different
 
-Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
-before the event leaves nothing; after it, the next process finishes."""
+Files are prepared in a hidden folder and named after the ledger's event. A process killed before the event leaves
+nothing; after it, the next process finishes."""
 
-import dataclasses
 import hashlib
 import io
-import json
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from rose.clock import utc, utc_us
-from rose.events import LedgerAction
+from rose.clock import utc
 from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
-from rose.ledger.writer import LedgerWriter
+from rose.pricing import book_events
 from rose.pricing.charges import Stay
 from rose.pricing.closing import records
 from rose.pricing.money import PricingError, QuestionError
@@ -40,28 +33,26 @@ STAYS_FILE = "stays.parquet"
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
-    """Return the postings of a close up to `as_of_ns` (UTC). Raises PricingError for an unknown or later close."""
+    """Return the postings of a close up to `as_of_ns`. Raises PricingError for an unknown or later close."""
     known = records.postings(ledger)
     if close_id not in known:
         if folder(ledger, close_id).exists():
             raise PricingError(
-                f"closes/{close_id} is there, but no event of the ledger speaks of it: run `rose ledger verify`"
+                f"closes/{close_id} exists, but no event of the ledger names it: run `rose ledger verify`"
             )
         names = ", ".join(known) or "none yet; `rose books close` makes one"
-        raise QuestionError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
+        raise QuestionError(f"unknown close {close_id!r}; the closes of this ledger: {names}")
     posted = known[close_id]
     publish(ledger, posted)
     if as_of_ns is None:
         return posted
     if posted[0].posted_ns > as_of_ns:
-        raise PricingError(
-            f"{close_id} was closed at {utc(posted[0].posted_ns)}, so nothing of it was known at {utc(as_of_ns)}"
-        )
+        raise PricingError(f"{close_id} was closed at {utc(posted[0].posted_ns)}, which is after {utc(as_of_ns)}")
     return [posting for posting in posted if posting.posted_ns <= as_of_ns]
 
 
 def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
-    """Return the path of a frozen file. Raises PricingError if it is missing or was changed."""
+    """Return the path of a frozen file. Raises PricingError if it is missing or changed."""
     path = folder(ledger, posting.close_id) / name
     try:
         with path.open("rb") as stored:
@@ -83,7 +74,7 @@ def stays(ledger: Ledger, posting: records.Posting) -> tuple[Stay, ...]:
 
 
 def book_of(ledger: Ledger, posting: records.Posting) -> PriceBook:
-    """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
+    """Return a posting's frozen price book. Raises PricingError, PriceBookError."""
     text = file(ledger, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
@@ -96,11 +87,6 @@ def staged(ledger: Ledger, close_id: str) -> Path:
     return ledger.folder / FOLDER / f".{close_id}.tmp"
 
 
-def lock(ledger: Ledger) -> AbstractContextManager[None]:
-    """Hold this while a period is closed or corrected; others wait."""
-    return layout.locked(ledger.folder / "locks" / ".closing.lock")  # No writer's name begins with a dot.
-
-
 def parquet(frame: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=True)
@@ -108,8 +94,8 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 
 def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting with the bytes of its files. The caller holds `lock`. Raises LedgerError if the disk or the
-    ledger refuses; if the event was recorded, the next call finishes the posting."""
+    """Freeze a posting. The caller holds the lock. Raises LedgerError if the disk or the ledger refuses; if the event
+    was recorded, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(ledger, posting.close_id)
     try:
@@ -121,53 +107,25 @@ def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        event = LedgerAction(
-            action=records.RESTATED if posting.number else records.CLOSED,
-            at_us=posting.posted_us,
-            event_id=f"{posting.close_id}/{posting.number}",
-            detail_json=json.dumps(posting.to_json()),
-        )
-        with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-            log.record(event)
+        action = records.RESTATED if posting.number else records.CLOSED
+        event_id = f"{posting.close_id}/{posting.number}"
+        book_events.record(ledger, action, posting.to_json(), posting.posted_us, event_id)
         finish(ledger, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
 
 
-def record_budget(ledger: Ledger, budget: records.Budget) -> None:
-    """Put a budget into the ledger. The caller holds `lock`. Raises LedgerError."""
-    _record(ledger, records.BUDGETED, budget.set_us, dataclasses.asdict(budget))
-
-
-def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> records.Adoption:
-    """Price the ledger by a book from now on; returns its record. Raises PricingError for made-up prices."""
-    choice.refuse_example(book, "adoption")
-    with lock(ledger):
-        if (last := records.adopted(ledger)) is not None and last.text == book.text:
-            return last
-        adoption = records.Adoption(
-            name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
-        )
-        _record(ledger, records.ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
-    return adoption
-
-
-def _record(ledger: Ledger, action: str, at_us: int, detail: Mapping[str, Any]) -> None:
-    with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-        log.record(LedgerAction(action=action, at_us=at_us, detail_json=json.dumps(detail)), durable=True)
-
-
 def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
-    """Give posted files their names, if the process that posted them was killed before it did."""
+    """Name the files of a posting whose process was killed."""
     if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(ledger, posted[0].close_id).exists():
-        with lock(ledger):
+        with book_events.lock(ledger):
             finish(ledger, posted)
 
 
 def discard_unposted(ledger: Ledger) -> None:
-    """Remove prepared files that were never posted. The caller holds `lock` and has published the posted ones."""
+    """Remove prepared files. The caller holds the lock and has published posted files."""
     home = ledger.folder / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)

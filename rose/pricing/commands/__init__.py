@@ -1,1 +1,1 @@
-"""The commands about money: `rose cost`, `report`, `books`, `price`, `export`, `api` and others."""
+"""The commands about money."""

@@ -1,4 +1,4 @@
-"""`rose alerts`: send what is new by the rules, show what holds, or test a destination."""
+"""`rose alerts` sends new alerts, lists active alerts, or tests a destination."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +14,13 @@ def alerts_command(
     file: Annotated[Path, typer.Option("--alerts", envvar="ROSE_ALERTS", help="File of rules.")] = Path("alerts.toml"),
     ledger: LedgerOption = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what holds, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List active alerts, and send nothing.")] = False,
     test: Annotated[
         str | None, typer.Option("--test", metavar="DESTINATION", help="Send this destination a test message only.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate the rules and send each new alert once; exit code 1 if a message did not arrive."""
+    """Evaluate the rules and send each new alert once; exit code 1 if a message failed."""
     with clear_errors():
         from rose.pricing import alerts
 

@@ -1,4 +1,4 @@
-"""`rose api`: the figures as JSON and for Prometheus, over HTTP."""
+"""`rose api` serves the figures over HTTP."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +19,9 @@ def api_command(
         list[str], typer.Argument(help="Folders of ledgers, each as FOLDER or NAME=FOLDER.", metavar="LEDGER...")
     ],
     host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback a token is needed.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free port.")] = DEFAULT_PORT,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="File with the token of callers; else ROSE_API_TOKEN is it.")
+        Path | None, typer.Option("--token-file", help="File with the callers' token; by default ROSE_API_TOKEN.")
     ] = None,
     price_book: BookOption = None,
 ) -> None:

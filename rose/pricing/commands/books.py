@@ -1,4 +1,4 @@
-"""`rose books` and `rose explain`: closing periods, correcting them, budgets, the audit trail."""
+"""`rose books` and `rose explain`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
     from rose.ledger.ledger import Ledger
-    from rose.pricing.closing.period import Period
     from rose.pricing.closing.records import Posting
+    from rose.pricing.period import Period
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 
@@ -43,12 +43,12 @@ def close(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
+    """Price and freeze a period: charges, price book, and the ledger's state."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
-        from rose.pricing.closing.records import adopted
         from rose.pricing.price_books import choice
+        from rose.pricing.price_books.adoption import adopted
 
         opened, whole = open_ledger(ledger, allow_unverified=allow_unverified), common.period_of(period)
         if receipt is not None:
@@ -68,17 +68,17 @@ def close(
 @books_app.command("restate")
 def restate(
     close_id: CloseArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why, in words; it stays in the books.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason for the correction; it stays in the books.")],
     ledger: LedgerOption = None,
     price_book: Annotated[
-        str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
+        str | None, typer.Option("--price-book", "-b", help="A price book TOML file; by default the last posting's.")
     ] = None,
     who: common.WhoOption = None,
     receipt: ReceiptOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Price a closed period again and post the difference as a correction; the close itself never changes."""
+    """Price a closed period again and post the difference as a correction; the close never changes."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import restate as restating
@@ -90,7 +90,7 @@ def restate(
             check_place(receipt)
         book = None if price_book is None else choice.choose(opened, price_book)
         if restating.restate(opened, close_id, reason, book, by=who) is None:
-            nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
+            nothing = {"close_id": close_id, "correction": None, "why": "no charge differs; nothing was posted"}
             common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
         _say(opened, store.of_close(opened, close_id), receipt, as_json)
@@ -99,27 +99,27 @@ def restate(
 @books_app.command("show")
 def show(
     close_id: Annotated[
-        str | None, typer.Argument(help="Name of a close; all of them are listed without.", metavar="CLOSE")
+        str | None, typer.Argument(help="Name of a close; by default all are listed.", metavar="CLOSE")
     ] = None,
     ledger: LedgerOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Every closed period, or one with its corrections; `rose cost --close` divides it."""
+    """List closed periods, or a close with its corrections; `rose cost --close` divides it."""
     with common.clear_errors():
-        from rose.pricing.closing import records, store, tables
+        from rose.pricing.closing import close_tables, records, store
 
         opened = open_ledger(ledger)
         if close_id is not None:
             posted = store.of_close(opened, close_id)
-            common.print_answer(as_json, lambda: _facts(posted), lambda: tables.postings(posted))
+            common.print_answer(as_json, lambda: _facts(posted), lambda: close_tables.postings(posted))
             return
         closes = records.postings(opened)
         nothing = ["no period is closed yet; `rose books close` closes one"]
         common.print_answer(
             as_json,
             lambda: [_facts(posted) for posted in closes.values()],
-            lambda: tables.closes(closes) if closes else nothing,
+            lambda: close_tables.closes(closes) if closes else nothing,
         )
 
 
@@ -128,13 +128,13 @@ def verify(
     ledger: LedgerOption = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option("--against", help="A receipt that was kept elsewhere, or a folder of such; may be repeated."),
+        typer.Option("--against", help="A receipt kept elsewhere, or a folder of receipts; may be repeated."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Public key that must have signed the receipts.")] = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the books against the ledger, and the ledger against its chain; exit code 1 if anything is wrong."""
+    """Check the books against the ledger, and the ledger against its chain; exit code 1 for any problem."""
     with common.clear_errors():
         import dataclasses
 
@@ -157,9 +157,7 @@ def verify(
 
 @books_app.command("budget")
 def budget(
-    team: Annotated[
-        str | None, typer.Argument(help="The tag `team` of the runs to set a budget for; without, budgets are shown.")
-    ] = None,
+    team: Annotated[str | None, typer.Argument(help="Team to set a budget for; without it, budgets are shown.")] = None,
     usd: Annotated[str | None, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")] = None,
     month: common.MonthOption = None,
     ledger: LedgerOption = None,
@@ -169,16 +167,16 @@ def budget(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a team's budget for a month; or show budgets, what is spent, the forecast and the chance of going over."""
+    """Set a team's budget for a month, or show budgets with spending and forecast."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, tables
+        from rose.pricing.watch import budget, budget_tables
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         if team is not None:
             _set_budget(opened, team, usd, whole, who, as_json)
             return
         rows = budget.show(opened, whole, price_book, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.budgets(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.budgets(rows))
 
 
 def _set_budget(ledger: Ledger, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
@@ -218,14 +216,14 @@ def explain_command(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
+    """Recompute a device-hour's charge down to its events; exit code 1 if it differs."""
     with common.clear_errors():
+        from rose.pricing import period
         from rose.pricing.audit import explain
-        from rose.pricing.closing import period
         from rose.pricing.money import NS_PER_HOUR
         from rose.pricing.price_books import choice
 
-        question = explain.Question(
+        question = explain.ChargeQuestion(
             hour_ns=None if hour is None else period.hour(hour, "--hour"),
             run_id=run,
             device_id=device,
@@ -267,7 +265,7 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
 
 def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool) -> None:
     from rose.ledger.evidence import receipt
-    from rose.pricing.closing import tables
+    from rose.pricing.closing import close_tables
 
     data = _facts(posted)
     advice = "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
@@ -280,4 +278,4 @@ def _say(ledger: Ledger, posted: list[Posting], file: Path | None, as_json: bool
             f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
             "`rose books verify --against` takes it"
         )
-    common.print_answer(as_json, lambda: data, lambda: (*tables.postings(posted), advice))
+    common.print_answer(as_json, lambda: data, lambda: (*close_tables.postings(posted), advice))

@@ -1,4 +1,4 @@
-"""Shared code of the pricing commands: options, how they print, how they fail."""
+"""Options, output and errors that the pricing commands share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rose.ledger.commands.common import unreadable
 from rose.terminal import echo_data, echo_error
 
 if TYPE_CHECKING:
-    from rose.pricing.closing.period import Period
     from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
+    from rose.pricing.period import Period
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -28,7 +28,7 @@ BookOption = Annotated[
         "ROSE_PRICE_BOOK's.",
     ),
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest with devices if left out.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; by default the newest with devices.")]
 PeriodOption = Annotated[
     str | None,
     typer.Option(
@@ -45,10 +45,12 @@ ProvenanceOption = Annotated[
     str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
 ]
 UnverifiedOption = Annotated[
-    bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
+    bool, typer.Option("--allow-unverified", help="Price an unverified ledger and mark every figure.")
 ]
-MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")]
-WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the record; else this user.")]
+MonthOption = Annotated[
+    str | None, typer.Option("--month", help="A UTC month such as 2026-11; by default the current month.")
+]
+WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the record; by default this user.")]
 
 
 def period_of(text: str | None, tz: str | None = None) -> Period:
@@ -60,8 +62,8 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 
 def month_of(text: str | None) -> Period:
-    """Return the month of `--month`, else the current one. Raises PricingError."""
-    from rose.pricing.closing import period
+    """Return the month of `--month`, else the current month. Raises PricingError."""
+    from rose.pricing import period
     from rose.pricing.watch import budget
 
     return budget.current_month() if text is None else period.of_month(text)
@@ -91,7 +93,7 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Print an error on stderr and exit with 2; with 1 if the ledger cannot be read."""
+    """Print an error on stderr and exit with 2, or with 1 for an unreadable ledger."""
     try:
         yield
     except UserError as error:

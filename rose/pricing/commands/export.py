@@ -1,4 +1,4 @@
-"""`rose export`: FOCUS rows or a workbook to hand on."""
+"""`rose export` writes FOCUS rows or a workbook."""
 
 import json
 from pathlib import Path
@@ -20,15 +20,13 @@ def export_command(
     ledger: LedgerOption = None,
     close: Annotated[str | None, typer.Option("--close", help="A closed period, with its corrections.")] = None,
     period: PeriodOption = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="One run; what borrowing added to its bill is then known.")
-    ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="A single run, with its marginal cost of borrowing.")] = None,
     provenance: ProvenanceOption = None,
     price_book: BookOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """FOCUS 1.2 rows, each checked, or an Excel workbook: of a close, a period, or a run."""
+    """Export FOCUS 1.2 rows, each checked, or an Excel workbook: of a close, a period, or a run."""
     with clear_errors():
         from rose.ledger import verified
         from rose.pricing.closing.bill import bill, of_close, of_run

@@ -1,4 +1,4 @@
-"""`rose price`: check, show or adopt a price book."""
+"""`rose price` checks, shows or adopts a price book."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def price_command(
     who: WhoOption = None,
     *,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Have the ledger priced by FILE from now on; it keeps the text.")
+        bool, typer.Option("--adopt", help="Price the ledger by FILE from now on; the ledger keeps its text.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a price book, and show every price with its dates and its source; without FILE, the ledger's book."""
+    """Check a price book and show its prices with dates and sources; without FILE, the ledger's book."""
     with clear_errors():
-        from rose.pricing.closing import store
         from rose.pricing.closing.close import user
         from rose.pricing.money import PricingError
+        from rose.pricing.price_books import adoption as adoptions
         from rose.pricing.price_books import choice
 
         if adopt and file is None:
-            raise PricingError("--adopt puts a book on record: name its file")
-        book = choice.choose(open_ledger(ledger)) if file is None else choice.named(file)
-        adoption = store.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
+            raise PricingError("--adopt needs a price book; name its file")
+        book = choice.named(file) if file is not None else choice.choose(open_ledger(ledger))
+        adoption = adoptions.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
@@ -57,14 +57,14 @@ def _show(book: PriceBook) -> None:
     from rose.pricing.price_books.rules import FILE_TABLES
     from rose.pricing.table import Table, columns
 
-    names = ("what", "price", "holds", "source", "of")
+    names = ("what", "price", "valid", "source", "dated")
     rows = tuple(
         (" ".join((table, *entry.key)), _words(entry), span_of(*entry.days), entry.source, str(entry.source_date))
         for table in FILE_TABLES
         for entry in book.entries(table)
     )
     title = BookFacts.from_book(book).line
-    console.show([Table(title=title, columns=columns(*names, text=names, whole=("of",)), rows=rows)])
+    console.show([Table(title=title, columns=columns(*names, text=names, whole=("dated",)), rows=rows)])
 
 
 def _words(entry: Entry) -> str:

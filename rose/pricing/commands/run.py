@@ -1,4 +1,4 @@
-"""`rose report`, `borrow` and `correct`: what one run cost, what borrowing cost in it, and its correct answers."""
+"""`rose report`, `borrow` and `correct` are about one run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def report_command(
     as_json: JsonOption = False,
     allow_unverified: UnverifiedOption = False,
 ) -> None:
-    """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
+    """Report a run's cost: time by bucket, three cost views, cost per correct answer, serving latency."""
     from rose.ledger import verified
     from rose.ledger.access import logged
     from rose.pricing import console
-    from rose.pricing.run import report
+    from rose.pricing.answers import run_report
 
     with clear_errors():
         opened = open_ledger(ledger, allow_unverified=allow_unverified)
     with clear_errors(), logged(opened, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
-        built = report.build(opened, run, price_book)
+        built = run_report.build(opened, run, price_book)
     if as_json:
         last = verified.state(opened)
         echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
@@ -65,8 +65,8 @@ def borrow_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run's cost of borrowing, its harm to serving, and whether it was worth it."""
-    from rose.pricing.borrowing import report
+    """Show a run's cost of borrowing, its harm to serving, and its savings."""
+    from rose.pricing.borrowing import borrow_report
     from rose.pricing.run.priced import priced
 
     with clear_errors():
@@ -74,7 +74,7 @@ def borrow_command(
         if decisions is not None:
             _record(opened, run, decisions)
         with priced(opened, run, price_book) as priced_run:
-            sections = report.sections(priced_run, only)
+            sections = borrow_report.sections(priced_run, only)
     print_sections(priced_run.run, priced_run.stamp, sections, as_json)
 
 
@@ -83,7 +83,7 @@ def _record(ledger: Ledger, run: str | None, file: Path) -> None:
     from typing import cast
 
     from rose.events import Provenance
-    from rose.pricing.borrowing import scale_down
+    from rose.pricing.marginal_cost import scale_down
     from rose.pricing.run.priced import newest_run, run_facts
 
     decided = scale_down.decisions(file)
@@ -95,9 +95,7 @@ def _record(ledger: Ledger, run: str | None, file: Path) -> None:
 
 def correct_command(
     ledger: LedgerOption = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="Run to price; the newest with verdicts if left out.")
-    ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run to price; by default the newest with verdicts.")] = None,
     only: Annotated[
         Literal["cost", "frontier", "verifiers"] | None,
         typer.Option(
@@ -120,17 +118,17 @@ def correct_command(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option("--threshold", help="Accept from this probability on, in a file without `accepted`; 0.5."),
+        typer.Option("--threshold", help="Least accepted probability, in a file without `accepted`; 0.5."),
     ] = None,
     price_book: BookOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Show a run's cost per correct answer, ways to lower it, and which verifier to buy."""
-    from rose.pricing.answers import report
+    from rose.pricing.answers import correct_report
     from rose.pricing.run.priced import priced
 
     with clear_errors():
         with priced(open_ledger(ledger), run, price_book, needs="verdict") as priced_run:
-            made = report.sections(priced_run, only, by, probes, threshold)
+            made = correct_report.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

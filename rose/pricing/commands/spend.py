@@ -1,4 +1,4 @@
-"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile`: questions about a period of a whole ledger."""
+"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile` are about a period."""
 
 from __future__ import annotations
 
@@ -38,15 +38,13 @@ def cost_command(
     run: OneRunOption = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
     view: Annotated[
-        str, typer.Option("--view", help="amortized, or fully-loaded: idle time on the work that it is there for.")
+        str, typer.Option("--view", help="amortized, or fully-loaded: idle time is charged to work.")
     ] = "amortized",
     tz: common.TzOption = None,
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
     provenance: common.ProvenanceOption = None,
-    close: Annotated[
-        str | None, typer.Option("--close", help="One close with its corrections, and no other hour.")
-    ] = None,
+    close: Annotated[str | None, typer.Option("--close", help="A single close with its corrections.")] = None,
     as_of: Annotated[
         str | None, typer.Option("--as-of", help="The close as known at this UTC time, such as 2026-12-05T10:00Z.")
     ] = None,
@@ -61,7 +59,7 @@ def cost_command(
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError
-        from rose.pricing.spend import cost, tables
+        from rose.pricing.spend import cost, spend_tables
 
         opened = open_ledger(ledger, allow_unverified=allow_unverified)
         if out is not None:
@@ -87,7 +85,7 @@ def cost_command(
         with logged(opened, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
             answer = cost.ask(opened, question, price_book)
         if out is None:
-            common.print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
+            common.print_answer(as_json, answer.to_json, lambda: spend_tables.terminal(answer))
         else:
             _write(opened, answer, out)
 
@@ -97,15 +95,15 @@ def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
     from rose.pricing.export import markup
     from rose.pricing.export import out as writing
     from rose.pricing.money import format_money
-    from rose.pricing.spend import tables
+    from rose.pricing.spend import spend_tables
 
     close_id = answer.question.close_id
     title = f"Cost by {', '.join(answer.question.by)}" + (f", close {close_id}" if close_id else "")
     if path.suffix == ".csv":
-        text = tables.csv_text(answer)
+        text = spend_tables.csv_text(answer)
     else:
         posted = postings(ledger)[close_id] if close_id else ()
-        text = markup.page(title, tables.page(answer, posted), answer.stamp.warnings)
+        text = markup.page(title, spend_tables.page(answer, posted), answer.stamp.warnings)
 
     def make(temporary: Path) -> tuple[int, dict[str, int]]:
         temporary.write_text(text, encoding="utf-8")
@@ -118,12 +116,13 @@ def _write(ledger: Ledger, answer: Cost, path: Path) -> None:
 def changes_command(
     period: common.PeriodOption = None,
     before: Annotated[
-        str | None, typer.Option("--before", help="The period to compare with; else as long a time just before.")
+        str | None,
+        typer.Option("--before", help="The period to compare with; by default an equally long period just before."),
     ] = None,
     by: Annotated[
         str, typer.Option("--by", help="team, run, device-class, pool, device, bucket, task or version.")
     ] = "team",
-    top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON has all.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of lines to show; JSON has all.")] = 10,
     tz: common.TzOption = None,
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
@@ -131,7 +130,7 @@ def changes_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show why cost changed between two periods: effects that sum to the difference to the nano-dollar."""
+    """Explain a change of cost between two periods by effects that sum to it."""
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.answers import changes
@@ -159,35 +158,33 @@ def saved_command(
 ) -> None:
     """Show what borrowing saved against buying, and capacity avoided: fleet, teams and runs."""
     with common.clear_errors():
-        from rose.pricing.spend import tables
+        from rose.pricing.spend import spend_tables
         from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
         opened, whole = open_ledger(ledger), common.period_of(period, tz)
         with logged(opened, "report", f"saved {whole.label}"), progress_bar("Comparing runs") as progress:
             answer = saved(opened, whole, price_book, team=team, run_id=run, provenance=provenance, progress=progress)
-        common.print_answer(as_json, answer.to_json, lambda: tables.saved_terminal(answer, Calendar(tz or "UTC")))
+        common.print_answer(as_json, answer.to_json, lambda: spend_tables.saved_terminal(answer, Calendar(tz or "UTC")))
 
 
 def forecast_command(
     ledger: LedgerOption = None,
     month: common.MonthOption = None,
-    team: Annotated[
-        str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
-    ] = None,
+    team: Annotated[str | None, typer.Option("--team", help="A single team; an unknown name is an error.")] = None,
     price_book: common.BookOption = None,
     provenance: common.ProvenanceOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the forecast cost of a whole month: the fleet and every team, with a budget or without."""
+    """Forecast the cost of a month for the fleet and every team."""
     with common.clear_errors():
-        from rose.pricing.watch import budget, tables
+        from rose.pricing.watch import budget, budget_tables
 
         opened, whole = open_ledger(ledger), common.month_of(month)
         with logged(opened, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
             rows = budget.expected(opened, whole, price_book, team, provenance=provenance)
-        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: budget_tables.forecasts(rows))
 
 
 def reconcile_command(
@@ -196,7 +193,8 @@ def reconcile_command(
         str, typer.Option("--period", "-p", help="Whole UTC days: 2026-10, last-month, 2026-10-03, FROM..TO.")
     ],
     tolerance: Annotated[
-        str, typer.Option("--tolerance", help="How far both may differ, device by device, in percent of the ledger's.")
+        str,
+        typer.Option("--tolerance", help="Largest allowed difference by device, in percent of the ledger's amount."),
     ] = "0.5%",
     ledger: LedgerOption = None,
     price_book: common.BookOption = None,
@@ -204,7 +202,7 @@ def reconcile_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a vendor's bill with the ledger, by device and day. Exit code 1 beyond the tolerance."""
+    """Compare a vendor's bill with the ledger, by device and day; exit code 1 beyond the tolerance."""
     with common.clear_errors():
         from rose.pricing import console, reconcile
 
@@ -220,12 +218,12 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    """Return a percentage such as 0.5% as a share. Raises PricingError for other text."""
+    """Return a percentage such as 0.5% as a share. Raises PricingError."""
     import re
     from fractions import Fraction
 
     from rose.pricing.money import PricingError
 
     if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?%", text) or (share := Fraction(text[:-1]) / 100) > 1:
-        raise PricingError(f"--tolerance {text!r} is no percentage from 0% to 100%; write it as 0.5%")
+        raise PricingError(f"--tolerance {text!r} is not a percentage from 0% to 100%; write it as 0.5%")
     return share

@@ -1,5 +1,5 @@
-"""FOCUS 1.2 rows of a bill, as Parquet or CSV; sql/export/focus.sql is the mapping. A purchase row bills an hour of the
-fleet; its charges carry the amortized cost. Quantities are rounded to 1e-12."""
+"""FOCUS 1.2 rows of a bill, as Parquet or CSV. A purchase row bills an hour of the fleet; its charges carry the
+amortized cost. Quantities are rounded to 1e-12."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,10 +14,10 @@ from rose.ledger.commands.output import FORMULA
 from rose.ledger.files import database
 from rose.pricing import query
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.period import naive
 from rose.pricing.export import focus_check, out, prices
 from rose.pricing.export.out import Written
 from rose.pricing.money import PricingError
+from rose.pricing.period import naive
 
 SUFFIXES = (".parquet", ".csv")
 _PORTION_ROWS = 100_000  # A portion ends with the hour that reaches this length.
@@ -27,9 +27,8 @@ Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the bill's FOCUS rows to `path`, which takes its name only after every row is checked. The same bill gives
-    the same bytes. Totals are nano-dollars; `progress` gets rows done and their number. Raises PricingError if the file
-    cannot be written or a check fails."""
+    """Write checked FOCUS rows; the same bill gives the same bytes. Totals are nano-dollars; `progress` gets rows done
+    and their number. Raises PricingError if writing or a check fails."""
     out.check(path, SUFFIXES)
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
@@ -82,7 +81,7 @@ def _write(bill: Bill, path: Path, progress: Progress) -> None:
 
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
     if not any(prices.keyed(part).height for part in bill.charges):
-        raise PricingError("there are no charges in the period, so there is nothing to export")
+        raise PricingError("the period has no charges to export")
     single = len(bill.parts) == 1  # The marginal cost is of a whole run's charges.
     for number, part in enumerate(bill.parts):
         marginal = _marginal(part.frame, bill.marginal_nano if single else None)
@@ -96,7 +95,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Return `marginal_nano` by borrowed time, which sums to the total; null elsewhere, and without a total."""
+    """Divide `marginal_nano` by borrowed time; null elsewhere, and without a total."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

@@ -1,4 +1,4 @@
-"""Whether FOCUS rows keep FOCUS's rules and add up. Row 1 is the first below the header."""
+"""Whether FOCUS rows follow FOCUS's rules and add up. Row 1 is below the header."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rose.pricing.query import records
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken rule: in how many rows, the first row numbers, and the first row's value."""
+    """A broken rule, with its number of rows, the first row numbers, and the first value."""
 
     rule: str
     rows: int
@@ -31,7 +31,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FocusSums:
     """Totals are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
 
     rows: int
@@ -42,7 +42,7 @@ class Report:
         return "\n".join(f"  {name}, {fault}" for fault in self.faults)
 
 
-def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
+def check(path: Path, charges_nano: Mapping[str, int]) -> FocusSums:
     with database.connect() as connection:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
@@ -65,7 +65,7 @@ def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
         "purchased": sum(int(row["billed"] or 0) for row in sums if row["bucket"] is None),
         **{f"bucket/{bucket}": nano for bucket, nano in buckets.items()},
     }
-    return Report(sum(int(row["rows"]) for row in sums), totals, faults)
+    return FocusSums(sum(int(row["rows"]) for row in sums), totals, faults)
 
 
 def _of_rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Pages of HTML from the templates of this folder: every text is escaped and shown as it is."""
+"""HTML pages from templates; all text is escaped."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Writing an export: whole or not at all, and nothing is overwritten."""
+"""Writing an export whole or not at all, without overwriting."""
 
 import hashlib
 import tempfile
@@ -26,7 +26,7 @@ class Written:
 
 
 def check(path: Path, suffixes: Collection[str] = ()) -> None:
-    """Raises PricingError for another suffix, and if no file can be written there; call it before the work too."""
+    """Raises PricingError for a wrong suffix or an unusable path, before any work."""
     if suffixes and path.suffix not in suffixes:
         raise PricingError(f"{path} must end in {' or '.join(sorted(suffixes))}: the end of its name says the format")
     if path.is_dir():
@@ -34,11 +34,11 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
     if path.exists():
         raise PricingError(f"{path} exists; name another file, or remove it first")
     if not path.parent.is_dir():
-        raise PricingError(f"{path}: there is no folder {path.parent}; make it first")
+        raise PricingError(f"folder {path.parent} of {path} does not exist; create it first")
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Have `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError."""
+    """Let `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:

@@ -15,8 +15,8 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceUsed:
-    """Dollars for a `unit` of an `item` (`device/<class>/<pool>`, `transfer/<route>`, `energy`) in a `stretch`: a span
-    without a change of prices, numbered from 0. `name` identifies the book's entry."""
+    """Dollars for a `unit` of an `item` (`device/<class>/<pool>`, `transfer/<route>`, `energy`) in a `stretch` (between
+    price changes, from 0). `name` identifies the book's entry."""
 
     item: str
     stretch: int
@@ -28,7 +28,7 @@ class PriceUsed:
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """Return charges that have an amount (not tokens alone), with `item`, `stretch` and `unit` of their price."""
+    """Return charges with an amount, with `item`, `stretch` and `unit` of their price."""
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (
@@ -52,7 +52,7 @@ def keyed(part: Part) -> pl.DataFrame:
 
 
 def used(part: Part) -> list[PriceUsed]:
-    """Return every price of the part's charges, by item and stretch. Raises PriceBookError."""
+    """Return the prices of a part's charges, by item and stretch. Raises PriceBookError."""
     keys = ("item", "stretch")
     firsts = (pl.col(name).first() for name in ("kind", "device_class", "pool", "route", "unit"))
     charged = keyed(part).group_by(*keys).agg(pl.col("hour").min(), *firsts)

@@ -13,11 +13,11 @@ from rose.ledger import verified
 from rose.pricing.charges.pricing import exact
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import naive
 from rose.pricing.export import out, prices
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.period import naive
 from rose.terminal import visible
 
 SUFFIX = ".xlsx"
@@ -38,16 +38,15 @@ Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes. Totals are nano-dollars; `progress`
-    gets sheets done and their number. Raises PricingError if the file cannot be written, or a sheet has more rows than
-    Excel holds."""
+    """Write the .xlsx; the same bill gives the same bytes. Totals are nano-dollars; `progress` gets sheets done and
+    their number. Raises PricingError if writing fails, or for more rows than Excel holds."""
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
         if frame.height > _ROWS_MAX:
             raise PricingError(
-                f"{name} has {frame.height:,} rows and a sheet of Excel holds {_ROWS_MAX:,}: export a shorter period, "
-                "or FOCUS"
+                f"{name} has {frame.height:,} rows, and an Excel sheet at most {_ROWS_MAX:,}: export FOCUS rows, or a "
+                "shorter period"
             )
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
@@ -70,7 +69,7 @@ def _charged_nano(bill: Bill) -> int:
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return by sheet the bill by each of `_BY`, and its corrections: hours and whole nano-dollars."""
+    """Return sheets of hours and nano-dollars by each of `_BY`, and of corrections."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),

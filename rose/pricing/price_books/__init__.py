@@ -1,1 +1,1 @@
-"""Price books: their entries, reading one, which one counts, and the made-up book that comes with ROSE."""
+"""Price books: their entries, which book applies, and the shipped example."""

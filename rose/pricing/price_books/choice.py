@@ -1,6 +1,5 @@
-"""Which price book prices a figure: a recorded decision that is shown. The order is: the command's; the ledger's
-adopted book; the runs' own, if equal; the environment's. Made-up prices must be named, and come after every real
-book."""
+"""Which price book applies: the command's; the ledger's adopted book; the runs' own, if equal; the environment's.
+Example prices must be named, and come last."""
 
 from __future__ import annotations
 
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing.period import Period
-from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import NothingChargedError, PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.adoption import adopted
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
+from rose.pricing.query import rows, set_variables
 
 if TYPE_CHECKING:
     from rose.ledger.files.catalog import Connection
@@ -31,7 +31,7 @@ Own = dict[str | None, tuple[list[str], set[str | None]]]
 _LIMIT_BYTES = 2**20
 
 BEFOREHAND = (
-    f"Put a price book on record for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
+    f"Adopt a price book for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
     "`price_book` in the fleet file before a run."
 )
 WAYS = f"Name one with `-b FILE`, for a look at made-up prices `-b example`. {BEFOREHAND}"
@@ -43,7 +43,7 @@ class NoPriceBookError(PricingError):
 
 def choose(
     ledger: Ledger,
-    given: str | Path | PriceBook | None = None,
+    price_book: str | Path | PriceBook | None = None,
     *,
     run_id: str | None = None,
     from_ns: int | None = None,
@@ -51,14 +51,13 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for a run, or for every run of a provenance with a device in [from_ns, to_ns), UTC. `own`
-    returns the books that the runs name; without it they are read from the ledger. `chosen` of the book names the rule.
-    Raises NoPriceBookError if no rule names one, NothingChargedError if there is no run either, PricingError for runs
-    with different ones, PriceBookError for one that cannot be used, and LedgerError."""
-    if isinstance(given, PriceBook):
-        return given
-    if given is not None:
-        return named(given)
+    """Return the price book for a run, or for all runs of a provenance with a device in [from_ns, to_ns), UTC. `own`
+    returns the runs' own books, else they are read from the ledger. Raises NoPriceBookError, NothingChargedError
+    without runs, PricingError for runs with different books, PriceBookError, LedgerError."""
+    if isinstance(price_book, PriceBook):
+        return price_book
+    if price_book is not None:
+        return named(price_book)
     if (book := _adopted(ledger)) is not None:
         return book
     if own is not None:
@@ -81,39 +80,27 @@ def choose(
     if not named_by_runs and run_id is None and from_ns is not None and to_ns is not None:
         raise NothingChargedError(f"no run lies in {Period(from_ns, to_ns).label}, so nothing is charged")
     of_run = "" if run_id is None else f" for run {run_id}"
-    raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
+    raise NoPriceBookError(f"no price book{of_run}: nothing can be priced. {WAYS}")
+
+
+def named(name_or_path: str | Path) -> PriceBook:
+    """Return the price book that a command names. Raises PriceBookError."""
+    return chosen(pricebook.load(name_or_path), NAMED)
 
 
 def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | None:
-    """Return the book of a run before it begins, None if no rule names one. Raises PriceBookError, LedgerError."""
+    """Return the book of a new run, if any rule names one. Raises PriceBookError, LedgerError."""
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
     return (None if ledger is None else _adopted(ledger)) or _configured()
-
-
-def named(book: str | Path) -> PriceBook:
-    """Return the price book that somebody names. Raises PriceBookError."""
-    return chosen(pricebook.load(book), NAMED)
 
 
 def chosen(book: PriceBook, rule: str) -> PriceBook:
     return book.model_copy(update={"chosen": rule})
 
 
-def refuse_example(book: PriceBook, act: str) -> None:
-    """Raises PricingError for made-up prices: the books must have somebody's prices."""
-    if book.example:
-        raise PricingError(
-            f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
-            "it, give it a `name` of your own, check it with `rose price FILE`, and name it with `-b FILE` or "
-            "put it on record with `rose price FILE --adopt`"
-        )
-
-
 def _adopted(ledger: Ledger) -> PriceBook | None:
-    from rose.pricing.closing import records
-
-    if (adoption := records.adopted(ledger)) is None:
+    if (adoption := adopted(ledger)) is None:
         return None
     source = f"adopted by {adoption.adopted_by}"
     return chosen(pricebook.parse(adoption.text, source), source)
@@ -131,14 +118,13 @@ def own_books(
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
-    from rose.pricing.query import rows, set_variables
-
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
-    named = rows(connection, "run/price_books")
+    runs_with_books = rows(connection, "run/price_books")
     own: Own = {}
-    if any(row["price_book"] for row in named) and run_id is not None:
-        named = [row for row in named if row["price_book"]]  # An RL run without a book uses the book of its fleet.
-    for row in named:
+    if any(row["price_book"] for row in runs_with_books) and run_id is not None:
+        # An RL run without a book uses the book of its fleet.
+        runs_with_books = [row for row in runs_with_books if row["price_book"]]
+    for row in runs_with_books:
         runs, sha256s = own.setdefault(row["price_book"], ([], set()))
         runs.append(row["run_id"])
         sha256s.add(row["sha256"])
@@ -150,12 +136,12 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
         return pricebook.parse(_recorded_text(name, sha256s), name)
     except PriceBookError as error:
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        raise PriceBookError(f"the price book that run {runs[0]}{more} names cannot be used: {error}\n{WAYS}") from None
+        raise PriceBookError(f"the price book of run {runs[0]}{more} cannot be used: {error}\n{WAYS}") from None
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a file that a ledger names; its writer must not choose what a reader opens. Raises
-    PriceBookError unless it is a regular .toml file of at most 1 MiB with the one recorded SHA-256."""
+    """Return the text of a file that a ledger names. Its writer must not choose what a reader opens: raises
+    PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"
@@ -171,7 +157,9 @@ def _recorded_text(name: str, sha256s: set[str | None]) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
         raise PriceBookError(f"cannot read price book {name}: {reason}") from None
     if not regular or len(content) > _LIMIT_BYTES:
-        raise PriceBookError(f"{name} is no regular file of at most {_LIMIT_BYTES} bytes; name the book with `-b FILE`")
+        raise PriceBookError(
+            f"{name} is not a regular file of at most {_LIMIT_BYTES} bytes; name the book with `-b FILE`"
+        )
     if hashlib.sha256(content).hexdigest() != sha256:
         raise PriceBookError(
             f"{name} is not the file that the run began with (SHA-256 {sha256}); if it is to "

@@ -1,4 +1,4 @@
-"""The entries of a price book: one class for each table, with units and rules for values."""
+"""The entries of a price book: a class for each table, with units and rules."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pydantic import (
     model_validator,
 )
 
-from rose.pricing.closing.period import nanoseconds
 from rose.pricing.money import PricingError
+from rose.pricing.period import nanoseconds
 
 
 class PriceBookError(PricingError):
-    """A price book that cannot be used, or lacks a price; names file, field and value."""
+    """A price book cannot be used, or lacks a price."""
 
 
 DECIMALS_MAX = 12  # More decimals or digits are a mistake, or a float written out.
@@ -35,7 +35,7 @@ RATE_MAX = 1_000_000  # Dollars: a device-year at this rate fits into 64 bits of
 
 
 def number(value: object) -> Decimal:
-    """Return the exact number of a TOML int or Decimal. Raises ValueError for anything else."""
+    """Return a TOML int or Decimal. Raises ValueError."""
     # pydantic reports a ValueError with its field; a TypeError would escape.
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ValueError("must be a number such as 2.35, without quotes")
@@ -99,9 +99,8 @@ class Header(BaseModel):
 
 
 class Entry(BaseModel):
-    """A table of the file: no unknown keys, and a source and date of every figure. It holds over [valid_from,
-    valid_to), UTC days; None is no bound. The 95% range of a guess is its figures times `low_share` and
-    `high_share`."""
+    """A table of the file, with source and date, valid over [valid_from, valid_to), UTC days; None is unbounded.
+    `low_share` and `high_share` times its figures are the 95% range of a guess."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -128,7 +127,7 @@ class Entry(BaseModel):
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """First day on which it holds, and first on which it no longer does; None is no bound."""
+        """Return the first valid day, and the first invalid day after it."""
         return None, None
 
     @property
@@ -145,7 +144,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The priced item. Two entries of one table and key must not hold on the same day."""
+        """Return the priced item; two entries of a key must not overlap."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
@@ -163,14 +162,12 @@ class Dated(Entry):
     def _forwards(cls, valid_to: date | None, info: ValidationInfo) -> date | None:
         valid_from = info.data.get("valid_from")
         if valid_from is not None and valid_to is not None and valid_to <= valid_from:
-            raise ValueError(
-                f"must be after valid_from {valid_from}: it is the first day on which the price no longer holds"
-            )
+            raise ValueError(f"must be after valid_from {valid_from}: it is the first day without the price")
         return valid_to
 
 
 class DevicePrice(Dated):
-    """USD for an hour of a provisioned device of a class, used or not; an entry for a `pool` goes first."""
+    """USD for a provisioned device-hour, used or not; an entry for a `pool` takes precedence."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False
@@ -185,7 +182,7 @@ class DevicePrice(Dated):
 
 
 class Offer(Dated):
-    """A market price of a device-hour with its power, USD: for comparisons, the fleet does not pay it."""
+    """A market price of a device-hour with power, USD, for comparisons."""
 
     key_fields = ("device_class", "commitment")
 
@@ -198,7 +195,7 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """Power of a device class without a meter, watts: `idle_w` and `load_w`, or `points` by load."""
+    """Watts of a device class without a meter: `idle_w` and `load_w`, or `points` by load."""
 
     key_fields = ("device_class",)
 
@@ -209,7 +206,7 @@ class PowerFigure(Entry):
 
     @property
     def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
-        """(load from 0 to 1, watts), ascending in load."""
+        """Return (load from 0 to 1, watts), ascending."""
         if self.points_given is not None:
             return self.points_given
         assert self.idle_given is not None and self.load_given is not None  # noqa: PT018 - refused when it was read
@@ -224,7 +221,7 @@ class PowerFigure(Entry):
         return self.points[-1][1]
 
     def watts(self, load: Fraction) -> Fraction:
-        """Return watts at a load from 0 to 1: straight lines between points, exact. Raises ValueError outside."""
+        """Return watts at a load from 0 to 1, linear between points. Raises ValueError outside."""
         if not 0 <= load <= 1:
             raise ValueError(f"load must be from 0 to 1, got {load}")
         for (low, from_w), (high, to_w) in pairwise(self.points):
@@ -249,7 +246,7 @@ class PowerFigure(Entry):
 
 
 class Electricity(Dated):
-    """Tariff, and power usage effectiveness: watts of the site for each watt of a device."""
+    """Tariff, and power usage effectiveness: site watts per device watt."""
 
     usd_per_kwh: Rate
     pue: AtLeastOne
@@ -265,7 +262,7 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """Costs of lending beside energy and transfer, and whether the fleet would exist without it."""
+    """Costs of lending besides energy and transfer, and whether the fleet would exist without it."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -280,7 +277,7 @@ class Lending(Dated):
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """(low, stated, high); ends that are not given are the stated probability."""
+        """Return (low, stated, high); missing ends equal the stated probability."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
@@ -335,14 +332,13 @@ TABLES: dict[str, type[Entry]] = {  # Tables of prices, in the order of display.
 
 @functools.lru_cache(maxsize=4096)
 def midnight_ns(day: date | None) -> int | None:
-    """Return the first nanosecond of a UTC day; None stays None."""
     if day is None:
         return None
     return nanoseconds(datetime(day.year, day.month, day.day))
 
 
 def span_of(start: date | None, end: date | None) -> str:
-    """Return the days from `start` until before `end` in words; None is no bound."""
+    """Return the days from `start` to before `end` in words."""
     if start is None:
         return "always" if end is None else f"until {end}"
     return f"from {start} on" if end is None else f"{start} until {end}"

@@ -1,5 +1,5 @@
-"""The price book: a dated, versioned TOML file of prices, with the source of every figure. Rates are `Decimal` and
-never rounded here. A missing price is refused, never zero. Entries hold over [valid_from, valid_to), UTC days."""
+"""The price book: a dated, versioned TOML file of prices with sources. Rates are `Decimal` and never rounded here; a
+missing price is refused, never zero."""
 
 import difflib
 import functools
@@ -16,7 +16,8 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from rose.config import explain
-from rose.pricing.closing.period import day_of
+from rose.pricing.money import PricingError
+from rose.pricing.period import day_of
 from rose.pricing.price_books.entries import (
     TABLES,
     DevicePrice,
@@ -35,6 +36,8 @@ from rose.pricing.price_books.entries import (
 from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
 __all__ = ["Offer", "PowerFigure", "PriceBook", "PriceBookError", "load", "parse", "shipped"]
+
+EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
 
 E = TypeVar("E", bound=Entry)
 
@@ -62,14 +65,14 @@ class _File(Header):
             for earlier, later in _overlaps(self.entries(table)):
                 what = " ".join((table, *later.key))
                 raise ValueError(
-                    f"{what} has two {later.noun}s on one day: one holds {span_of(*earlier.days)}, another "
+                    f"{what} has two {later.noun}s on one day: one is valid {span_of(*earlier.days)}, another "
                     f"{span_of(*later.days)}; keep one, or give them dates that do not meet"
                 )
         return self
 
 
 class PriceBook(_File):
-    """The whole validated file. Lookups refuse a missing price with PriceBookError."""
+    """A validated price book. Lookups raise PriceBookError for a missing price."""
 
     sha256: str = Field(default="", exclude=True)
     path: str = Field(default="", exclude=True)
@@ -78,11 +81,11 @@ class PriceBook(_File):
 
     @property
     def example(self) -> bool:
-        """Whether its prices are made up: a book that comes with ROSE, or a copy with its name."""
+        """Return whether the prices are made up: a shipped book, or a copy with its name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return a device's price at an instant; an entry for the pool goes first. Raises PriceBookError for none."""
+        """Return a device's price at an instant; an entry for the pool takes precedence. Raises PriceBookError."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -95,7 +98,7 @@ class PriceBook(_File):
             pools = ", ".join(sorted({str(price.pool) for price in of_class}))
             lack, fix = f" in pool {pool!r} (it has one for pool {pools})", "without a pool"
         else:
-            lack, fix = f" in pool {pool!r} on {day_of(ns)}", "whose valid_from and valid_to hold that day"
+            lack, fix = f" in pool {pool!r} on {day_of(ns)}", "whose valid_from and valid_to include that day"
         raise PriceBookError(
             f"price book {self.path} has no price for device class {device_class!r}{lack}; add a [[device]] {fix}"
             f"{self._where}"
@@ -149,7 +152,7 @@ class PriceBook(_File):
             known = True
         header = f"[[{table}]]" if what or known else f"[{table}]"
         subject, day = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
-        fix = "add one whose valid_from and valid_to hold that day" if known else "add one, 0 if it is free"
+        fix = "add one whose valid_from and valid_to include that day" if known else "add one, 0 if it is free"
         raise PriceBookError(f"price book {self.path} has no {header}{subject}{day}; {fix}{self._where}")
 
 
@@ -163,8 +166,18 @@ def is_example(name: str) -> bool:
     return name in shipped() or name.startswith("example-")
 
 
+def refuse_example(book: PriceBook, act: str) -> None:
+    """Raises PricingError for example prices."""
+    if book.example:
+        raise PricingError(
+            f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
+            "it, give it a `name` of your own, check it with `rose price FILE`, and name it with `-b FILE` or "
+            "adopt it with `rose price FILE --adopt`"
+        )
+
+
 def load(name_or_path: str | Path) -> PriceBook:
-    """Return ROSE's book of a name, such as `example`, or the book at a path. Raises PriceBookError."""
+    """Return the shipped book of a name, or the book at a path. Raises PriceBookError."""
     names = shipped()
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"

@@ -1,4 +1,4 @@
-"""Rules in a price book beside prices: tags of devices and names of vendors."""
+"""Rules in a price book beside prices: device tags and vendors' names."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ def _tags(value: object) -> dict[str, str]:
 
 
 class DeviceTag(Entry):
-    """Tags of devices whose runs give none; `hardware` is a pattern of ids such as `GPU-7*`."""
+    """Tags of devices whose runs have none; `hardware` is a pattern such as `GPU-7*`."""
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False
@@ -33,14 +33,14 @@ class DeviceTag(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """`pool=serving`: devices and classes may have the same name."""
+        """Return `pool=serving`: devices and classes may share a name."""
         fields = type(self).model_fields
         chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
         return tuple(f"{name}={value}" for name, value in chosen if value is not None)
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Sort key: the entry of the fewest devices comes first, and holds."""
+        """Sort the entry of the fewest devices first."""
         hardware = self.hardware or ""
         return not self.device, not hardware, -len(hardware), not self.device_class, not self.pool, self.key
 
@@ -60,7 +60,7 @@ class DeviceTag(Entry):
 
 
 def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
-    """Return a function from (device_id, hardware_id, pool, device_class) to tags, each of its narrowest entry."""
+    """Return a function from (device_id, hardware_id, pool, device_class) to tags."""
     widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
 
     def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
@@ -74,7 +74,7 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
 
 
 class VendorResource(Entry):
-    """A vendor's name (a pattern) for devices: by name or hardware, patterns too, or by class."""
+    """A vendor's name (a pattern) for devices by name, hardware or class."""
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
@@ -94,7 +94,7 @@ class VendorResource(Entry):
 
     @property
     def target(self) -> tuple[str, str]:
-        """(kind, name): `device`, `devices` (a pattern of hardware) or `class`."""
+        """Return (kind, name): `device`, `devices` (a pattern of hardware) or `class`."""
         if self.device_class is not None:
             return "class", self.device_class
         name = self.device or self.hardware or ""

@@ -1,1 +1,1 @@
-"""Cost of one run: the priced run, its tokens, whether it went silent, and the report."""
+"""A priced run with its tokens and groups."""

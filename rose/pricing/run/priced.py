@@ -1,4 +1,4 @@
-"""One run of a ledger, verified, priced and counted: the source of the figures of a correct answer."""
+"""A run of a ledger, verified, priced and counted."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -12,18 +12,17 @@ import duckdb
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned
 from rose.pricing import charges
-from rose.pricing.answers import cost_per_correct
-from rose.pricing.borrowing.made import Made, made, together
-from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
+from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot_pinned
-from rose.pricing.run import tokens
+from rose.pricing.run import cost_per_correct, tokens
+from rose.pricing.run.rollout_output import RolloutOutput, rollout_outputs, together
 from rose.pricing.run.tokens import Tokens
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
@@ -32,7 +31,7 @@ Needs = Literal["device", "verdict"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PricedRun:
-    """A run and its dollars, tokens and groups. The connection has a snapshot of the run, for further queries."""
+    """A run with its dollars, tokens and groups; the connection has a snapshot of it."""
 
     connection: duckdb.DuckDBPyConnection
     run: RunFacts
@@ -51,7 +50,7 @@ class PricedRun:
 
     @property
     def cpm_usd(self) -> float:
-        """Dollars per million tokens when the run began. Raises PriceBookError where the book has no such price."""
+        """Return dollars per million tokens at the run's start. Raises PriceBookError."""
         return cost_per_correct.cpm(self.book, self.run.began_ns)
 
 
@@ -59,11 +58,9 @@ class PricedRun:
 def priced(
     ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger, the newest with events of the kind `needs` if `run_id` is None.
-    `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a ledger
-    that does not verify (unless the ledger allows it; every figure is then marked), an unknown run, a run of mixed
-    provenance, a period without device time, and device time that does not add up; PriceBookError for a book that
-    cannot be used or lacks a price that the run needs."""
+    """Price a run, by default the newest with events of the kind `needs`. Raises PricingError for a ledger that does
+    not verify (unless allowed), an unknown run, mixed provenance, no device time, and device time that does not add up;
+    PriceBookError for an unusable book or a missing price."""
     with closing(ledger.connect()) as connection:
         pinned.pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
@@ -74,13 +71,13 @@ def priced(
         snapshot_pinned(connection, run_id, charged.doubled)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):
-            raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")
+            raise PricingError(f"run {run_id} has no device time yet, so it cannot be priced")
         from_ns, to_ns = allocation.period_ns
         borrow = marginal(connection, run_id, allocation, book)
         counted = tokens.count(connection, run_id)
         set_variables(connection, period_from_ns=from_ns, period_end_ns=to_ns, blocks=tokens.BLOCKS)
-        places: dict[tuple[str, str], list[Made]] = {}
-        for (pool, device_class), part in made(charged).items():
+        places: dict[tuple[str, str], list[RolloutOutput]] = {}
+        for (pool, device_class), part in rollout_outputs(charged).items():
             places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)
         sums = {key: together(parts) for key, parts in places.items()}
         usd_per_ns = {key: float(part.usd / part.rollout_ns) for key, part in sums.items() if part.rollout_ns}
@@ -106,16 +103,16 @@ def priced(
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
-    """Return the last run, of those with events `needs` if any. Raises PricingError for a ledger without runs."""
+    """Return the newest run, preferably with events `needs`. Raises PricingError without runs."""
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
-        raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
+        raise PricingError("the ledger has no run yet; `rose demo` or `rose up` writes one")
     return str(runs[0]["run_id"])
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
-    """Return a run's facts. Raises PricingError for an unknown run, and one of mixed provenance."""
+    """Return a run's facts. Raises PricingError for an unknown run, or mixed provenance."""
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:

@@ -1,10 +1,9 @@
-"""Rollout tokens by where they were made and what became of them, and how well the price of a token is known. A token
-counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Useful tokens reached
-the trainer or still may: accepted, rejected and open. Stale and lost ones are waste.
+"""Rollout tokens by placement and fate, and the uncertainty of a token's price.
 
-[D] The price is dollars over tokens. The run's time is cut into equal blocks, taken as independent (batch means: Law,
-Simulation Modeling and Analysis, ch. 9); the variance of a ratio of their sums is that of cluster sampling, with
-Student's t. The dollars of a block are its rollout time at the mean price of each device class."""
+A token counts once, on its engine: generated = accepted + rejected + stale + lost + open. Accepted, rejected and open
+tokens are useful; stale and lost tokens are waste. [D] The price is dollars over tokens. Equal blocks of the run's time
+count as independent (batch means: Law, Simulation Modeling and Analysis, ch. 9); the variance is that of a ratio under
+cluster sampling, with Student's t. A block's dollars are its rollout time at the mean price of each device class."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
 PLACEMENTS: tuple[str, ...] = ("borrowed", "dedicated", "unallocated")
 BLOCKS = 10
 BLOCKS_MIN = 5  #: Blocks with work in them below which nothing is known of the spread.
-UNKNOWN = f"too short a run: rollouts must run in {BLOCKS_MIN} stretches of it"
+UNKNOWN = f"the run is too short: rollouts must run in {BLOCKS_MIN} stretches of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Tokens:
 
     @property
     def wasted_share(self) -> Fraction | None:
-        """w = wasted / generated; None where nothing was generated."""
+        """Return w = wasted / generated; None without tokens."""
         return Fraction(self.wasted, self.generated) if self.generated else None
 
 
@@ -58,20 +57,19 @@ def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Token
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Standard error of a token's price over the price itself, and its degrees of freedom."""
+    """The relative standard error of a token's price, and its degrees of freedom."""
 
     relative: float
     freedom: int
 
     def draws(self, seed: int) -> Floats:
-        """Return factors around 1, as many as a bootstrap has resamples."""
+        """Return factors around 1, one a resample."""
         return 1 + self.relative * np.random.default_rng(seed).standard_t(self.freedom, RESAMPLES)
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
-    """Return spreads by placement: `borrowed`, `dedicated`, and `loaded` for all time of the dedicated devices.
-    `blocks` are rows of `rollout_blocks`, `usd_per_ns` the mean price by (placement, device class). A placement without
-    tokens, or with work in fewer than `BLOCKS_MIN` blocks, is left out."""
+    """Return spreads of `borrowed`, `dedicated`, and `loaded` (all dedicated time), from rows of `rollout_blocks` and
+    mean prices by (placement, device class). Placements with tokens in fewer than `BLOCKS_MIN` blocks are left out."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)

@@ -1,1 +1,1 @@
-"""Cost of a period by any dimensions: closed parts from the books, open parts priced now."""
+"""The cost and savings of a period by any dimensions."""

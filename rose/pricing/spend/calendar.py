@@ -1,4 +1,4 @@
-"""The reader's calendar: periods as written, and names of times. A zone half an hour off UTC hours is refused."""
+"""Periods and times in the reader's time zone. A zone half an hour off UTC hours is refused."""
 
 import re
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from rose.pricing.closing.period import NS_PER_DAY, Period, moment, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, QuestionError
+from rose.pricing.period import NS_PER_DAY, Period, moment, nanoseconds
 
 FORMS = (
     "7d (the last 7 whole days), today, yesterday, last-week, this-month, last-month, last-quarter, last-year, 2026, "
@@ -36,7 +36,7 @@ class Hour(NamedTuple):
 
 @dataclass(frozen=True)
 class Calendar:
-    """A time zone by its IANA name. Raises QuestionError for an unknown zone."""
+    """A time zone by IANA name. Raises QuestionError."""
 
     tz: str = "UTC"
 
@@ -53,7 +53,7 @@ class Calendar:
         return ZoneInfo(self.tz)
 
     def period(self, text: str, now_ns: int) -> Period:
-        """Return the period of `text`, one of FORMS. Raises QuestionError for other text, or beyond ten years."""
+        """Return the period of `text`, one of FORMS. Raises QuestionError, also beyond ten years."""
         first, dots, last = text.partition("..")
         begin, end = self._bounds(first, now_ns)[0], self._bounds(last if dots else first, now_ns)[1]
         if end - begin > _DAYS_MAX * NS_PER_DAY:
@@ -63,7 +63,7 @@ class Calendar:
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
-        """Return the period in this zone: first and last day of whole days, else first instant and end."""
+        """Return a period in this zone: first and last of whole days, else both instants."""
         if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
             days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
             return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"
@@ -74,7 +74,7 @@ class Calendar:
         return moment(ns).astimezone(self.zone).time() == time()
 
     def hours(self, period: Period) -> Iterator[Hour]:
-        """Yield the UTC hours of a period, in order. Raises QuestionError if a day does not begin on one."""
+        """Return the UTC hours of a period. Raises QuestionError if a day does not begin on a UTC hour."""
         at_ns = period.from_ns
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()
@@ -92,9 +92,9 @@ class Calendar:
                 return self._begin(days[0]), self._begin(days[1])
             at = datetime.fromisoformat(text)
         except (ValueError, OverflowError):
-            raise QuestionError(f"{text!r} is no period; write {FORMS}") from None
+            raise QuestionError(f"{text!r} is not a period; write {FORMS}") from None
         if len(text) != len("2026-10-03T05"):
-            raise QuestionError(f"{text!r} is no period; write {FORMS}")
+            raise QuestionError(f"{text!r} is not a period; write {FORMS}")
         begin = self._whole_hour(at.replace(tzinfo=self.zone), text)
         return begin, begin + NS_PER_HOUR
 
@@ -114,7 +114,7 @@ class Calendar:
         return ns
 
     def _days(self, text: str, today: date) -> tuple[date, date] | None:
-        """Return first day and end; None for text not made of days. Raises ValueError for no such day."""
+        """Return first day and end; None for text without days. Raises ValueError for no such day."""
         if match := _LAST_DAYS.fullmatch(text):
             return today - timedelta(days=int(match[1])), today
         if text in ("today", "yesterday"):

@@ -1,4 +1,4 @@
-"""Cost of a period by up to six dimensions; lines without a filter sum to the bill to the nano-dollar."""
+"""The cost of a period by up to six dimensions; lines sum to the bill to the nano-dollar."""
 
 import json
 from collections import Counter, defaultdict
@@ -16,9 +16,9 @@ from rose.pricing.charges.pricing import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.period import Period, instant
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Stamp
 from rose.pricing.money import QuestionError
+from rose.pricing.period import Period, instant
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
@@ -37,8 +37,8 @@ _STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, up to six dimensions (of BY, or `tag:NAME`), and values that charges must have in others. Raises
-    QuestionError for an unknown view or dimension, a dimension given twice, or more than six."""
+    """A period, up to six dimensions (of BY, or `tag:NAME`), and filters. Raises QuestionError for an unknown view or
+    dimension, a repeated dimension, or more than six."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value for each dimension, and nano-dollars; `ns` and `tokens` are 0 in the fully loaded view."""
+    """A value by dimension, and nano-dollars; `ns` and `tokens` are 0 in the fully loaded view."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -81,7 +81,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer, in nano-units of the currency. `total` sums `lines`; `bill_nano` is unfiltered."""
+    """The answer in nano-units; `total` sums `lines`, `bill_nano` is unfiltered."""
 
     question: Question
     lines: tuple[Line, ...]
@@ -126,13 +126,13 @@ def question(
     close: str | None = None,
     as_of: str | None = None,
 ) -> Question:
-    """Return the question from options as text; `now_ns` dates today and this month. Raises QuestionError."""
+    """Return the question of options; `now_ns` dates relative periods. Raises QuestionError."""
     calendar = Calendar(tz or "UTC")
     only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
     if tag is not None:
         name, equals, value = tag.partition("=")
         if not (name and equals and value):
-            raise QuestionError(f"tag {tag!r} is no tag; write NAME=VALUE, such as project=maze")
+            raise QuestionError(f"tag {tag!r} is not a tag; write NAME=VALUE, such as project=maze")
         only[_TAG + name] = value
     if close is None and as_of is not None:
         raise QuestionError("as-of is of a close: name it with close")
@@ -173,7 +173,7 @@ def ask(
 
 
 def answer(billed: Bill, question: Question) -> Cost:
-    """Answer a question from the bill of its period. Raises QuestionError for a value that no charge has."""
+    """Answer a question from a bill. Raises QuestionError for a value that no charge has."""
     charged = billed.rows if question.view == "amortized" else _fully_loaded(billed)
     names = [*question.by, *(name for name in question.only if name not in question.by)]
     dimensions = [_dimension(name, billed, charged, question.calendar) for name in names]
@@ -201,7 +201,7 @@ def answer(billed: Bill, question: Question) -> Cost:
 
 
 def unknown_team(ledger: Ledger, team: str) -> str | None:
-    """Return a warning for a team that no run names: a misspelt one costs nothing. Raises LedgerError."""
+    """Return a warning for a team that no run names. Raises LedgerError."""
     with ledger.connect() as connection:
         known = {str(row["team"]) for row in rows(connection, "spend/teams") if row["team"]}
     if team in known | {UNALLOCATED}:
@@ -210,7 +210,7 @@ def unknown_team(ledger: Ledger, team: str) -> str | None:
 
 
 def tags_of(tags_json: str) -> dict[str, str | None]:
-    """Return tags by name; the first of a repeated name counts, as in the team of charges."""
+    """Return tags by name; the first of a repeated name counts."""
     tags: dict[str, Any] = json.loads(
         tags_json, object_pairs_hook=lambda pairs: dict(reversed(pairs)), parse_int=str, parse_float=str
     )
@@ -259,7 +259,7 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return lines in order: times by time, others by cost, equal first values together."""
+    """Return lines by time, else by cost, with equal first values together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -1,7 +1,7 @@
-"""Savings of borrowing in a period: saved against buying, and capacity avoided, never added. Each is computed once for
-a fleet. An RL run on it has the share of its tokens, less what its own borrowing added; the rest is the fleet's own,
-so rows add up to the fleet. A period has the shares of its hours, by the tokens borrowed in them, so periods add up. A
-period with all hours has the figure of `rose report`."""
+"""Savings of borrowing in a period: saved against buying and capacity avoided, never added.
+
+They are computed for each fleet; an RL run has the share of its tokens, less what its own borrowing added. The rest is
+a row of the fleet's run, so rows add up. A period has the shares of its hours by borrowed tokens, so periods add up."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from rose.errors import did_you_mean
 from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report import NO_TOKENS
+from rose.pricing.borrowing.comparison import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
-from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
+from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
+from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -36,7 +36,7 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """A run's comparison with dedicated devices over all of its time; None where it is unknown: see `why`."""
+    """A run's comparison with dedicated devices over all its time; None if unknown (`why`)."""
 
     way: Alternative | None = None
     borrow: Marginal | None = None
@@ -45,10 +45,10 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saving:
-    """Savings of a fleet, team or run in a period, nano-dollars; None if unknown: see `why`. `cash_nano`: the ends of
-    the saving with the fleet there anyway, and without; equal for one figure. It is what dedicated devices would
-    have cost to buy (`bought_nano`), and the devices let go, less what borrowing added (`added_nano`)."""
+class PeriodSaving:
+    """Savings in a period, nano-dollars; None if unknown (`why`). `cash_nano` has two ends: with and without a fleet
+    that would exist anyway. It is the purchase of dedicated devices (`bought_nano`) and devices let go, less what
+    borrowing added (`added_nano`)."""
 
     why: str | None = None
     capacity_nano: int | None = None
@@ -76,16 +76,16 @@ class Saving:
 class RunSaved:
     run_id: str
     team: str
-    saving: Saving
+    saving: PeriodSaving
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The fleet's own figure (of all fleets of the ledger), and the runs whose shares add up to it."""
+    """The savings of all fleets, and of runs, which add up to them."""
 
     period: Period
     provenance: str
-    fleet: Saving
+    fleet: PeriodSaving
     runs: tuple[RunSaved, ...]
     book: BookFacts | None
     verified: bool
@@ -98,8 +98,8 @@ class Saved:
     def teams(self) -> tuple[str, ...]:
         return tuple(sorted({run.team for run in self.runs}))
 
-    def of_team(self, team: str | None) -> Saving:
-        """Return the saving of a team, or of the fleet for None."""
+    def of_team(self, team: str | None) -> PeriodSaving:
+        """Return a team's saving; None is the fleet."""
         return self.fleet if team is None else added_up(run.saving for run in self.runs if run.team == team)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,10 +128,9 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return what the fleet and its runs saved in a period; `team` and `run_id` choose among the runs. `progress` gets
-    runs done and their number; `kept` caches runs of one ledger and book by id. Raises NothingChargedError if no run
-    lies in the period; QuestionError for an unknown run or team; PricingError for several provenances (unless one is
-    chosen) or several price books; LedgerError."""
+    """Return the savings of a period; `team` and `run_id` choose runs. `progress` gets runs done and their number;
+    `kept` caches runs of a ledger and book. Raises NothingChargedError without runs; QuestionError for an unknown run
+    or team; PricingError for several provenances (unless chosen) or price books; LedgerError."""
     preconditions.refuse_archived_since(ledger, period.from_ns)
     provenance, found = _found(ledger, period, provenance, team, run_id)
     book = _book(ledger, period, price_book, provenance, run_id)
@@ -164,7 +163,7 @@ def saved(
 def _book(
     ledger: Ledger, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
 ) -> PriceBook:
-    """Return the book of a period's last close where it is closed to its end, as in its bill; else the chosen one."""
+    """Return the book of the period's last close, else the chosen book."""
     closes = [own[-1] for own in postings(ledger).values() if own[0].provenance == provenance]
     last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
     if last:
@@ -176,7 +175,7 @@ def _book(
 def _found(
     ledger: Ledger, period: Period, provenance: str | None, team: str | None, run_id: str | None
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the provenance and the runs of a period; with a `run_id` those of its fleet."""
+    """Return the provenance and the runs of a period, or of a run's fleet."""
     with ledger.connect() as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
@@ -194,9 +193,9 @@ def _found(
 
 
 def _shares(
-    fleet: str, saving: Saving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
+    fleet: str, saving: PeriodSaving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
 ) -> Iterator[RunSaved]:
-    """Yield the RL runs of a fleet with their shares, and the fleet's own run with what is left."""
+    """Yield a fleet's RL runs with their shares, and the fleet's run with the rest."""
     team, shares = "unallocated", []
     for row in found:
         if row["run_id"] == fleet:
@@ -210,7 +209,7 @@ def _shares(
 
 
 def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
-    """Unknown if it cannot be priced, None without a device. Raises LedgerError, and PricingError for an unverified
+    """Return a run's comparison; None without a device. Raises LedgerError, and PricingError for an unverified
     ledger."""
     try:
         with priced(ledger, run_id, book) as run:
@@ -223,16 +222,15 @@ def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
         return Whole(why=str(error))
 
 
-def _within(whole: Whole, period: Period, *, alone: bool) -> Saving:
-    """Return a run's savings in a period; `alone`: its interval is that of the figure shown."""
+def _within(whole: Whole, period: Period, *, alone: bool) -> PeriodSaving:
     way, m = whole.way, whole.borrow
     if way is None or m is None or way.usd is None or way.bought is None or way.cash is None:
-        return Saving(why=whole.why)
+        return PeriodSaving(why=whole.why)
     share, bought_share = way.bought.within(period.from_ns, period.to_ns)
     bought_usd, interval = way.bought.usd * bought_share, way.cash.interval
     cash_usd = bought_usd + (m.let_go_usd - m.charged_usd) * share
     own = alone and share == 1
-    return Saving(
+    return PeriodSaving(
         capacity_nano=nano_usd_of(way.usd * share),
         cash_nano=(nano_usd_of(cash_usd), nano_usd_of(cash_usd - m.unstated_usd * share)),
         bought_nano=nano_usd_of(bought_usd),
@@ -250,14 +248,13 @@ def _nano(interval: Interval) -> Ends:
 _AMOUNTS = ("capacity_nano", "bought_nano", "added_nano")
 
 
-def added_up(savings: Iterable[Saving]) -> Saving:
-    """Return the sum of the known savings; unknown where none is known."""
+def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
     every = list(savings)
     known = [saving for saving in every if saving.cash_nano is not None]
     unknown = len(every) - len(known)
     if not known:
-        return Saving(why="; ".join(dict.fromkeys(saving.why for saving in every if saving.why)) or NO_TOKENS)
-    return Saving(
+        return PeriodSaving(why="; ".join(dict.fromkeys(saving.why for saving in every if saving.why)) or NO_TOKENS)
+    return PeriodSaving(
         why=f"{unknown} of {len(every)} are not known" if unknown else None,
         cash_nano=_ends(sum(ends) for ends in zip(*(saving.cash_nano or () for saving in known), strict=True)),
         left_out=tuple(dict.fromkeys(name for saving in known for name in saving.left_out)),
@@ -265,15 +262,15 @@ def added_up(savings: Iterable[Saving]) -> Saving:
     )
 
 
-def _rest(whole: Saving, runs: Saving) -> Saving | None:
-    """Return what the fleet saved and no run of it did; None for nothing."""
+def _rest(whole: PeriodSaving, runs: PeriodSaving) -> PeriodSaving | None:
+    """Return the fleet's savings beyond its runs', if any."""
     if whole.cash_nano is None or runs.cash_nano is None:
         return whole
     cash = _ends(one - other for one, other in zip(whole.cash_nano, runs.cash_nano, strict=True))
     amounts = {name: getattr(whole, name) - getattr(runs, name) for name in _AMOUNTS}
     if not any((*cash, *amounts.values())):
         return None
-    return Saving(why=NOT_ONE_RUN_S, cash_nano=cash, **amounts)
+    return PeriodSaving(why=NOT_ONE_RUN_S, cash_nano=cash, **amounts)
 
 
 def _ends(ends: Iterable[int]) -> tuple[int, int]:
@@ -281,8 +278,8 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
     return there_anyway, if_not
 
 
-def cash_text(saving: Saving, currency: str = "USD") -> str:
-    """Return `$1.20`, `at most $1.20` where terms of the cost are not known, or both ends in the order of ENDS."""
+def cash_text(saving: PeriodSaving, currency: str = "USD") -> str:
+    """Return `$1.20`, `at most $1.20` with unknown terms, or both ends in the order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_money(end, currency) for end in saving.cash_nano))

@@ -1,1 +1,1 @@
-"""Statistics of pricing: the bootstrap, and intervals of rates and means over clustered events."""
+"""Statistics: the bootstrap, and intervals over clustered events."""

@@ -1,9 +1,9 @@
-"""The bootstrap: how far a figure would have moved with other groups, or other probes, of the same kind. Units (groups,
-probes) are drawn with replacement, as many as there are, and their integer columns summed; a figure of each draw's sums
-spreads as the figure itself does. Few units spread too little, by sqrt((n - 1) / n), with too short tails: the ends of
-an interval are taken at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles").
-Groups resemble their neighbours in time: `by_time` draws whole blocks of them (Carlstein, 1986). Seeded, and summed in
-a fixed order: the same units give the same sums on any machine."""
+"""The bootstrap: units (groups, probes) are drawn with replacement and their integer columns summed.
+
+Few units spread too little, by sqrt((n - 1) / n), with short tails: the ends of an interval are taken at the share of a
+normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles"). Groups resemble their neighbours in
+time: `by_time` draws whole blocks (Carlstein, 1986). Draws are seeded and summed in a fixed order: results are equal on
+any machine."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Ints = npt.NDArray[np.int64]
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 UNITS_MIN = 8  #: Fewer units give no interval: its coverage would be too low.
-TOO_FEW = f"too few groups, steps or probes for an interval: it takes {UNITS_MIN}, more where neighbours are alike"
+TOO_FEW = f"too few groups, steps or probes for an interval: need {UNITS_MIN}, more where neighbours are alike"
 BLOCKS = 10  #: Blocks that units of a time series are drawn in, as many units to each as can be.
 
 _SEED = 0
 _DRAWS_AT_ONCE = 500_000  #: Units drawn at a time, which bounds the memory of a long run.
-_KEPT_UNITS = 256  #: Draws of up to so many units are kept: a table of a thousand steps asks for the same few sizes.
+_KEPT_UNITS = 256  #: Draws of up to so many units are kept: a table of a thousand steps repeats a few sizes.
 _DIGITS = 12  #: Significant digits of results. Logarithms differ in the last digit between processors.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A 95% interval; `high` is None, unbounded, where too many resamples had nothing to divide by."""
+    """A 95% interval; `high` None is unbounded."""
 
     low: float
     high: float | None
@@ -41,12 +41,12 @@ class Interval:
         return self.low <= value and (self.high is None or value <= self.high)
 
     def over(self, divisor: float) -> Interval:
-        """Return the interval of a quotient, for an exact divisor above 0."""
+        """Divide by an exact divisor above 0."""
         return Interval(low=self.low / divisor, high=None if self.high is None else self.high / divisor)
 
 
 def sums(columns: Ints) -> Floats | None:
-    """Return sums of columns over resampled units: (units, columns) to (RESAMPLES, columns); None for one unit."""
+    """Return sums over resampled units: (units, columns) to (RESAMPLES, columns); None for one unit."""
     size = len(columns)
     if size < 2:
         return None
@@ -57,8 +57,8 @@ def sums(columns: Ints) -> Floats | None:
 
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
-    """Return sums of columns over resampled blocks of units that follow each other, and how many blocks there are; 0
-    where the units resemble their neighbours too much for so few, by the columns of what they `made`."""
+    """Return sums over resampled blocks of units, and the number of blocks: 0 where units are too few for the
+    correlation of their columns `made`."""
     count = min(BLOCKS, len(columns))
     block = np.arange(len(columns)) * count // max(1, len(columns))
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -67,8 +67,8 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def units_wanted(made: Ints) -> float:
-    """Return the units that blocks of them take. A block takes four times as many, less three, as tell as much as one
-    independent unit: (1 + r) / (1 - r) for the largest correlation r of neighbours in any column."""
+    """Return the units that blocks need. A block has four times as many, less three, as make an independent unit: (1 +
+    r) / (1 - r) for the largest correlation r of neighbours in any column."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     # How much there is of each, and how large a part of all it is.
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
@@ -78,13 +78,13 @@ def units_wanted(made: Ints) -> float:
 
 
 def drawn_clusters(places: int) -> Ints:
-    """Return which cluster is at each place of each draw: (RESAMPLES, places)."""
+    """Return the cluster at each place of each draw: (RESAMPLES, places)."""
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
 def interval(values: Floats, units: int) -> Interval | None:
-    """Return the middle 95% of resampled values, expanded for the number of units that were drawn. Undefined values
-    (nothing to divide by) count as the highest. None for fewer than `UNITS_MIN` units."""
+    """Return the middle 95% of resampled values, expanded for the number of units. Undefined values count as the
+    highest. None for fewer than `UNITS_MIN` units."""
     from scipy.special import ndtr
 
     if units < UNITS_MIN:
@@ -99,14 +99,14 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 @functools.lru_cache(maxsize=4096)
 def student(freedom: float) -> float:
-    """Return the quantile of Student's t of a two-sided 95%."""
+    """Return the two-sided 95% quantile of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def rounded(value: float) -> float:
-    """Return a value rounded to digits that are equal on any machine."""
+    """Round to digits that are equal on any machine."""
     return float(f"{value:.{_DIGITS}g}")
 
 

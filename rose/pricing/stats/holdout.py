@@ -1,10 +1,10 @@
-"""Effect of lending, against time in which leases were withheld at random: a difference of ratios of windows' sums.
-[D] For a measure y over x (dollars over requests, cached tokens over prompt tokens), lent time being all that was not
-withheld: effect = Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. A stratum is a device with enough
-withheld windows; the other devices are one together. Windows were randomised, so they are the clusters: the withheld
-ratio has the variance of cluster sampling, with Student's t by Welch and Satterthwaite. Where y / x has a bound (a
-request costs at most the penalty) the ratio has Wilson's interval at its effective trials, sound where nothing was
-missed; else Student's. Strata are combined by the recovery of variances."""
+"""The effect of lending, against time in which leases were withheld at random.
+
+[D] For a measure y over x (dollars over requests, cached tokens over prompt tokens): effect = Y_lent - X_lent *
+Y_withheld / X_withheld, summed over strata. A stratum is a device with enough withheld windows, or all other devices.
+Windows were randomised and are the clusters: the withheld ratio has the variance of cluster sampling, with Student's t
+by Welch and Satterthwaite. Where y / x has a bound, the ratio has Wilson's interval at its effective trials. Strata are
+combined by the recovery of variances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOGETHER = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """Sums of a measure over the windows of a side; `squares` of y over single events, None where y has none."""
+    """Sums over a side's windows; `squares` sums y^2 of single events, None if y has none."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Side:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row]) -> Side:
-        """Sum rows with the columns `x`, `y`, `squares`, `clusters`, `yy`, `yx` and `xx`."""
+        """Sum rows with columns `x`, `y`, `squares`, `clusters`, `yy`, `yx` and `xx`."""
         parts = list(rows)
 
         def added(name: str) -> float:
@@ -47,7 +47,7 @@ class Side:
 
     @property
     def variance(self) -> float:
-        """Variance of y / x; 0 for a single window."""
+        """Return the variance of y / x; 0 for a single window."""
         return ratio_variance(self.y, self.x, self.clusters) or 0.0
 
 
@@ -66,7 +66,7 @@ class Stratum:
 
 
 def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
-    """Return the stratum of each device that has rows, from the same rows as `strata`."""
+    """Return each device's stratum, from the rows of `strata`."""
     windows = {row["device_id"]: int(row["clusters"]) for row in rows if row["withheld"]}
     devices = sorted({str(row["device_id"]) for row in rows})
     own = {device for device in devices if windows.get(device, 0) >= WINDOWS_MIN}
@@ -77,20 +77,20 @@ def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
 
 
 def too_few(windows: int) -> str:
-    """Return how many withheld windows there are, fewer than it takes, and how many more it takes."""
+    """Say how many withheld windows there are and how many more are needed."""
     return (
-        f"{windows:,} windows in which leases were withheld at random, and it takes {WINDOWS_MIN}: "
+        f"{windows:,} windows in which leases were withheld at random; need {WINDOWS_MIN}: "
         f"{WINDOWS_MIN - windows} more would tell"
     )
 
 
 def more_windows(compared: Mapping[str, Stratum], bound: float | None) -> int | None:
-    """Return how many more withheld windows would tell lending's effect from chance (`more_units`)."""
+    """Return how many more withheld windows would tell the effect from chance (`more_units`)."""
     return more_units(effect(compared, bound), sum(part.withheld.clusters.count for part in compared.values()))
 
 
 def would_tell(windows: int | None) -> str:
-    """Return the end of a sentence about an effect that `more_windows` is of; empty where it is told from chance."""
+    """Return `more_windows` as the end of a sentence; empty for 0."""
     if windows == 0:
         return ""
     count = "no number of" if windows is None else f"{windows:,}"
@@ -98,7 +98,7 @@ def would_tell(windows: int | None) -> str:
 
 
 def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
-    """Return the strata of one measure, by key; None with too few withheld windows, or nothing lent."""
+    """Return a measure's strata by key; None with too few withheld windows, or nothing lent."""
     keys = key_of(rows)
     sides: dict[tuple[str, bool], list[Row]] = {}
     for row in rows:
@@ -114,9 +114,8 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """Return lending's effect on y over all strata, with its 95% interval; `bound` is the most that y / x can be.
-    Without lending, y would follow a rate of the withheld windows, with the rate's variance times 1 + X_withheld /
-    X_lent."""
+    """Return lending's effect on y with its 95% interval; `bound` is the largest y / x. Without lending, y would follow
+    a withheld rate, with the rate's variance times 1 + X_withheld / X_lent."""
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
     variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
@@ -134,7 +133,7 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Return the ends of lent windows' rate without lending: Wilson's for a share of its bound, widened."""
+    """Return the ends of lent windows' rate without lending: Wilson's interval of a share of the bound, widened."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)
@@ -143,8 +142,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return the yes-or-no trials with as much information as the withheld windows. Without variation each window is
-    one. Few windows look too alike, so a share of the variance is that of events correlated as in lent windows."""
+    """Return Bernoulli trials with the information of the withheld windows. Without variation each window is a trial.
+    Few windows look too alike, so a share of the variance is that of events correlated as in lent windows."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2
@@ -156,7 +155,7 @@ def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
 
 
 def _trials_by_lent(part: Stratum, bound: float) -> float | None:
-    """Return trials by the spread of single events and their correlation inside windows, both as in lent windows."""
+    """Return trials by the spread of events and their correlation in lent windows."""
     lent, withheld = part.lent, part.withheld
     if lent.squares is None:
         return None

@@ -1,13 +1,12 @@
-"""Intervals at 95% of rates and means over clustered events: misses of a burst, power readings in a row. Only clusters
-(five or ten minutes of a device) are taken as independent. Few clusters widen an interval: their spread is a guess."""
+"""95% intervals of rates and means over clustered events. Only clusters (minutes of a device) count as independent; few
+clusters widen an interval."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ Z_POWER = 0.8416212335729143  #: Standard normal quantile of 80%, the chance tha
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """How many clusters there are, and sums over them of y * y, y * x and x * x."""
+    """The number of clusters, and their sums of y * y, y * x and x * x."""
 
     count: int
     yy: float
@@ -30,14 +29,10 @@ class Clusters:
     def of(cls, pairs: Sequence[tuple[float, float]]) -> Clusters:
         return cls(len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs))
 
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Clusters:
-        return cls(int(row["clusters"]), float(row["yy"]), float(row["yx"]), float(row["xx"]))
-
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return the variance of y / x, both summed over clusters: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2. The
-    textbook estimator for a ratio under cluster sampling. None for fewer than two clusters."""
+    """Return the variance of y / x under cluster sampling: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2. None for
+    fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x
@@ -46,9 +41,9 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return the independent trials that would tell as much: trials over the design effect, which is at least 1. The
-    effect is that of the clusters times (t / z)^2, with one degree of freedom less than there are clusters, or with
-    `freedom` (Korn and Graubard, 1998). Where nothing or everything succeeded each cluster counts as one trial."""
+    """Return trials over the design effect, which is at least 1: that of the clusters times (t / z)^2, with `freedom`
+    or one less than the clusters (Korn and Graubard, 1998). Where nothing or everything succeeded a cluster is a
+    trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -60,14 +55,13 @@ def effective_trials(successes: float, trials: float, clusters: Clusters, freedo
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:
-    """Return Wilson's score interval of a rate; sound where nothing or everything succeeded."""
     centre = (rate + Z * Z / (2 * trials)) / (1 + Z * Z / trials)
     half = Z / (1 + Z * Z / trials) * sqrt(rate * (1 - rate) / trials + Z * Z / (4 * trials * trials))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple[float, float]:
-    """Return the ends of Wilson's interval of a share; trials that are a cluster each count in full."""
+    """Return Wilson's interval of a share; single-trial clusters count in full."""
     effective = float(trials) if trials == clusters.count else effective_trials(successes, trials, clusters)
     low, high = wilson(successes / trials, effective)
     return rounded(low), rounded(high)
@@ -75,7 +69,7 @@ def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with the ends of its interval; equal to them where it is known exactly."""
+    """A value with the ends of its interval, equal if exact."""
 
     value: float
     low: float
@@ -83,7 +77,7 @@ class Estimate:
 
     @classmethod
     def between(cls, value: Fraction | float, interval: Interval | None) -> Estimate | None:
-        """Return a value with its interval; None without an interval, or where it is unbounded."""
+        """Return a value with its interval; None without a bounded interval."""
         if interval is None or interval.high is None:
             return None
         return cls(float(value), interval.low, interval.high)
@@ -97,7 +91,7 @@ class Estimate:
         return Estimate(self.value * factor, low, high)
 
     def widened(self, low_share: float, high_share: float) -> Estimate:
-        """Return the estimate times an independent factor of 1 that may lie anywhere between two shares."""
+        """Multiply by an independent factor around 1, between two shares."""
         below, above = sorted((self.value * low_share, self.value * high_share))
         return Estimate(
             self.value,
@@ -109,11 +103,11 @@ class Estimate:
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Return as many values as a bootstrap has resamples, from a normal of its own on each side."""
+        """Return a value for each resample, from a normal on each side."""
         return self._at(np.random.default_rng(seed).standard_normal(RESAMPLES))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """Return such values ordered as `resampled`: each has the rank that its resample has."""
+        """Return draws with the ranks of `resampled`."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -124,8 +118,8 @@ class Estimate:
 
 
 def more_units(estimate: Estimate, units: int) -> int | None:
-    """Return how many more units would tell an effect of this size from none at 95% with a power of 80%: 0 where its
-    interval does, None where it is 0. The variance falls with the units: units * ((z + z_power) * error / effect)^2."""
+    """Return how many more units would tell the effect at 95% with a power of 80%; 0 if its interval does, None if it
+    is 0. The variance falls with the units: units * ((z + z_power) * error / effect)^2."""
     if estimate.low > 0 or estimate.high < 0:
         return 0
     if not estimate.value:
@@ -135,9 +129,8 @@ def more_units(estimate: Estimate, units: int) -> int | None:
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
-    """Return the interval of a sum of independent estimates (the method of variance estimates recovery, MOVER):
-    low = sum - sqrt(sum of (value - low)^2), and the same upwards. With Wilson's intervals of two rates, one negated,
-    this is Newcombe's interval of their difference. None for no estimates."""
+    """Return the interval of a sum of independent estimates (MOVER): low = sum - sqrt(sum of (value - low)^2), and the
+    same upwards. With two Wilson intervals it is Newcombe's interval of a difference. None without estimates."""
     parts = list(estimates)
     if not parts:
         return None
@@ -148,14 +141,14 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
 
 
 def welch(variances: Iterable[tuple[float, int]]) -> float | None:
-    """Return Welch and Satterthwaite's freedom of a sum of (variance, freedom); None where nothing varies."""
+    """Return Welch and Satterthwaite's freedom of a sum of (variance, freedom); None without variance."""
     parts = list(variances)
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
 
 
 def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
-    """Return a sum of independent means with its interval by Student's t, from the variance and freedom of each."""
+    """Return a sum of independent means with its interval by Student's t."""
     freedom = welch(variances)
     if freedom is None:
         return Estimate(value, value, value)

@@ -1,4 +1,4 @@
-"""Verdicts. A side is named only where the whole 95% interval lies on it; else more evidence is needed."""
+"""Verdicts name a side only where the whole 95% interval lies on it."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,8 +8,7 @@ from rose.pricing.stats.uncertainty import Z, wilson
 
 
 def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
-    """Return whether a value with this 95% interval is above `other`; None where that cannot be told. An interval
-    without a `high` is unbounded."""
+    """Return whether a value with this 95% interval is above `other`; None if unclear."""
     if low > other:
         return True
     return False if high is not None and high <= other else None
@@ -17,7 +16,7 @@ def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """Requests of serving, how many missed a latency budget, and the share that has to keep theirs."""
+    """Serving's requests, its missed latency budgets, and its target share."""
 
     late: int
     requests: int
@@ -25,13 +24,13 @@ class Promise:
 
     @property
     def kept(self) -> bool | None:
-        """Whether serving keeps the target; None where there are too few requests to tell."""
+        """Return whether serving keeps the target; None with too few requests."""
         late = exceeds(*self._late, float(1 - self.target))
         return None if late is None else not late
 
     @property
     def more(self) -> int | None:
-        """Further requests with the same share late that would tell; None if none are needed, or none would."""
+        """Return how many more requests like these would tell; None if none would."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None
@@ -40,7 +39,7 @@ class Promise:
 
     @property
     def text(self) -> str:
-        """`1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and what is missing."""
+        """Return `1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and what is missing."""
         if not self.requests:
             return "no requests"
         ends = [100 * (1 - end) for end in reversed(self._late)]
@@ -55,5 +54,4 @@ class Promise:
 
     @property
     def _late(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the late share; without requests everything is possible."""
         return wilson(self.late / self.requests, self.requests) if self.requests else (0.0, 1.0)

@@ -1,1 +1,1 @@
-"""Warnings for a month: budgets, and forecasts of a month."""
+"""Budgets and forecasts of a month."""

@@ -1,5 +1,4 @@
-"""Budgets of teams for months, and forecasts of a month: the fleet and every team, with a budget or without. Spending
-is exact to the nano-dollar. A charge, or a correction whenever posted, counts in the month whose hours it charges."""
+"""Budgets of teams for months, and forecast cost. A charge or correction counts in the month of its hours."""
 
 from __future__ import annotations
 
@@ -16,24 +15,37 @@ import polars as pl
 from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing import records, store
+from rose.pricing import book_events
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
-from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
-from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.watch.forecast import Forecast, forecast
 
-HISTORY_DAYS = 56  #: Days before the current one that a forecast is fitted to.
+HISTORY_DAYS = 56  #: Past days that a forecast is fitted to.
+
+BUDGETED = "budgeted"  #: Action of the ledger's event.
 
 _NO_CHARGE = "no charge names this team: check how it is spelt"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
+
+    team: str
+    month: str  # `2026-06`, UTC.
+    budget_nano: int
+    currency: str
+    set_us: int
+    set_by: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TeamBudget:
-    """One team's budget for a month beside what it spent; `spent` = `closed` + `open`."""
+    """A team's budget for a month with its spending; `spent` = `closed` + `open`."""
 
     team: str
     month: str
@@ -54,7 +66,7 @@ class TeamBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """Spending of a team in a month (of the fleet if `team` is None), and the month's expected cost."""
+    """A team's spending in a month (the fleet's if `team` is None), and its forecast."""
 
     team: str | None
     month: str
@@ -70,27 +82,33 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
 
 
 def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
-    Raises PricingError for an invalid amount or an empty team; LedgerError."""
+    """Set a team's budget for a month; return nano-dollars. Raises PricingError for an invalid amount or an empty team;
+    LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
         nano = Fraction(Decimal(usd.replace(",", "").removeprefix("$"))) * NANO_USD_PER_USD
     except (InvalidOperation, ValueError, OverflowError):
-        raise PricingError(f"budget {usd!r} is no amount; write dollars such as 12000 or 12000.50") from None
+        raise PricingError(f"budget {usd!r} is not an amount; write dollars such as 12000 or 12000.50") from None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
-    ledger.folder, name = ledger.folder, month.label
-    with store.lock(ledger):
-        now_us, user_name = utc_us(), by or user()
-        budget = Budget(team=team, month=name, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=user_name)
-        store.record_budget(ledger, budget)
+    with book_events.lock(ledger):
+        budget = Budget(
+            team=team,
+            month=month.label,
+            budget_nano=int(nano),
+            currency="USD",
+            set_us=utc_us(),
+            set_by=by or user(),
+        )
+        book_events.record(ledger, BUDGETED, dataclasses.asdict(budget), budget.set_us)
     return int(nano)
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
-    """Return nano-dollars of each team that has a budget for the month: its last one holds. Raises LedgerError."""
-    return {budget.team: budget.budget_nano for budget in records.budgets(ledger) if budget.month == month.label}
+    """Return the last budget of each team for the month, nano-dollars. Raises LedgerError."""
+    recorded = (Budget(**fields) for fields in book_events.recorded(ledger, BUDGETED))
+    return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
 
 def show(
@@ -101,8 +119,8 @@ def show(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Return every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`. Raises
-    PricingError where no budget is set for the month, or its charges cannot be priced."""
+    """Return every team with a budget for the month; `book` prices open hours. Raises PricingError without budgets, or
+    for charges that cannot be priced."""
     budgets_nano = budgets(ledger, month)
     if not budgets_nano:
         raise PricingError(
@@ -121,12 +139,12 @@ def expected(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
-    Raises PricingError for a team that no charge names, a month not begun, or charges that cannot be priced."""
+    """Return the fleet and every team, or only `team`; `book` prices open hours. Raises PricingError for an unknown
+    team, a month not begun, or charges that cannot be priced."""
     costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
-        raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")
+        raise PricingError(f"no charge read names team {team!r}{did_you_mean(team, teams)}")
     rows = []
     for name in (None, *teams) if team is None else (team,):
         spent_nano, _ = costs.spent(name)
@@ -142,7 +160,7 @@ def current_month(now_us: int | None = None) -> Period:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """Charges by hour of a month so far, and of the days that its forecast is fitted to; the stamp is the month's."""
+    """Hourly charges of a month so far, and of the days before that fit its forecast."""
 
     hours: pl.DataFrame
     stamp: Stamp
@@ -156,7 +174,7 @@ class _Costs:
     ) -> _Costs:
         now_ns = 1000 * (utc_us() if now_us is None else now_us)
         if now_ns < month.from_ns:
-            raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
+            raise PricingError(f"{month.label} has not begun; give an earlier month")
         so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
         charges, unread = None, ""
         if now_ns < month.to_ns:
@@ -171,7 +189,7 @@ class _Costs:
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
-        """Return nano-dollars of a team (None: of all) in the month, and those of them that are closed."""
+        """Return nano-dollars of a team (None: all) in the month, total and closed."""
         begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
         hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
         return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
@@ -181,7 +199,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return what the team cost on each past day, from the fleet's first whole one on; 0 without a charge."""
+        """Return the team's cost on each past day, from the fleet's first whole day on."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
         if past.is_empty():

@@ -1,19 +1,19 @@
-"""Forecast cost of a whole month: the amount spent, and the remaining days drawn from a fitted model.
+"""The forecast cost of a month: the amount spent, and the remaining days drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, and each error keeps a share r of the one before (a first-order
-autoregression), in logarithms, or in dollars where some day cost less than a twentieth of the middle one. For each r
-between -0.9 and 0.99 the rest is fitted by generalised least squares (statsmodels' GLS); r is weighted by its
-restricted likelihood, with a uniform prior, and the other parameters are drawn from what the fit leaves open (the usual
-flat prior). Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
+[D] Cost of a day = level + trend + weekday + error, with first-order autoregressive errors of coefficient r, in
+logarithms, or in dollars where a day cost less than a twentieth of the middle day. For each r between -0.9 and 0.99 the
+rest is fitted by generalised least squares; r is weighted by its restricted likelihood, with a uniform prior, and the
+other parameters are drawn from what the fit leaves open (flat prior). Source: Zellner, An Introduction to Bayesian
+Inference in Econometrics, 1971, ch. 4.
 
-The forecast is the middle of the draws, the interval their middle 95%, the chance of going over the share above the
-budget. The current day counts by the hours left of it. A planned run that has not begun is not in it.
+The forecast is the middle of the draws, the interval their middle 95%. The current day counts by its remaining hours.
+Planned runs are not included.
 
-It assumes that days to come differ as known days do. A day breaks that in one of three ways: what the day before does
-not tell of it is beyond `NEWS` robust deviations (1.4826 medians of the absolute ones); its Studentized residual is
-beyond chance (1% over all days); its logarithm is beyond `FAR` such deviations from the middle day. The worst is named
-by whether the cost came back: a level shift did not, a holiday was cheaper, a burst dearer. Days after a shift or a
-holiday are forecast alone, once they are enough; after a burst the next may come any day, and there is no forecast."""
+Days to come are assumed to differ as past days do. A day departs if its news beyond the day before exceeds `NEWS`
+robust deviations (1.4826 medians of the absolute deviations), its Studentized residual exceeds chance (1% over all
+days), or its logarithm lies beyond `FAR` such deviations. The worst day is a level shift if the cost did not come back,
+a holiday if it was cheaper, else a burst. Enough days after a shift or a holiday are forecast alone; after a burst
+there is no forecast."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ import numpy as np
 from rose.pricing.stats.bootstrap import Floats
 
 DAYS_MIN = 28  #: Whole days, each weekday four times; with fewer, intervals of correlated days are too short.
-CHARGED_MIN = 10  #: Days among them that cost something: a few rare runs say too little of the next one.
+CHARGED_MIN = 10  #: Days with charges: rare runs do not predict the next run.
 DRAWS = 4000
 NEWS, FAR = 4.0, 5.0
 SHIFT, HOLIDAY, BURST = "level shift", "holiday", "burst"
 
 _LEAST_SHARE = 1 / 20  #: Below this share of the middle day, a day is too different for logarithms.
 _CARRIED = np.append(np.arange(-0.9, 0.95, 0.1), (0.95, 0.99))
-_DIGITS = 9  #: Digits of a draw that are the same on any machine.
+_DIGITS = 9  #: Digits of a draw that are equal on any machine.
 _SEED = 0
 _LEAST_DEVIATION = 0.05  #: The least that a deviation is taken for, as a share of a day's cost.
 _CHANCE = 0.01
@@ -45,7 +45,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Nano-dollars at the end of the month; all None where there was not enough data, and `method` says why."""
+    """Nano-dollars at the end of the month; None without enough data (`method` says why)."""
 
     method: str
     expected_nano: int | None = None
@@ -57,8 +57,8 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Forecast the month from whole days. `history` is the cost of each past day, nano-dollars, without a gap, 0
-    without a charge; `left` is each later day of the month, with the share of it that is left."""
+    """Forecast a month. `history` is the cost of each past day, nano-dollars, without gaps; `left` has the later days
+    with their remaining share."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -68,20 +68,17 @@ def forecast(
             over_share=None if budget_nano is None else float(spent_nano > budget_nano),
         )
     if len(history) < DAYS_MIN:
-        known = f"{len(history)} {'is' if len(history) == 1 else 'are'} known"
-        return Forecast(method=f"not enough days: it takes {DAYS_MIN} whole ones (UTC), and {known}")
+        return Forecast(method=f"not enough days: need {DAYS_MIN} whole UTC days, have {len(history)}")
     charged = sum(cost != 0 for cost in history.values())
     if charged < CHARGED_MIN:
-        return Forecast(
-            method=f"not enough days: {charged} of {len(history)} cost anything, and it takes {CHARGED_MIN}"
-        )
+        return Forecast(method=f"not enough days: {charged} of {len(history)} have charges; need {CHARGED_MIN}")
     model = _Model.of(history, left)
     if (departure := model.departure()) is not None:
         name, day = departure
         after = {later: cost for later, cost in history.items() if later > day - timedelta(days=name == SHIFT)}
         if name != BURST and len(after) >= DAYS_MIN:
             return forecast(after, spent_nano, left, budget_nano)
-        more = f"days before it do not tell what comes; need {DAYS_MIN - len(after)} more days"
+        more = f"earlier days do not predict later days; need {DAYS_MIN - len(after)} more days"
         return Forecast(method=f"{name} on {day}: {'the next may come at any time' if name == BURST else more}")
     drawn = model.draws()
     totals = sorted(spent_nano + max(0, round(float(f"{value:.{_DIGITS}g}"))) for value in drawn)
@@ -98,7 +95,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r: coefficients, a root of their covariance over the error's variance, and squares left."""
+    """A fit for one r: coefficients, a root of their covariance over the error's variance, and residual squares."""
 
     carried: float
     coefficients: Floats
@@ -110,14 +107,14 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The days of a history and those to come, in logarithms or in dollars over `unit`."""
+    """Past and coming days, in logarithms or in dollars over `unit`."""
 
     first: date
     logs: bool
     unit: float
     y: Floats
-    x: Floats  #: Level, trend, and six contrasts of weekdays for each day from the first known one on, shape (days, 8).
-    share: Floats  #: What is left of each day to come.
+    x: Floats  #: Level, trend, and six contrasts of weekdays by day from the first known day, shape (days, 8).
+    share: Floats  #: Remaining share of each day to come.
     fits: Sequence[_Fit]
 
     @classmethod
@@ -137,7 +134,7 @@ class _Model:
         return cls(first, logs, unit, y, x, share, list(_fits(y, x[:days])))
 
     def departure(self) -> tuple[str, date] | None:
-        """Return the day that departs most from what the others tell, and its name; None where none departs."""
+        """Return the most unusual day and its name, if any."""
         fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
         error = self.y - known @ fit.coefficients
         departs = np.maximum(
@@ -155,7 +152,6 @@ class _Model:
         return name, self.first + timedelta(days=at)
 
     def draws(self) -> Floats:
-        """Return nano-dollars of the remaining days, drawn again and again."""
         days = len(self.y)
         random = np.random.default_rng(_SEED)
         weight = np.array([fit.log_likelihood for fit in self.fits])
@@ -177,13 +173,13 @@ class _Model:
 
 
 def _beyond(values: Floats) -> Floats:
-    """Return distances from the middle value in robust deviations."""
+    """Return distances from the middle in robust deviations."""
     away = values - np.median(values)
     return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return the externally Studentized residual of each day but the first over what chance explains (Bonferroni)."""
+    """Return externally Studentized residuals over what chance explains (Bonferroni), but for the first day."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]

@@ -15,7 +15,7 @@ from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
-from rose.pricing.run import report
+from rose.pricing.answers import run_report
 from tests.ledger.evidence import ledgers
 from tests.pricing.conftest import sample_events
 
@@ -99,7 +99,7 @@ def figures_of(root):
 def report_of(root, seen):
     """What `rose report` says of the run, but for when it was made; or why it says nothing."""
     try:
-        said = report.build(Ledger(root), "run").to_json()
+        said = run_report.build(Ledger(root), "run").to_json()
     except (UserError, duckdb.Error) as error:
         return f"unreadable: {type(error).__name__}"
     del said["stamp"]

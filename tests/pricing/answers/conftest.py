@@ -2,8 +2,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from rose.pricing.answers.cost_per_correct import LINES, TokenCost
 from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, DeviceCost
+from rose.pricing.run.cost_per_correct import LINES, TokenCost
 from rose.pricing.run.tokens import Spread
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.ledger.files import catalog
-from rose.pricing.answers import breakdown, cost_per_correct
+from rose.pricing.answers import breakdown
 from rose.pricing.answers.breakdown import UNALLOCATED
-from rose.pricing.answers.cost_per_correct import TokenCost
 from rose.pricing.money import nano_usd_of
 from rose.pricing.query import rows, set_variables
-from rose.pricing.run import tokens
+from rose.pricing.run import cost_per_correct, tokens
+from rose.pricing.run.cost_per_correct import TokenCost
 from rose.pricing.stats.uncertainty import Estimate
 from tests.long_form import usual
-from tests.pricing import random_ledger
 from tests.pricing.answers.conftest import token_cost
+from tests.pricing.identities import random_ledger
 
 part: Any = {"part": st.sampled_from([None, "1", "2", "maze"]), "group_id": st.sampled_from(["g0", "g1", "g2"])}
 part |= {"accepted": st.integers(0, 4)} | dict.fromkeys(("borrowed_tokens", "dedicated_tokens"), st.integers(0, 10**6))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rose.pricing import formulas
 from rose.pricing.answers import elasticity
-from rose.pricing.answers.cost_per_correct import Groups
-from rose.pricing.answers.elasticity import Step
+from rose.pricing.answers.elasticity import TrainingStep
+from rose.pricing.run.cost_per_correct import Groups
 from tests.pricing.answers.conftest import ends, width
 
 
@@ -85,7 +85,7 @@ def test_a_lost_trajectory_counts_as_one_that_was_not_accepted() -> None:
     ("pairs", "says"),
     [
         ([], "no group was judged yet"),
-        ([(4, 1)] * 29, "29 judged groups of 4 or more trajectories, and it takes 30"),
+        ([(4, 1)] * 29, "29 judged groups of 4 or more trajectories; need 30"),
         ([(4, 0)] * 60 + [(4, 1)] * 4, "4 groups of 4 or more trajectories had an accepted trajectory"),
         ([(1, 1)] * 60, "the usual group has 1 trajectory"),
     ],
@@ -97,13 +97,16 @@ def test_too_little_gives_no_elasticity_in_rollouts(pairs: list[tuple[int, int]]
     assert says in elastic.says
 
 
-def power_law(eta: float, count: int = 10, judged: int = 100_000) -> list[Step]:
-    return [Step(trained_ns=10**9 * t, judged=judged, solved=round(judged * 0.1 * t**eta)) for t in range(1, count + 1)]
+def power_law(eta: float, count: int = 10, judged: int = 100_000) -> list[TrainingStep]:
+    return [
+        TrainingStep(trained_ns=10**9 * t, judged=judged, solved=round(judged * 0.1 * t**eta))
+        for t in range(1, count + 1)
+    ]
 
 
 @pytest.mark.parametrize("eta", [-0.5, 0, 0.3, 0.9])
 def test_training_s_elasticity_is_the_exponent_of_a_power_law(eta: float) -> None:
-    elastic = elasticity.of_training([Step(trained_ns=0, judged=50, solved=1), *power_law(eta)])
+    elastic = elasticity.of_training([TrainingStep(trained_ns=0, judged=50, solved=1), *power_law(eta)])
     assert elastic.value == pytest.approx(eta, abs=1e-4)
     assert ends(elastic.interval)[0] == pytest.approx(eta, abs=0.05)
     assert "10 steps, 1,000,000 groups; training before them grew 10-fold" in elastic.says
@@ -111,32 +114,37 @@ def test_training_s_elasticity_is_the_exponent_of_a_power_law(eta: float) -> Non
 
 def test_a_step_with_nothing_accepted_has_its_weight_and_flat_noise_is_told_from_nothing() -> None:
     some = power_law(0.5, judged=1000)
-    none = Step(trained_ns=some[0].trained_ns, judged=1000, solved=0)
+    none = TrainingStep(trained_ns=some[0].trained_ns, judged=1000, solved=0)
     assert (elasticity.of_training([none, *some[1:]]).value or 0) > 0.5
     random = np.random.default_rng(5)
-    noisy = [Step(trained_ns=10**9 * t, judged=28, solved=int(random.binomial(28, 0.6))) for t in range(1, 12)]
+    noisy = [TrainingStep(trained_ns=10**9 * t, judged=28, solved=int(random.binomial(28, 0.6))) for t in range(1, 12)]
     elastic = elasticity.of_training(noisy)
     assert elastic.interval is not None
     assert elastic.interval.holds(0)
 
 
 def test_steps_that_scatter_beyond_their_groups_widen_the_interval() -> None:
-    even = [Step(trained_ns=10**9 * t, judged=200, solved=100) for t in range(1, 12)]
-    uneven = [Step(trained_ns=s.trained_ns, judged=200, solved=60 if n % 2 else 140) for n, s in enumerate(even)]
+    even = [TrainingStep(trained_ns=10**9 * t, judged=200, solved=100) for t in range(1, 12)]
+    uneven = [
+        TrainingStep(trained_ns=s.trained_ns, judged=200, solved=60 if n % 2 else 140) for n, s in enumerate(even)
+    ]
     assert width(elasticity.of_training(uneven).interval) > 3 * width(elasticity.of_training(even).interval)
 
 
 @pytest.mark.parametrize(
     ("judged", "says"),
     [
-        (power_law(0.3)[:4], "4 steps were judged after the first update, and it takes 5"),
-        ([Step(trained_ns=10**9 * t, judged=2, solved=1) for t in range(1, 7)], "12 judged groups"),
-        ([Step(trained_ns=10**9 * t, judged=20, solved=int(t < 3)) for t in range(1, 7)], "2 groups after the first"),
-        ([Step(trained_ns=10**9 * t, judged=20, solved=9) for t in range(10, 19)], "training grew 1.8-fold"),
-        ([Step(trained_ns=10**9 * t, judged=20, solved=9 * (t == 6)) for t in range(1, 7)], "at one end"),
+        (power_law(0.3)[:4], "4 steps were judged after the first update; need 5"),
+        ([TrainingStep(trained_ns=10**9 * t, judged=2, solved=1) for t in range(1, 7)], "12 judged groups"),
+        (
+            [TrainingStep(trained_ns=10**9 * t, judged=20, solved=int(t < 3)) for t in range(1, 7)],
+            "2 groups after the first",
+        ),
+        ([TrainingStep(trained_ns=10**9 * t, judged=20, solved=9) for t in range(10, 19)], "training grew 1.8-fold"),
+        ([TrainingStep(trained_ns=10**9 * t, judged=20, solved=9 * (t == 6)) for t in range(1, 7)], "at one end"),
     ],
 )
-def test_too_little_gives_no_elasticity_in_training(judged: list[Step], says: str) -> None:
+def test_too_little_gives_no_elasticity_in_training(judged: list[TrainingStep], says: str) -> None:
     elastic = elasticity.of_training(judged)
     assert elastic.value is None
     assert says in elastic.says
@@ -147,7 +155,7 @@ def test_a_step_was_made_with_the_updates_before_it() -> None:
     rows = [{"step": step, "judged": judged, "accepted": accepted} for step, judged, accepted in counts]
     training = [{"step": 0, "train_ns": 5}, {"step": 1, "train_ns": 7}, {"step": 2, "train_ns": None}]
     assert elasticity.steps(Groups(rows=rows), training) == [
-        Step(trained_ns=0, judged=2, solved=1),
-        Step(trained_ns=5, judged=1, solved=1),
-        Step(trained_ns=12, judged=1, solved=1),
+        TrainingStep(trained_ns=0, judged=2, solved=1),
+        TrainingStep(trained_ns=5, judged=1, solved=1),
+        TrainingStep(trained_ns=12, judged=1, solved=1),
     ]

@@ -14,10 +14,10 @@ from rose import events
 from rose.ledger.ledger import Ledger
 from rose.pricing import formulas
 from rose.pricing.answers import frontier
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.answers.elasticity import Elasticity
 from rose.pricing.answers.frontier import Slack, Spend
 from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost
+from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import FATES, Tokens
 from rose.pricing.stats import bootstrap

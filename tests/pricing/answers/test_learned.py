@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.ledger.files import catalog
-from rose.pricing.answers import cost_per_correct
 from rose.pricing.answers.learned import GROUPS_MIN, Stretch, learned, stretches, together
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run import cost_per_correct
 from tests.pricing.answers.conftest import ends
 
 

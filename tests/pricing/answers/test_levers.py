@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing.answers import levers
-from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.answers.levers import Factors
+from rose.pricing.run.cost_per_correct import Groups
 from rose.pricing.run.tokens import FATES, Tokens
 from tests.pricing import reference
 from tests.pricing.answers.conftest import token_cost

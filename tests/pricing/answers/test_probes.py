@@ -88,7 +88,7 @@ def test_columns_files_and_thresholds_that_cannot_be_used_are_named(tmp_path: Pa
         probes.from_file(written(tmp_path, text))
     with pytest.raises(PricingError, match="No such file"):
         probes.from_file(tmp_path / "nowhere.csv")
-    with pytest.raises(PricingError, match=r"--threshold 1\.5 is no probability"):
+    with pytest.raises(PricingError, match=r"--threshold 1\.5 is not a probability"):
         probes.from_file(written(tmp_path, GOOD), 1.5)
 
 
@@ -100,5 +100,5 @@ def verdict(**changed: Any) -> dict[str, Any]:
 def test_a_verdict_s_reward_is_its_probability() -> None:
     assert probes.from_ledger([verdict()]) == [Probe("t", "v", 0.25, correct=False, accepted=True, group="g")]
     for reward in (-1.0, 1.5, float("nan"), None):
-        with pytest.raises(PricingError, match=r"trajectory t: reward .* of verifier 'v' is no probability"):
+        with pytest.raises(PricingError, match=r"trajectory t: reward .* of verifier 'v' is not a probability"):
             probes.from_ledger([verdict(reward=reward)])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.answers import report, verifiers
+from rose.pricing.answers import correct_report, verifiers
 from rose.pricing.answers.probes import Probe
 from rose.pricing.answers.verifiers import JUDGED, procurement
 from rose.pricing.money import PricingError
@@ -111,11 +111,11 @@ def test_a_better_verifier_is_the_cheapest_until_its_price_outweighs_it() -> Non
 def test_what_cannot_be_told_yet_is_not_told() -> None:
     alike = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.88), PRICE, {"a": PRICE, "b": PRICE})
     assert alike.cheapest is None
-    assert "cannot be told yet: a is the cheapest in" in alike.says
+    assert "is not yet clear: a is the cheapest in" in alike.says
     twins = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.9), PRICE, {"a": PRICE, "b": PRICE})
     assert [v.chance_cheapest for v in twins.verifiers] == [0.5, 0.5]
     few = verifiers.compare(noisy("a", 0.9, 20) + noisy("b", 0.1, 20), PRICE, {"a": PRICE, "b": PRICE})
-    assert "20 probes were judged by all of them, and it takes 30" in few.says
+    assert "20 probes were judged by all of them; need 30" in few.says
     unpriced = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.6), PRICE, {"a": PRICE, "b": None})
     assert "what an answer costs with b is not known" in unpriced.says
     assert [v.chance_cheapest for v in unpriced.verifiers] == [None, None]
@@ -236,4 +236,4 @@ def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: 
             procurement(run)
         with pytest.raises(PricingError, match="has no rows"):
             procurement(run, empty)
-        assert "no verdict of run" in report.sections(run)["verifiers"].text("missing")
+        assert "no verdict of run" in correct_report.sections(run)["verifiers"].text("missing")

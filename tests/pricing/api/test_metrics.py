@@ -9,10 +9,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.ledger.ledger import Ledger
+from rose.pricing import period
 from rose.pricing.api import metrics
 from rose.pricing.api.questions import named
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
-from rose.pricing.closing import period
 from rose.pricing.spend.cost import Question, ask
 from rose.pricing.watch import budget
 from tests.pricing.api.conftest import NOW_NS

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from rose.ledger.ledger import Ledger
 from rose.pricing.api import questions
 from rose.pricing.api.questions import CostQuery, ForecastQuery
-from rose.pricing.closing.period import of_month
 from rose.pricing.money import PricingError
+from rose.pricing.period import of_month
 from rose.pricing.spend import cost
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import saved
@@ -77,7 +77,7 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"period": "soon"}, "'soon' is no period"),
+        ({"period": "soon"}, "'soon' is not a period"),
         ({"period": "1990..2025"}, "longer than 3660 days"),
         ({"period": "2026-06-02..2026-06-01"}, "ends before it begins"),
         ({"tz": "Mars"}, "time zone 'Mars' is not known"),
@@ -86,12 +86,12 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
         ({"by": list(cost.BY[:7])}, "parameter by is"),
         ({"by": "tag:colour"}, "no run or device has the tag 'colour'"),
         ({"view": "list"}, "view 'list' is not known"),
-        ({"tag": "team"}, "tag 'team' is no tag"),
+        ({"tag": "team"}, "tag 'team' is not a tag"),
         ({"team": "reserch"}, "has team 'reserch'; did you mean 'research'"),
         ({"team": "reserch", "view": "fully-loaded"}, "has team 'reserch'; did you mean 'research'"),
         ({"provenance": "real"}, "parameter provenance is 'real': 'live', 'replay' or 'simulated'"),
         ({"as_of": "2026-06-03"}, "as-of is of a close"),
-        ({"windows": "7d"}, "there is no parameter 'windows'"),
+        ({"windows": "7d"}, "unknown parameter 'windows'"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_value(quiet_fleet: Served, parameters: dict[str, Any], says: str) -> None:

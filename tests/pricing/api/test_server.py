@@ -65,7 +65,7 @@ def test_only_reading_of_known_paths_is_answered(quiet_fleet: Served) -> None:
         assert (answer.status, answer.json) == (405, {"code": 405, "message": "only GET is answered"})
     answer = quiet_fleet.get("/model/cost")
     assert answer.status == 404
-    assert "there is /cost, /saved, /forecast, /report, /trust, /metrics" in answer.json["message"]
+    assert "/cost, /saved, /forecast, /report, /trust, /metrics" in answer.json["message"]
 
 
 def test_the_description_names_every_path_and_parameter(quiet_fleet: Served) -> None:
@@ -106,7 +106,7 @@ def test_without_prices_nothing_is_priced(fleet_kept: Path, serve: Serve, monkey
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     answer = serve(fleet_kept, price_book=None).get("/cost", period=HOUR)
     assert answer.status == 503
-    assert "there is no price book" in answer.json["message"]
+    assert "no price book" in answer.json["message"]
 
 
 def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:

@@ -8,8 +8,8 @@ from rose.ledger.evidence import continuation, receipt
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
-from rose.pricing.closing.period import of_month
 from rose.pricing.closing.restate import restate
+from rose.pricing.period import of_month
 from rose.pricing.watch.budget import set_budget
 from tests.ledger.conftest import flip
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, fleet_events, late_slice, write
@@ -47,7 +47,7 @@ def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
     (corrected / "closes" / CLOSE_ID / "charges.parquet").unlink()
     gone, foreign = check(Ledger(corrected)).problems
     assert "charges.parquet, which" in gone
-    assert "mine.parquet: no event of the ledger speaks of it" in foreign
+    assert "mine.parquet: no event of the ledger names it" in foreign
 
 
 def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:

@@ -7,14 +7,14 @@ import pytest
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit.audit_steps import Held, held
-from rose.pricing.audit.explain import Explanation, Question, elements, explain, explain_closed
+from rose.pricing.audit.explain import ChargeQuestion, Explanation, elements, explain, explain_closed
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import DIMENSIONS
 from rose.pricing.closing import charge_algebra, close
-from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import NS_PER_HOUR as H
 from rose.pricing.money import PricingError, QuestionError
+from rose.pricing.period import Period, nanoseconds
 from tests.pricing.any_ledger import BOOK as ANY_BOOK
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures
@@ -35,7 +35,7 @@ from tests.pricing.closing.conftest import (
 from tests.pricing.conftest import shown
 from tests.pricing.recorded import Made
 
-HOUR = Question(hour_ns=T0_NS)
+HOUR = ChargeQuestion(hour_ns=T0_NS)
 
 
 def sums(explained: Explanation) -> list[str]:
@@ -43,7 +43,7 @@ def sums(explained: Explanation) -> list[str]:
 
 
 def test_a_whole_device_hour_goes_back_to_its_events(fleet_kept: Path) -> None:
-    made = explain(Ledger(fleet_kept), Question(), BOOK)
+    made = explain(Ledger(fleet_kept), ChargeQuestion(), BOOK)
     assert (made.amount.value, made.faults, made.notes) == (BILL_NANO, [], ())
     assert len(made.rows) == 8
     titles = [step.title for step in made.steps]
@@ -66,26 +66,26 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet_kept: Path) -> None:
 
 
 def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) -> None:
-    made = explain(Ledger(fleet_kept), Question(bucket="rollout", fate="rejected"), BOOK)
+    made = explain(Ledger(fleet_kept), ChargeQuestion(bucket="rollout", fate="rejected"), BOOK)
     assert made.amount.value == 287_234_043
     asked = [total.text for step in made.steps for total in step.sums if total.asked]
     assert any("rejected" in text for text in asked)
     assert not any("accepted, version" in text or "idle" in text for text in asked)
     assert {kind for kind, rows in made.events.items() if rows} == {"slices", "tokens"}
-    idle = explain(Ledger(fleet_kept), Question(bucket="idle"), BOOK)
+    idle = explain(Ledger(fleet_kept), ChargeQuestion(bucket="idle"), BOOK)
     assert (idle.amount.value, {kind for kind, rows in idle.events.items() if rows}) == (600_000_000, {"slices"})
 
 
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        (Question(bucket="idel"), "no charge has bucket 'idel'; did you mean 'idle'"),
-        (Question(device_id="x", bucket="idle"), "no charge has device 'x'; there is "),
-        (Question(policy_version=99), "no charge has version 99; there is "),
-        (Question(bucket="idle", fate="accepted"), "no charge has all of that"),
+        (ChargeQuestion(bucket="idel"), "no charge has bucket 'idel'; did you mean 'idle'"),
+        (ChargeQuestion(device_id="x", bucket="idle"), "no charge has device 'x'; there is "),
+        (ChargeQuestion(policy_version=99), "no charge has version 99; there is "),
+        (ChargeQuestion(bucket="idle", fate="accepted"), "no charge has all of that"),
     ],
 )
-def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: Question, says: str) -> None:
+def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: ChargeQuestion, says: str) -> None:
     with pytest.raises(QuestionError, match=says):
         explain(Ledger(fleet_kept), question, BOOK)
 
@@ -108,7 +108,7 @@ def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
     (fleet / "live" / "test" / "000000" / "foreign").write_text("")
     made = explain(Ledger(fleet, allow_unverified=True), HOUR, BOOK)
-    assert made.faults == ["the hash chain of writer 'test' does not hold: run `rose ledger verify`"]
+    assert made.faults == ["the hash chain of writer 'test' is broken: run `rose ledger verify`"]
     assert "UNVERIFIED LEDGER" in str(made.amount.stamp)
 
 
@@ -116,19 +116,19 @@ def test_a_question_that_means_several_hours_names_them(weeks_kept: Path) -> Non
     with pytest.raises(
         PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
     ):
-        explain(Ledger(weeks_kept), Question(run_id="run"), BOOK)
+        explain(Ledger(weeks_kept), ChargeQuestion(run_id="run"), BOOK)
     with pytest.raises(PricingError, match="no charge has bucket 'train'"):
-        explain(Ledger(weeks_kept), Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
+        explain(Ledger(weeks_kept), ChargeQuestion(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
 
 
 def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) -> None:
     note = explain(Ledger(closed), HOUR, BOOK).notes[0]
     assert note == f"this hour is closed in {CLOSE_ID}; `--close {CLOSE_ID}` explains the booked figure"
-    (only,) = explain_closed(Ledger(closed), Question(bucket="idle"), CLOSE_ID)
+    (only,) = explain_closed(Ledger(closed), ChargeQuestion(bucket="idle"), CLOSE_ID)
     assert (only.amount.value, only.faults) == (600_000_000, [])
     write(closed, [late_slice()], "late")
     restate(Ledger(closed), CLOSE_ID, "cut off", DEARER, now_us=NEXT_DAY_US + 1)
-    before, after = explain_closed(Ledger(closed), Question(bucket="idle"), CLOSE_ID)
+    before, after = explain_closed(Ledger(closed), ChargeQuestion(bucket="idle"), CLOSE_ID)
     # Each re-adds with the events and prices of its own time.
     assert (before.amount.value, before.faults) == (600_000_000, [])
     assert before.notes == ("1 events of the hour came in later and are not in this figure",)
@@ -136,7 +136,7 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
     assert after.notes == ("closed $0.600; correction 1: $0.390 (cut off); restated $0.990",)
     assert "$3.96 for each hour" in after.steps[0].says
     # What is only in the corrections, or only in the close, can be asked for too.
-    gone, zero = explain_closed(Ledger(closed), Question(bucket="unaccounted"), CLOSE_ID)
+    gone, zero = explain_closed(Ledger(closed), ChargeQuestion(bucket="unaccounted"), CLOSE_ID)
     assert (gone.amount.value, zero.amount.value) == (300_000_000, 0)
     assert zero.notes[0].startswith("closed $0.300; correction 1: -$0.300 (cut off); restated $0.00")
 
@@ -155,7 +155,7 @@ def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_b
         power(600, 1260, 777),
     ]
     made_of = explain(
-        Ledger(write_ledger(made)), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK
+        Ledger(write_ledger(made)), ChargeQuestion(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK
     )
     assert made_of.faults == []
     assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
@@ -182,7 +182,7 @@ def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any
     ]
     root = write_ledger(made)
     assert not charges.price(Ledger(root), test_tenures.BOOK).frame.select(DIMENSIONS).is_duplicated().any()
-    made_of = explain(Ledger(root), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    made_of = explain(Ledger(root), ChargeQuestion(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
     assert made_of.faults == []
     assert sum("headroom, not lent" in text for text in sums(made_of)) == 2
     later = [device("left", 37), device("joined", 40, pool="rollout"), slice_(40, rollout=2), device("left", 42)]
@@ -200,7 +200,7 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
     shared = runs.filter(pl.col("run_id") != pl.col("fleet_run_id"))
     # What an RL run has of a shared device, by itself, and with all that others have of it.
     for run_id, fleet, device_id, hour in shared.head(1).iter_rows():
-        asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
+        asked = ChargeQuestion(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
         explained = explain(Ledger(root), asked, ANY_BOOK)
         assert (explained.faults, explained.device_hour.run_id) == ([], fleet)
         own = frame.filter(run_id=run_id, device_id=device_id, hour=hour)
@@ -208,7 +208,7 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
     hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(1)
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
-        asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
+        asked = ChargeQuestion(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
         explained = explain(Ledger(root), asked, ANY_BOOK)
         assert explained.faults == []
         total += int(explained.amount.value or 0)
@@ -216,7 +216,7 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
 
 
 def test_an_explanation_is_a_chain_of_lines(fleet_kept: Path) -> None:
-    made = explain(Ledger(fleet_kept), Question(bucket="rollout"), BOOK)
+    made = explain(Ledger(fleet_kept), ChargeQuestion(bucket="rollout"), BOOK)
     text = shown(elements(made, with_events=True))
     assert "$0.900, as the ledger is now  [amortized; USD, live]" in text
     assert "run run, device s0, hour 2026-06-01; 3 charges" in text
@@ -246,7 +246,7 @@ def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: An
     root: Path = write_ledger([run(), device("joined", 0), *made, power(3600, 7200, KILOWATT_MW), device("left", 7200)])
     other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
     write_ledger(other, root=root, writer="other", run_id="other")
-    asked = Question(run_id="run", hour_ns=T0_NS + H)
+    asked = ChargeQuestion(run_id="run", hour_ns=T0_NS + H)
     explained = explain(Ledger(root), asked, test_tenures.BOOK)
     assert explained.faults == []
     (shared,) = [step for step in explained.steps if step.title == "shared"]
@@ -266,9 +266,9 @@ def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: A
         made += [device("joined", 1800, hardware_id=gpus[1]), slice_(1800, idle=1800), device("left", 3600)]
         root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
     assert root is not None
-    explained = explain(Ledger(root), Question(run_id="run", hour_ns=T0_NS), test_tenures.BOOK)
+    explained = explain(Ledger(root), ChargeQuestion(run_id="run", hour_ns=T0_NS), test_tenures.BOOK)
     assert (explained.faults, explained.amount.value) == ([], 2_350_000_000)
     assert not [step for step in explained.steps if step.title == "shared"]
     closed = close.close(Ledger(root), Period(T0_NS, T0_NS + H), test_tenures.BOOK, with_open_runs=True)
-    (booked,) = explain_closed(Ledger(root), Question(run_id="run", hour_ns=T0_NS), closed.close_id)
+    (booked,) = explain_closed(Ledger(root), ChargeQuestion(run_id="run", hour_ns=T0_NS), closed.close_id)
     assert (booked.faults, booked.amount.value) == ([], 2_350_000_000)

@@ -6,8 +6,8 @@ from rose import events
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.pricing.query import rows, set_variables, snapshot
-from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run
 from tests.pricing.conftest import T0_NS, S, WriteLedger, us
+from tests.pricing.marginal_cost.test_harm import WINDOW_S, WINDOWS, run
 
 QUERIES = (
     "borrowing/lease_spans",

@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,75 +13,30 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.provision import (
     ACCRUED,
     BREAK_EVEN_CASH,
     BREAK_EVEN_TIME,
-    NO_PENALTY,
     NOT_PROVIDED,
     PENALTY,
     REALISED,
     accrue,
-    confounded,
-    confounded_by_day,
     provision,
     rates,
-    realised,
     roll_forward,
 )
-from rose.pricing.borrowing.terms import Stretches
+from rose.pricing.marginal_cost.missed_budgets import NO_PENALTY
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.long_form import usual
 from tests.pricing import any_event, reference
-from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, section, work
+from tests.pricing.marginal_cost.lending_books import penalty
 
 DAY = date(2026, 6, 1)
-WHY = "confounded: as a test has it"
 H = 10 * S
 DAY_S = 86_400
 usd = st.fractions(-5, 5, max_denominator=10**10)
-
-
-def penalty(usd: str) -> Stretches:
-    book = book_with(("violation_usd = 0\n", f"violation_usd = {usd}\n"))
-    return Stretches(book, ((T0_NS, T0_NS + 30 * 86_400 * S),))
-
-
-def served(load_bin: int | None, lent: bool, requests: int, misses: int, **more: Any) -> dict[str, Any]:
-    return {"day": DAY, "load_bin": load_bin, "lent": lent, "requests": requests, "violations": misses, **more}
-
-
-def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
-    bins = [served(0, True, 100, 2), served(0, False, 100, 1), served(1, True, 50, 0), served(1, False, 25, 1)]
-    figures = confounded([*bins, served(2, True, 10, 10), served(None, True, 3, 0)], penalty("2"), WHY)
-    assert figures.usd == -2
-    assert "150 lent requests compared, 13 had nothing to compare with" in figures.explained
-    assert float(figures.usd) == pytest.approx(reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0, 0.04)], 2))
-    assert figures.explained.startswith("confounded")
-    assert (figures.interval, figures.no_interval) == (None, WHY)
-
-
-def test_days_sum_to_what_was_realised() -> None:
-    next_day = DAY + timedelta(days=1)
-    bins = [served(0, True, 10, 3), served(0, True, 7, 0, day=next_day)]
-    bins += [served(0, False, 9, 1), served(0, False, 4, 2, day=next_day)]
-    rate = Fraction(3, 13)
-    days = {DAY: (3 - 10 * rate) * Fraction(7, 10), next_day: -7 * rate * Fraction(7, 10)}
-    assert confounded_by_day(bins, penalty("0.7")) == days
-    assert confounded(bins, penalty("0.7"), WHY).usd == sum(days.values())
-
-
-def test_nothing_to_compare_with_is_not_enough_data_and_a_penalty_that_is_not_set_is_no_price() -> None:
-    figures = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], penalty("2"), WHY)
-    assert "not enough data" in str(figures.missing)
-    with duckdb.connect() as connection:
-        free = realised(Harm(confounded=WHY), connection, penalty("0"))
-    assert (free.usd, free.basis, free.explained) == (0, "absent", NO_PENALTY)
-    # No request at all came while lent: none can have been late for it.
-    assert confounded([served(1, False, 100, 1)], penalty("2"), WHY).missing is None
 
 
 def risk(load_bin: int, windows: int, bursts: int, day: date = DAY) -> dict[str, Any]:

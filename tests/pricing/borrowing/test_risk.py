@@ -5,26 +5,27 @@ from typing import Any
 import pytest
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.borrowing import harm, report, risk
-from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report import CASH
+from rose.pricing.borrowing import borrow_report, risk
+from rose.pricing.borrowing.comparison import CASH
 from rose.pricing.borrowing.risk import ANYWAY, OTHERWISE
 from rose.pricing.borrowing.savings import Alternative, Bought, Saving
-from rose.pricing.borrowing.terms import Term, absent
+from rose.pricing.marginal_cost import harm
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.marginal import Marginal
+from rose.pricing.marginal_cost.terms import Term, absent
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.holdout import Side, Stratum
 from rose.pricing.stats.uncertainty import Clusters
 from rose.pricing.table import Section
-from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS
+from tests.pricing.marginal_cost.test_harm import ASKED, BUDGET_MS
 
 
 def test_every_question_has_an_answer_and_one_cash_saved(priced_sample: PricedRun) -> None:
-    answers = report.sections(priced_sample)
-    assert tuple(answers) == report.QUESTIONS
-    assert report.sections(priced_sample, "price") == {"price": answers["price"]}
+    answers = borrow_report.sections(priced_sample)
+    assert tuple(answers) == tuple(borrow_report.QUESTIONS)
+    assert borrow_report.sections(priced_sample, "price") == {"price": answers["price"]}
     cash = answers["compare"].figure("savings", CASH)
     assert cash == answers["compare"].figure("bill", "dedicated devices", CASH)
     for row in answers["risk"].table("depends").records():
@@ -47,7 +48,7 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(
     added = harm[risk.HARMED]
     assert added.value == pytest.approx(sum(lent) - len(lent) * sum(withheld) / len(withheld))
     assert 0 < added.low < added.value < added.high
-    assert answer.text("says").startswith("Lending makes serving late: ")
+    assert answer.text("says").startswith("Lending delays serving: ")
     assert risk.harmful(risk.without_prices(Ledger(held_out), "run")) is True
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coverage import groups, lending
-from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.borrowing import savings
 from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Bought, Saving
-from rose.pricing.borrowing.terms import Term
+from rose.pricing.marginal_cost.terms import Term
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S
+from rose.pricing.run.cost_per_correct import Groups
 from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 from tests.pricing.answers import conftest as answers

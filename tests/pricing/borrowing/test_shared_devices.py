@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from rose import events
-from rose.pricing.borrowing.marginal import price
+from rose.pricing.borrowing.marginal_tables import price
 from rose.pricing.table import Section
 from tests.pricing import any_event, conftest
-from tests.pricing.borrowing.conftest import PRICED
-from tests.pricing.borrowing.test_harm import ASKED, WINDOW_NS, WINDOW_S, WINDOWS, WITHHELD, request, run
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
+from tests.pricing.marginal_cost.lending_books import PRICED
+from tests.pricing.marginal_cost.test_harm import ASKED, WINDOW_NS, WINDOW_S, WINDOWS, WITHHELD, request, run
 
 END_S = WINDOWS * WINDOW_S
 Told = dict[str, tuple[Any, ...]]

@@ -15,9 +15,9 @@ from rose.pricing.audit.check import check
 from rose.pricing.charges import pricing
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import of_close
-from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,
@@ -139,7 +139,7 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
             close(fleet)
     else:
         assert not (fleet / "closes" / CLOSE_ID).exists()
-        with pytest.raises(PricingError, match="there is no close"):
+        with pytest.raises(PricingError, match="unknown close"):
             of_close(Ledger(fleet), CLOSE_ID)
         assert close(fleet).close_id == CLOSE_ID
     report = check(Ledger(fleet))
@@ -159,7 +159,7 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
         close(fleet, book=_too_dear())
     with monkeypatch.context() as patch:
         patch.setattr(pricing, "_refuse_too_large", lambda frame: None)
-        with pytest.raises(PricingError, match="the books hold amounts below"):
+        with pytest.raises(PricingError, match="the books take amounts below"):
             close(fleet, book=_too_dear())
     assert postings(Ledger(fleet)) == {}
     assert not (fleet / "closes").exists()

@@ -32,15 +32,15 @@ def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
 
 def test_before_it_was_closed_nothing_was_known(closed_kept: Path) -> None:
     assert read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000)[0].total_nano == BILL_NANO
-    with pytest.raises(PricingError, match=r"was closed at 2026-06-02T00:00:00\.000000Z, so nothing of it was known"):
+    with pytest.raises(PricingError, match=r"was closed at 2026-06-02T00:00:00\.000000Z, which is after"):
         read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
 
 
 def test_what_is_not_there_is_named(closed: Path) -> None:
-    with pytest.raises(PricingError, match=f"no close 'x'; the closes of this ledger: {CLOSE_ID}"):
+    with pytest.raises(PricingError, match=f"unknown close 'x'; the closes of this ledger: {CLOSE_ID}"):
         read(closed, "x")
     (closed / "closes" / "x").mkdir()
-    with pytest.raises(PricingError, match=r"closes/x is there, but no event of the ledger speaks of it"):
+    with pytest.raises(PricingError, match=r"closes/x exists, but no event of the ledger names it"):
         read(closed, "x")
 
 

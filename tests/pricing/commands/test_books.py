@@ -50,7 +50,7 @@ def test_a_close_is_listed_shown_and_verified(folder: Path) -> None:
 
 
 def test_a_restatement_says_what_it_posted_or_that_it_did_not(folder: Path) -> None:
-    assert "nothing differs, so nothing was posted" in books(folder, "restate", CLOSE_ID, "--reason", "x").output
+    assert "no charge differs; nothing was posted" in books(folder, "restate", CLOSE_ID, "--reason", "x").output
     assert data(books(folder, "restate", CLOSE_ID, "--reason", "x", "--json"))["correction"] is None
     dearer = ["--price-book", str(folder / "dearer.toml"), "--reason", "contract 18"]
     assert data(books(folder, "restate", CLOSE_ID, *dearer, "--json"))["total_nano"] == BILL_NANO + 360_000_000
@@ -88,19 +88,19 @@ def test_explain_fails_loudly_where_a_chain_does_not_hold(folder: Path) -> None:
     done = run(folder, "explain", "--bucket", "idle", "--allow-unverified")
     assert done.exit_code == 1
     assert "DOES NOT RE-ADD" in done.output
-    assert "ITS HASH CHAIN DOES NOT HOLD" in done.output
+    assert "ITS HASH CHAIN IS BROKEN" in done.output
 
 
 def test_what_is_wrong_is_named(folder: Path) -> None:
     write(folder / "ledger", [*begun(), slice_(0, serving=60)], "replayer", "replay")
     for arguments, says in (
-        (("books", "show", "nope"), "there is no close 'nope'"),
+        (("books", "show", "nope"), "unknown close 'nope'"),
         (("books", "close", "--period", "2126-01"), "is not over"),
         (("books", "close", "--period", "2026-06-01T00", "--provenance", "live"), "overlaps"),
         (("books", "close", "--period", "2026-06", "--provenance", "replay"), "--with-open-runs"),
         (("books", "restate", CLOSE_ID, "--reason", ""), "--reason is empty"),
         (("books", "budget", "x"), "give the dollars too"),
-        (("books", "budget", "x", "lots", "--month", "2026-06"), "is no amount"),
+        (("books", "budget", "x", "lots", "--month", "2026-06"), "is not an amount"),
         (("explain", "--bucket", "idle"), "provenance"),
         (("explain", "--close", CLOSE_ID, "--bucket", "train"), "no charge has bucket 'train'"),
     ):

@@ -58,7 +58,7 @@ def test_tokens_of_a_device_that_joined_no_run_are_exported_without_a_price(tmp_
         ([*HOUR, "--out", "there.csv"], "there.csv exists"),
         (["--close", "c", "--run", "run", "--out", "f.csv"], "give one of --close, --run"),
         (["--close", "c", "-b", "example", "--out", "f.xlsx"], "leave out --provenance and --price-book"),
-        (["--close", "c", "--out", "f.xlsx"], "there is no close 'c'"),
+        (["--close", "c", "--out", "f.xlsx"], "unknown close 'c'"),
         (["--period", "2027-01-01", "--out", "f.csv"], "nothing is charged"),
         ([*HOUR, "-b", "nowhere.toml", "--out", "f.csv"], "cannot read price book nowhere.toml"),
     ],

@@ -9,7 +9,7 @@ from tests.pricing.conftest import data, refused, rose, succeeded
 
 
 def test_report_prints_tables_and_json(sample_kept: Path) -> None:
-    assert "By what rollout tokens are priced at" in succeeded(rose("report", ledger=sample_kept))
+    assert "By price of a rollout token" in succeeded(rose("report", ledger=sample_kept))
     as_json = data(rose("report", "--json", "--run", "run", ledger=sample_kept))
     # Devices $4.70, sync $0.04.
     assert as_json["report"]["time"]["rows"][-1]["amortized"]["value"] == 4_740_000_000
@@ -49,7 +49,7 @@ def test_what_a_ledger_s_names_would_have_a_terminal_do_is_shown_and_not_done(
 def test_every_question_on_borrowing_is_answered_with_its_stamp(sample_kept: Path) -> None:
     text = succeeded(rose("borrow", "--run", "run", ledger=sample_kept))
     for words in (
-        "Whether lending harms serving is not known",
+        "Harm to serving is unknown",
         "What borrowing added to the bill (m)",
         "Roll-forward by UTC day",
         "useful tokens otherwise",
@@ -77,9 +77,9 @@ def test_a_borrow_of_a_changed_ledger_is_refused(sample: Path) -> None:
 def test_a_correct_answer_s_cost_has_lines_c3_levers_and_a_breakdown(sample_kept: Path) -> None:
     shown = succeeded(rose("correct", "--by", "step", ledger=sample_kept))
     for words in (
-        "By what rollout tokens are priced at",
+        "By price of a rollout token",
         "C3 = CPM x R",
-        "Which lever moves it most",
+        "Levers by saving",
         "By step",
         "unallocated",
         "[marginal for borrowed, amortized for dedicated; USD, replay, EXAMPLE PRICES,",

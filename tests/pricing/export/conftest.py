@@ -9,13 +9,13 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_close
-from rose.pricing.closing.period import Period, nanoseconds, of_hours
 from rose.pricing.closing.restate import restate
+from rose.pricing.period import Period, nanoseconds, of_hours
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import write
-from tests.pricing.random_ledger import BOOK
+from tests.pricing.identities.random_ledger import BOOK
 
 S = 10**9
 HOUR_NS = 3600 * S

@@ -10,9 +10,9 @@ import pytest
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_run
-from rose.pricing.closing.period import Period
 from rose.pricing.export import focus
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing.any_ledger import BOOK as ANY_BOOK
@@ -170,7 +170,7 @@ def test_charges_that_were_counted_twice_are_never_written(period_bill: Bill, tm
 
 
 def test_no_charges_are_no_export(period_bill: Bill, tmp_path: Path) -> None:
-    with pytest.raises(PricingError, match="no charges in the period"):
+    with pytest.raises(PricingError, match="no charges to export"):
         focus.write(with_rows(period_bill, period_bill.frame.clear()), tmp_path / "f.csv")
 
 

@@ -46,7 +46,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_place_or_name_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     for path, says in (
-        (tmp_path / "none" / "a.csv", "there is no folder"),
+        (tmp_path / "none" / "a.csv", "does not exist; create it"),
         (tmp_path, "must end in"),
         (tmp_path / "a.txt", r"must end in \.csv or \.parquet"),
     ):

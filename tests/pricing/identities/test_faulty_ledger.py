@@ -11,8 +11,8 @@ from rose.ledger.files import rows, segments
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.run import report
-from rose.pricing.run.report import Report
+from rose.pricing.answers import run_report
+from rose.pricing.answers.run_report import Report
 from tests.long_form import usual
 from tests.pricing.conftest import sample_events
 
@@ -37,4 +37,4 @@ def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: 
     assert tail is not None
     segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
     assert verify(Ledger(sample)).ok
-    assert report.build(Ledger(sample)).to_json() == sample_report.to_json()
+    assert run_report.build(Ledger(sample)).to_json() == sample_report.to_json()

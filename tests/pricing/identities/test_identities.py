@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges, money
-from rose.pricing.borrowing import power, provision
+from rose.pricing.answers import run_report
+from rose.pricing.borrowing import provision
 from rose.pricing.charges import fully_load, state
 from rose.pricing.charges.measured import shared
 from rose.pricing.closing import charge_algebra
-from rose.pricing.run import report
+from rose.pricing.marginal_cost import power
 from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import any_event
 from tests.pricing.any_ledger import (
@@ -47,7 +48,7 @@ from tests.pricing.any_ledger import (
     summed,
     union_ns,
 )
-from tests.pricing.random_ledger import MIDNIGHT_NS
+from tests.pricing.identities.random_ledger import MIDNIGHT_NS
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
 
 pytestmark = pytest.mark.usefixtures("ledgers_folder")
@@ -197,7 +198,7 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         if (out := reported(made, run_id)) is None:
             continue
         leases = {
-            name: out.figure("events", f"leases {name}", "how many").value for name in ("granted", *report.CLOSINGS)
+            name: out.figure("events", f"leases {name}", "how many").value for name in ("granted", *run_report.CLOSINGS)
         }
         owner: dict[str | None, str] = {}
         last: dict[str | None, str] = {}
@@ -218,7 +219,7 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         # A lease counts for the RL run that it was first granted for.
         last = {lease: action for lease, action in last.items() if run_id in (fleet, owner.get(lease))}
         counts = Counter(last.values())
-        assert leases["granted"] == len(last) == sum(int(leases[name] or 0) for name in report.CLOSINGS)
+        assert leases["granted"] == len(last) == sum(int(leases[name] or 0) for name in run_report.CLOSINGS)
         assert [leases[name] for name in CLOSING] == [counts[name] for name in CLOSING]
 
 

@@ -17,8 +17,8 @@ from rose.pricing import charges
 from rose.pricing.charges.pricing import AMOUNTS
 from rose.pricing.closing import charge_algebra, close, restate
 from rose.pricing.closing.bill import of_close
-from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from tests.ledger.conftest import close_epochs
 from tests.pricing import any_event
 from tests.pricing.any_ledger import (
@@ -32,7 +32,7 @@ from tests.pricing.any_ledger import (
     provisioned,
     slice_of,
 )
-from tests.pricing.random_ledger import MIDNIGHT_NS, ledgers
+from tests.pricing.identities.random_ledger import MIDNIGHT_NS, ledgers
 from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
 
 pytestmark = pytest.mark.usefixtures("ledgers_folder")

@@ -12,11 +12,11 @@ from rose import events
 from rose.ledger.files import examine
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
-from rose.pricing.closing import records, store
+from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
-from rose.pricing.closing.period import of_day
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
+from rose.pricing.period import of_day
+from rose.pricing.price_books import adoption, pricebook
 from rose.pricing.price_books.choice import (
     CONFIGURED,
     NAMED,
@@ -27,7 +27,6 @@ from rose.pricing.price_books.choice import (
     choose_for_new_run,
 )
 from rose.pricing.price_books.entries import PriceBookError
-from rose.pricing.run import report
 from tests.pricing import any_event
 from tests.pricing.conftest import data, refused, rose, succeeded
 
@@ -64,8 +63,8 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
     with pytest.raises(
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F"
     ):
-        report.build(Ledger(sample))
-    refused(rose("report", ledger=sample), "there is no price book")
+        run_report.build(Ledger(sample))
+    refused(rose("report", ledger=sample), "no price book")
     asked = ("explain", "--hour", "2001-01-01T00", "--bucket", "idle")
     refused(rose(*asked, ledger=sample), "no run lies in 2001-01-01T00")
 
@@ -85,7 +84,7 @@ def test_each_rule_goes_before_the_next(
     assert rule() == ("own", RUNS_OWN)
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
     assert rule() == ("own", RUNS_OWN)
-    adopted = store.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
+    adopted = adoption.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
     assert rule() == ("adopted", f"adopted by {adopted.adopted_by}")
     book = choose(Ledger(root), book_file("named"))
     assert (book.name, book.chosen) == ("named", NAMED)
@@ -123,7 +122,7 @@ def test_a_bill_of_runs_that_name_different_books_asks_for_one(
     assert choose(Ledger(root)).name == "configured"
     monkeypatch.delenv(VARIABLE)
     book_file("one").unlink()
-    with pytest.raises(PriceBookError, match=r"(?s)that run a names cannot be used.*one\.toml.*--adopt"):
+    with pytest.raises(PriceBookError, match=r"(?s)of run a cannot be used.*one\.toml.*--adopt"):
         choose(Ledger(root), run_id="a")
 
 
@@ -152,8 +151,8 @@ def test_only_the_file_that_a_run_began_with_is_opened(
     asked = [
         ("edited.toml", digest, r"is not the file that the run began with \(SHA-256 [0-9a-f]{64}\).*`-b FILE`"),
         ("edited.toml", None, r"has no SHA-256 of it, so .* is not opened; name the book with `-b FILE`"),
-        ("fifo.toml", digest, "is no regular file"),
-        ("long.toml", digest, "is no regular file of at most 1048576 bytes"),
+        ("fifo.toml", digest, "is not a regular file"),
+        ("long.toml", digest, "is not a regular file of at most 1048576 bytes"),
         ("passwd", digest, "does not end in .toml"),
         (".toml", digest, "No such file"),
     ]
@@ -187,11 +186,11 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
     first, second = book_file("first"), book_file("second")
     for file, name in ((first, "first"), (second, "second"), (first, "first")):
         book = pricebook.load(file)
-        adoption = store.adopt(Ledger(sample), book, by="ann")
-        assert store.adopt(Ledger(sample), book, by="ben") == adoption == records.adopted(Ledger(sample))
+        adopted = adoption.adopt(Ledger(sample), book, by="ann")
+        assert adoption.adopt(Ledger(sample), book, by="ben") == adopted == adoption.adopted(Ledger(sample))
         assert (choose(Ledger(sample)).name, choose(Ledger(sample)).text) == (name, book.text)
-    assert adoption.adopted_by == "ann"
-    assert len(examine.recorded(sample, "closing", records.ADOPTED)) == 3
+    assert adopted.adopted_by == "ann"
+    assert len(examine.recorded(sample, "closing", adoption.ADOPTED)) == 3
     first.unlink()
     assert choose(Ledger(sample)).name == "first"
     assert verify(Ledger(sample)).problems == []
@@ -203,7 +202,7 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*rose price FILE"):
         close(Ledger(sample), of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
-        store.adopt(Ledger(sample), book, by="ann")
+        adoption.adopt(Ledger(sample), book, by="ann")
     assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example
 
 

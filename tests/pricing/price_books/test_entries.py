@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rose.pricing.closing.period import day_of
+from rose.pricing.period import day_of
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PowerFigure, PriceBookError, TransferPrice, midnight_ns, span_of
 from rose.pricing.price_books.pricebook import PriceBook

@@ -9,7 +9,7 @@ from rose import events
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.period import NS_PER_DAY, Period
+from rose.pricing.period import NS_PER_DAY, Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event

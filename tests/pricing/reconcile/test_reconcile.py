@@ -12,8 +12,8 @@ import pytest
 from rose.ledger.ledger import Ledger
 from rose.pricing import reconcile as reconciliation
 from rose.pricing.closing.bill import Bill, bill
-from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.reconcile import reconcile, tables
 from tests.pricing.conftest import printed
@@ -201,7 +201,7 @@ def test_a_file_that_is_no_invoice_is_refused(compare: Compare, fleet_of_four: P
     with pytest.raises(PricingError, match="lacks the FOCUS columns BillingCurrency"):
         reconcile(Ledger(fleet_of_four), tmp_path / "v.csv", PERIOD, BOOK)
     (tmp_path / "v.csv").write_bytes(b"PAR1 and nothing of Parquet")
-    with pytest.raises(PricingError, match="is no FOCUS file in CSV or Parquet"):
+    with pytest.raises(PricingError, match="is not a FOCUS file in CSV or Parquet"):
         reconcile(Ledger(fleet_of_four), tmp_path / "v.csv", PERIOD, BOOK)
     with pytest.raises(PricingError, match="has no charge of usage in"):
         compare([charge(day=9)])

@@ -6,11 +6,11 @@ import pytest
 from rose import events
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
+from rose.pricing.answers import run_report
+from rose.pricing.answers.run_report import Report
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
-from rose.pricing.run import report
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.report import Report
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import any_event
 from tests.pricing.any_ledger import slice_of
@@ -38,7 +38,7 @@ def test_time_that_another_writer_reports_again_changes_no_figure(sample: Path, 
         select = "SELECT run_id, provenance, device_id, t0_ns FROM device_slice LIMIT 1"
         ((run_id, provenance, device_id, t0_ns),) = connection.execute(select).fetchall()
     write(sample, [slice_of(device_id, t0_ns, rollout=10**9)], "late", provenance, run_id)
-    said, before = report.build(Ledger(sample), "run").to_json(), sample_report.to_json()
+    said, before = run_report.build(Ledger(sample), "run").to_json(), sample_report.to_json()
     for document in (said, before):
         del document["stamp"]
     assert said == before

@@ -13,7 +13,7 @@ from rose.cli import app
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
-from rose.pricing.audit.explain import Question, explain
+from rose.pricing.audit.explain import ChargeQuestion, explain
 from tests.pricing.closing.conftest import T0_NS, S, us
 from tests.pricing.shared_fleet.ledger import BOOK, joined, slice_
 
@@ -63,7 +63,7 @@ def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path, frame: pl.DataFrame
 
 
 def test_every_charge_of_a_shared_device_re_adds_to_its_events(root: Path, frame: pl.DataFrame) -> None:
-    told = explain(Ledger(root), Question(hour_ns=T0_NS, run_id="red", device_id="s0"), BOOK)
+    told = explain(Ledger(root), ChargeQuestion(hour_ns=T0_NS, run_id="red", device_id="s0"), BOOK)
     assert told.faults == []
     assert told.amount.value == frame.filter(run_id="red", device_id="s0")["cost_nano"].sum()
 

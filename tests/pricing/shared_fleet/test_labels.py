@@ -11,9 +11,9 @@ import pytest
 from rose import events
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.closing.period import Period
+from rose.pricing.answers import run_report
+from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import report
 from rose.pricing.spend.cost import Question, ask
 from rose.pricing.spend.saved import Saved, saved
 from tests.pricing import any_event
@@ -116,7 +116,7 @@ def test_labels_of_runs_and_teams_change_no_figure_of_the_fleet(tmp_path: Path) 
 
 def figures(root: Path, labels: Sequence[str], teams: Sequence[str]) -> list[object]:
     """Return every figure of the fleet in its report, bill and savings. Steps are of one run alone."""
-    section = report.build(Ledger(written(root, labels, teams)), "fleet", BOOK).section
+    section = run_report.build(Ledger(written(root, labels, teams)), "fleet", BOOK).section
     tables = ("glance", "time", "borrow", "savings", "tokens", "fates", "latency", "events", "preemptions")
     cells = [
         [(getattr(cell, "value", cell), getattr(cell, "low", None), getattr(cell, "high", None)) for cell in row]

@@ -11,21 +11,21 @@ from rose import events
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.answers import run_report
+from rose.pricing.answers.run_report import HARVEST, HARVEST_OF_UNUSED, UNUSED, Report
 from rose.pricing.price_books import choice
-from rose.pricing.run import report
 from rose.pricing.run.priced import newest_run
-from rose.pricing.run.report import HARVEST, HARVEST_OF_UNUSED, UNUSED
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import S, us
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, turn
 
 
 @pytest.fixture(scope="module")
-def reports(root: Path) -> dict[str, report.Report]:
-    return {run_id: report.build(Ledger(root), run_id, BOOK) for run_id in RUNS}
+def reports(root: Path) -> dict[str, Report]:
+    return {run_id: run_report.build(Ledger(root), run_id, BOOK) for run_id in RUNS}
 
 
-def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, report.Report]) -> None:
+def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, Report]) -> None:
     made = reports["fleet"]
     shares = made.section.table("runs").records()
     # A run that pays for two teams has a row for each, as `rose cost --by team` has it.
@@ -44,11 +44,11 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, 
     assert json.dumps(made.to_json())
 
 
-def steps(made: report.Report) -> list[str]:
+def steps(made: Report) -> list[str]:
     return [row["value"].text for row in made.section.table("glance").records() if row["what"].endswith(" step")]
 
 
-def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, report.Report], tmp_path: Path) -> None:
+def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, Report], tmp_path: Path) -> None:
     assert steps(reports["fleet"]) == []
     alone = tmp_path / "ledger"
     with LedgerWriter.open(alone, "controller", "fleet") as writer:
@@ -60,10 +60,10 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, re
             run_id="red", trajectory_id="next", group_id="h", reward=0.0, threshold=0.5, at_us=us(1501)
         )
         writer.record(verdict, durable=False)
-    assert steps(report.build(Ledger(alone), "fleet", BOOK)) == ["100.0%", "0.0%"]
+    assert steps(run_report.build(Ledger(alone), "fleet", BOOK)) == ["100.0%", "0.0%"]
 
 
-def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, report.Report]) -> None:
+def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, Report]) -> None:
     made = [reports[run_id].section for run_id in RUNS]
     for name, counts in (
         ("time leased", [2000 * S, 1000 * S, 1000 * S]),
@@ -77,7 +77,7 @@ def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, re
 
 @pytest.mark.parametrize(("run_id", "accepted", "borrowed_s"), [("red", 300, 700), ("blue", 0, 600)])
 def test_a_report_of_an_rl_run_is_of_its_own_part(
-    reports: dict[str, report.Report], run_id: str, accepted: int, borrowed_s: int
+    reports: dict[str, Report], run_id: str, accepted: int, borrowed_s: int
 ) -> None:
     made = reports[run_id]
     assert "runs" not in made.section.parts

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from rose.cli import app
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.borrowing.report import CASH
-from rose.pricing.closing.period import Period
+from rose.pricing.borrowing.comparison import CASH
+from rose.pricing.period import Period
 from rose.pricing.spend.saved import NOT_ONE_RUN_S, saved
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, us

@@ -11,8 +11,8 @@ from rose.clock import utc
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.answers import run_report
 from rose.pricing.query import rows, set_variables, snapshot
-from rose.pricing.run import report
 from rose.pricing.run.priced import priced
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S, us
@@ -40,7 +40,7 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
             writer.record(slice_(begin_s + 450, "s0", "red", None, rollout=550))
             if fleet == "f1":
                 writer.record(slice_(1000, "s0", "blue", "L", rollout=1000))
-    ends = report.build(Ledger(root), "red", BOOK).section.table("engines").records()
+    ends = run_report.build(Ledger(root), "red", BOOK).section.table("engines").records()
     assert [(end["died"], end["back"]) for end in ends] == [
         (utc(T0_NS + died_s * S), utc(T0_NS + (died_s + 100) * S)) for died_s in (500, 1400)
     ]
@@ -99,7 +99,7 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
                 writer.record(dataclasses.replace(granted, action="released", at_us=us(lasts_s)))
     counts = {
         row["what"]: row["how many"].value
-        for row in report.build(Ledger(root), "red", BOOK).section.table("events").records()
+        for row in run_report.build(Ledger(root), "red", BOOK).section.table("events").records()
     }
     assert [counts[f"leases {name}"] for name in ("granted", "released", "open")] == [3, 1, 2]
     assert counts["time leased"] == (500 + 1000 + 100) * S
@@ -130,7 +130,7 @@ def test_a_lease_that_nothing_closed_and_engines_end_with_the_run_that_had_the_d
         for action, at_s in changes:
             engine = any_event.engine(action=action, engine_id="r0", device_id="s0", at_us=us(at_s))
             writer.record(engine, durable=False)
-    sections = [report.build(Ledger(root), run_id, BOOK).section for run_id in RUNS]
+    sections = [run_report.build(Ledger(root), run_id, BOOK).section for run_id in RUNS]
     for name, values in (("time leased", [2000 * S, 1000 * S, 1000 * S]), ("leases open", [1, 1, 0])):
         assert [made.figure("events", name, "how many").value for made in sections] == values
     deaths = [[row["died"] for row in made.table("engines").records()] for made in sections]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.period import Period, nanoseconds
 from rose.pricing.spend.calendar import Calendar
 
 #: A Monday.
@@ -66,12 +66,12 @@ def test_days_are_those_of_the_reader_s_zone() -> None:
 @pytest.mark.parametrize(
     ("text", "calendar", "says"),
     [
-        ("FY2026", Calendar(), "'FY2026' is no period"),
-        ("someday", Calendar(), "'someday' is no period; write 7d"),
-        ("2026-13", Calendar(), "'2026-13' is no period"),
-        ("2026-W60", Calendar(), "'2026-W60' is no period"),
-        ("0d", Calendar(), "'0d' is no period"),
-        ("2026-10-03T05:30", Calendar(), "is no period"),
+        ("FY2026", Calendar(), "'FY2026' is not a period"),
+        ("someday", Calendar(), "'someday' is not a period; write 7d"),
+        ("2026-13", Calendar(), "'2026-13' is not a period"),
+        ("2026-W60", Calendar(), "'2026-W60' is not a period"),
+        ("0d", Calendar(), "'0d' is not a period"),
+        ("2026-10-03T05:30", Calendar(), "is not a period"),
         ("2026-10..2026-09", Calendar(), "ends before it begins"),
         ("2026-10", Calendar("Asia/Kolkata"), "2026-10-01 in Asia/Kolkata begins at 18:30 UTC"),
     ],

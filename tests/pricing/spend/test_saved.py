@@ -8,17 +8,17 @@ import pytest
 
 from rose import events
 from rose.ledger.ledger import Ledger
-from rose.pricing.answers.cost import THOUSAND
-from rose.pricing.borrowing.report import ADDED_THERE, CAPACITY, CASH
+from rose.pricing.answers import run_report
+from rose.pricing.answers.correct_answer import THOUSAND
+from rose.pricing.borrowing.comparison import ADDED_THERE, CAPACITY, CASH
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.choice import NoPriceBookError
-from rose.pricing.run import report
-from rose.pricing.spend import tables
+from rose.pricing.spend import spend_tables
 from rose.pricing.spend.calendar import Calendar
-from rose.pricing.spend.saved import Saved, Saving, added_up, cash_text, saved
+from rose.pricing.spend.saved import PeriodSaving, Saved, added_up, cash_text, saved
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, write
 from tests.pricing.conftest import OURS, WriteLedger, printed, saved_in_run, us
 
@@ -98,27 +98,27 @@ def test_costs_that_are_not_known_make_it_at_most_that(fleet_saved: Saved) -> No
     known = dataclasses.replace(fleet_saved.fleet, left_out=(), cash_nano=(10**9, 10**9))
     assert cash_text(known) == "$1.00"
     assert cash_text(dataclasses.replace(known, cash_nano=(-3 * 10**9, 10**9))) == "-$3.00 or $1.00"
-    assert cash_text(Saving()) == "not known"
+    assert cash_text(PeriodSaving()) == "not known"
 
 
 def test_what_is_not_known_is_not_0() -> None:
-    known = Saving(cash_nano=(2, 1), capacity_nano=3, bought_nano=4, added_nano=2)
-    assert added_up([Saving(why="lost")]).cash_nano is None
-    both = added_up([known, Saving(why="lost"), known])
+    known = PeriodSaving(cash_nano=(2, 1), capacity_nano=3, bought_nano=4, added_nano=2)
+    assert added_up([PeriodSaving(why="lost")]).cash_nano is None
+    both = added_up([known, PeriodSaving(why="lost"), known])
     assert (both.cash_nano, both.capacity_nano, both.why) == ((4, 2), 6, "1 of 3 are not known")
 
 
 def test_as_a_table(fleet_saved: Saved) -> None:
-    text = printed(tables.saved_terminal(fleet_saved, Calendar()))
+    text = printed(spend_tables.saved_terminal(fleet_saved, Calendar()))
     assert "never added" in text
     assert "Two savings" not in text
     two = dataclasses.replace(fleet_saved.fleet, cash_nano=(-3 * 10**9, 10**9), left_out=(), cash_interval=(0, None))
-    text = printed(tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=two), Calendar()))
+    text = printed(spend_tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=two), Calendar()))
     assert "-$3.00 or $1.00" in text
     assert "95%: $0.00 to unbounded: cannot be told from nothing." in text
     shown = dataclasses.replace(two, cash_interval=(1, None))
     assert "cannot be told" not in printed(
-        tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
+        spend_tables.saved_terminal(dataclasses.replace(fleet_saved, fleet=shown), Calendar())
     )
     assert "Two savings" in text
     assert two.to_json()["cash_saved_nano"] == {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
@@ -128,7 +128,7 @@ def test_the_documents_have_the_sample_s_figures(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     readme, pricing = ((root / name).read_text("utf-8") for name in ("README.md", "docs/pricing.md"))
     ledger = Path(shutil.copytree(root / "sample_traces" / "ledger", tmp_path / "ledger"))
-    section = report.build(Ledger(ledger), None, "example").section
+    section = run_report.build(Ledger(ledger), None, "example").section
     cash = section.figure("savings", CASH)
     assert f"at most {cash.text} (95% {cash.interval_text})" in pricing
     assert f"{section.figure('glance', THOUSAND).text} (amortized)" in pricing

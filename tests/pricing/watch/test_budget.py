@@ -5,9 +5,9 @@ import pytest
 
 from rose.events import Device
 from rose.ledger.ledger import Ledger
-from rose.pricing.closing import period, records
-from rose.pricing.closing.period import Period
+from rose.pricing import book_events, period
 from rose.pricing.money import PricingError
+from rose.pricing.period import Period
 from rose.pricing.watch import budget
 from rose.pricing.watch.forecast import BURST
 from tests.pricing.closing.conftest import BOOK, DAY_NS, HOUR_NS, T0_NS, begun, close, slice_, weeks_events, write
@@ -26,18 +26,18 @@ def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> 
     budget.set_budget(Ledger(fleet), "chat", "0", JUNE)
     budget.set_budget(Ledger(fleet), "research", "7", period.of_month("2026-07"))
     assert budget.budgets(Ledger(fleet), JUNE) == {"chat": 0, "research": 900 * USD}
-    recorded = [row for row in records.budgets(Ledger(fleet)) if row.team == "research"]
-    assert [row.budget_nano for row in recorded] == [1_000_500_000_000, 900 * USD, 7 * USD]
-    assert recorded[0].set_by == "ann"
+    recorded = [row for row in book_events.recorded(Ledger(fleet), budget.BUDGETED) if row["team"] == "research"]
+    assert [row["budget_nano"] for row in recorded] == [1_000_500_000_000, 900 * USD, 7 * USD]
+    assert recorded[0]["set_by"] == "ann"
 
 
 @pytest.mark.parametrize(
     ("team", "usd", "says"),
     [
-        ("x", "lots", "'lots' is no amount"),
+        ("x", "lots", "'lots' is not an amount"),
         ("x", "-1", "must be 0 or more"),
         ("x", "0.0000000001", "9 decimals"),
-        ("x", "nan", "is no amount"),
+        ("x", "nan", "is not an amount"),
         ("x", "1e30", "0 or more dollars"),
         (" ", "1", "no name"),
     ],
@@ -63,7 +63,7 @@ def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     assert chat.spent.value == (15 * 24 - 17 + 12) * 3_600_000_000
     assert chat.has_charges
     assert research.has_charges
-    assert research.forecast.why == "not enough days: it takes 28 whole ones (UTC), and 15 are known"
+    assert research.forecast.why == "not enough days: need 28 whole UTC days, have 15"
     assert (nobody.spent.value, nobody.has_charges, nobody.over.value) == (0, False, None)
     assert nobody.forecast.text == "no charge names this team: check how it is spelt"
     assert (research.forecast.stamp.from_ns, research.spent.stamp.to_ns) == (T0_NS, T0_NS + 15 * DAY_NS + 13 * HOUR_NS)
@@ -74,7 +74,7 @@ def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Pa
     budget.set_budget(Ledger(weeks), "chat", "1000", JUNE)
     (chat,) = budget.show(Ledger(weeks), JUNE, BOOK, now_us=at_us(2.5))
     assert chat.forecast.value is None
-    assert chat.forecast.why == "not enough days: it takes 28 whole ones (UTC), and 2 are known"
+    assert chat.forecast.why == "not enough days: need 28 whole UTC days, have 2"
     assert chat.over.value is None
     budget.set_budget(Ledger(weeks), "chat", "1000", period.of_month("2026-07"))
     with pytest.raises(PricingError, match="has not begun"):
@@ -93,7 +93,7 @@ def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*late, *(slice_(6 * 3600 + n * 86_400, idle=86_400) for n in range(3))])
     budget.set_budget(Ledger(root), "chat", "1000", JUNE)
     (chat,) = budget.show(Ledger(root), JUNE, BOOK, now_us=at_us(3.0))
-    assert chat.forecast.why == "not enough days: it takes 28 whole ones (UTC), and 2 are known"
+    assert chat.forecast.why == "not enough days: need 28 whole UTC days, have 2"
 
 
 def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(tmp_path: Path, weeks_kept: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(tmp_path
 def test_a_team_that_no_charge_names_and_a_month_without_a_budget_are_errors(weeks_kept: Path) -> None:
     with pytest.raises(PricingError, match="no budget is set for 2026-06"):
         budget.show(Ledger(weeks_kept), JUNE, BOOK)
-    with pytest.raises(PricingError, match=r"no charge of the time read names team 'reserch'; did you mean 'research'"):
+    with pytest.raises(PricingError, match=r"no charge read names team 'reserch'; did you mean 'research'"):
         budget.expected(Ledger(weeks_kept), JUNE, BOOK, "reserch", now_us=at_us(40))
 
 

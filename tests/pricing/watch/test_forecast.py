@@ -46,8 +46,8 @@ def test_growth_goes_on() -> None:
 @pytest.mark.parametrize(
     ("costs", "why"),
     [
-        ([USD] * 27, "not enough days: it takes 28 whole ones (UTC), and 27 are known"),
-        ([0] * 31 + [USD] * 9, "not enough days: 9 of 40 cost anything, and it takes 10"),
+        ([USD] * 27, "not enough days: need 28 whole UTC days, have 27"),
+        ([0] * 31 + [USD] * 9, "not enough days: 9 of 40 have charges; need 10"),
     ],
 )
 def test_too_few_days_say_nothing(costs: list[int], why: str) -> None:

@@ -17,7 +17,7 @@ from rose.config.example import demo
 from rose.events import BUCKETS
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
-from rose.pricing.run import report
+from rose.pricing.answers import run_report
 from rose.runtime.coserving.attachment import described
 from rose.runtime.places import HostPlan
 from tests.ledger.conftest import ask
@@ -149,7 +149,7 @@ def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
     assert code == 0, output
     assert int(re.search(r"stopped after (\d+) steps", output)[1]) >= STEPS_SEEN, output
     assert "Traceback" not in output
-    assert "Where the fleet's time and money went" in output
+    assert "The fleet's device time and cost" in output
     assert wait_gone(ledger) == []
 
 
@@ -241,7 +241,7 @@ def test_every_token_has_one_version_and_one_owner(stopped_run):
 
 
 def test_its_report_prices_it(stopped_run):
-    priced = report.build(Ledger(stopped_run[0])).to_json()
+    priced = run_report.build(Ledger(stopped_run[0])).to_json()
     assert (priced["stamp"]["provenance"], priced["stamp"]["verified"]) == ("live", True)
     borrowed, dedicated = priced["report"]["tokens"]["rows"]
     assert borrowed["marginal"]["value"] > 0

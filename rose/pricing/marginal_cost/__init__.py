@@ -1,0 +1,1 @@
+"""The marginal cost of a borrow, term by term."""

@@ -1,0 +1,82 @@
+"""The cost of latency budgets that serving missed because of lending: m's `provision` term."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date
+from fractions import Fraction
+
+import duckdb
+
+from rose.pricing.figures import NOT_SET
+from rose.pricing.marginal_cost import harm
+from rose.pricing.marginal_cost.harm import Harm
+from rose.pricing.marginal_cost.terms import Row, Stretches, Term, absent, in_turn
+from rose.pricing.query import rows
+
+NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
+_NOTHING_TO_COMPARE = "not enough data: no request of this load arrived while its device was not lent"
+
+
+def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
+    """Return the cost of missed budgets and latency (`harm`), or of misses alone if confounded."""
+    if not any(penalties(stretches)):
+        return absent(NO_PENALTY)
+    if measured.confounded is None:
+        return harm.realised(measured, stretches)
+    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, measured.confounded)
+
+
+def realised_by_day(
+    measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
+) -> dict[date, Fraction]:
+    if measured.confounded is None:
+        return harm.realised_by_day(measured)
+    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
+
+
+def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
+    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, from rows of `violations_by_load`.
+    It has no interval: leases follow load. Bins without unlent requests are left out."""
+    compared = _compared(bins)
+    counted = sum(row["requests"] for row, _ in compared)
+    left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
+    extra = sum((beyond for _, beyond in compared), Fraction(0))
+    prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
+    return Term(
+        usd=sum(confounded_by_day(bins, stretches).values(), Fraction(0)),
+        basis="measured",
+        explained=f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
+        f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with",
+        no_interval=why,
+        missing=_NOTHING_TO_COMPARE if left_out and not counted else None,
+    )
+
+
+def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:
+    per_miss = penalties(stretches)
+    by_day = {row["day"]: Fraction(0) for row in bins}
+    for row, beyond in _compared(bins):
+        by_day[row["day"]] += beyond * per_miss[stretches.of_day(row["day"])]
+    return by_day
+
+
+def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
+    """Return rows of lent requests with their misses beyond as many unlent requests of this load."""
+    requests, misses = Counter[int](), Counter[int]()
+    for row in bins:
+        if not row["lent"] and row["load_bin"] is not None:
+            requests[row["load_bin"]] += row["requests"]
+            misses[row["load_bin"]] += row["violations"]
+    missed_share = {load_bin: Fraction(misses[load_bin], requests[load_bin]) for load_bin in requests}
+    return [
+        (row, int(row["violations"]) - missed_share[row["load_bin"]] * row["requests"])
+        for row in bins
+        if row["lent"] and row["load_bin"] in missed_share
+    ]
+
+
+def penalties(stretches: Stretches) -> list[Fraction]:
+    """Return the dollars of a missed budget in each stretch."""
+    return [Fraction(entry.violation_usd) for entry in stretches.lending]

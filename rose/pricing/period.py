@@ -1,0 +1,134 @@
+"""Periods of whole UTC hours, written as days, hours or a month; and instants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError
+
+NS_PER_DAY = 24 * NS_PER_HOUR
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MONTH = re.compile(r"(\d{4})-(\d\d)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    """A period [from_ns, to_ns) of whole UTC hours. Raises PricingError."""
+
+    from_ns: int
+    to_ns: int
+
+    def __post_init__(self) -> None:
+        if self.from_ns % NS_PER_HOUR or self.to_ns % NS_PER_HOUR:
+            raise PricingError(f"a period is made of whole UTC hours, and {self.label} is not")
+        if self.to_ns <= self.from_ns:
+            raise PricingError(f"a period ends after it begins, and {self.label} does not; check both ends")
+
+    @property
+    def label(self) -> str:
+        """Return a name fit for a file: `2026-11`, `2026-11-03`, `2026-11-03T05-to-2026-11-04`."""
+        begin, end = moment(self.from_ns), moment(self.to_ns)
+        if self.from_ns % NS_PER_DAY == 0 and begin.day == 1 and end == _next_month(begin):
+            return f"{begin:%Y-%m}"
+        if self.from_ns % NS_PER_DAY == 0 and self.to_ns == self.from_ns + NS_PER_DAY:
+            return f"{begin:%Y-%m-%d}"
+        if self.to_ns == self.from_ns + NS_PER_HOUR:
+            return f"{begin:%Y-%m-%dT%H}"
+        return f"{_short(begin)}-to-{_short(end)}"
+
+    def overlaps(self, other: Period) -> bool:
+        return self.from_ns < other.to_ns and other.from_ns < self.to_ns
+
+    def within(self, other: Period) -> Period:
+        return Period(max(self.from_ns, other.from_ns), min(self.to_ns, other.to_ns))
+
+    def without(self, taken: Iterable[Period]) -> list[Period]:
+        left, at_ns = [], self.from_ns
+        for cut in sorted(taken):
+            if cut.from_ns > at_ns:
+                left.append((at_ns, min(cut.from_ns, self.to_ns)))
+            at_ns = max(at_ns, cut.to_ns)
+        left.append((at_ns, self.to_ns))
+        return [Period(from_ns, to_ns) for from_ns, to_ns in left if from_ns < to_ns]
+
+
+def of_month(text: str) -> Period:
+    """Return the month `2026-11`. Raises QuestionError."""
+    match = _MONTH.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= 12:
+        raise QuestionError(f"{text!r} is not a month; write it as 2026-11")
+    begin = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
+    return Period(nanoseconds(begin), nanoseconds(_next_month(begin)))
+
+
+def month_at(ns: int) -> Period:
+    return of_month(f"{moment(ns):%Y-%m}")
+
+
+def period_before(period: Period) -> Period:
+    """Return the month before a whole month, else an equally long period just before."""
+    if period == month_at(period.from_ns):
+        return month_at(period.from_ns - 1)
+    return Period(2 * period.from_ns - period.to_ns, period.from_ns)
+
+
+def hour(text: str, option: str) -> int:
+    """Return UTC nanoseconds of an hour `2026-11-01T05`. Raises QuestionError naming `option`."""
+    at_ns = instant(text, option)
+    if at_ns % NS_PER_HOUR or len(text) <= len("2026-11-01"):
+        raise QuestionError(f"{option} {text!r} is not an hour; write an hour such as 2026-11-01T05")
+    return at_ns
+
+
+def instant(text: str, option: str) -> int:
+    """Return UTC nanoseconds of a time `2026-12-05T10:00Z`, or of a day's start. Raises QuestionError."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise QuestionError(
+            f"{option} {text!r} is not a UTC time; write it as 2026-11-01, 2026-11-01T05 or 2026-11-01T05:30Z"
+        ) from None
+    return nanoseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def nanoseconds(at: datetime) -> int:
+    """Return nanoseconds since the epoch, to the microsecond; times without a zone are UTC."""
+    return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def moment(ns: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def naive(ns: int) -> datetime:
+    return moment(ns).replace(tzinfo=None)
+
+
+def hour_text(ns: int) -> str:
+    """Return an instant's UTC hour: `2026-11-01T05`, or `2026-11-01` for midnight."""
+    return _short(moment(ns))
+
+
+def day_of(ns: int) -> date:
+    return moment(ns).date()
+
+
+def of_hours(first_ns: int, last_ns: int) -> Period:
+    """Return the period from an hour's start to the end of the last hour."""
+    return Period(first_ns, last_ns + NS_PER_HOUR)
+
+
+def of_day(day: date) -> Period:
+    begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
+    return Period(begin_ns, begin_ns + NS_PER_DAY)
+
+
+def _next_month(begin: datetime) -> datetime:
+    return begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
+
+
+def _short(at: datetime) -> str:
+    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%dT%H}"

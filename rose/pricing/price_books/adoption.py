@@ -1,0 +1,46 @@
+"""The price book that a ledger adopted."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rose.clock import utc_us
+from rose.ledger.ledger import Ledger
+from rose.pricing import book_events
+from rose.pricing.price_books.pricebook import PriceBook, refuse_example
+
+ADOPTED = "adopted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adoption:
+    """A price book that prices the ledger from `adopted_us` (UTC microseconds since the Unix epoch) on."""
+
+    name: str
+    version: str
+    sha256: str
+    text: str
+    adopted_us: int
+    adopted_by: str
+
+
+def adopted(ledger: Ledger) -> Adoption | None:
+    """Return the last adopted price book, if any. Raises LedgerError."""
+    recorded = book_events.recorded(ledger, ADOPTED)
+    if not recorded:
+        return None
+    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
+
+
+def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
+    """Price the ledger by a book from now on. Raises PricingError for example prices; LedgerError."""
+    refuse_example(book, "adoption")
+    with book_events.lock(ledger):
+        if (last := adopted(ledger)) is not None and last.text == book.text:
+            return last
+        adoption = Adoption(
+            name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
+        )
+        book_events.record(ledger, ADOPTED, dataclasses.asdict(adoption), adoption.adopted_us)
+    return adoption
