@@ -1,13 +1,7 @@
 """The product's charges as an analyst would compute them, without `rose.pricing`: a reference for charges and speed.
-
-- A device of two classes or pools is refused. It is provisioned from each joining until it leaves, or else until its
-  last slice or its run's end.
-- Each UTC hour of a device costs its rate times the time, rounded once, half to even, to a nano-dollar.
-- A slice over the end of an hour is cut there, and each piece is divided among its buckets.
-- The hour's charge is divided by nanoseconds among leases, buckets and unreported time.
-- Rollout time is divided by the fates of the tokens of that device-hour and lease.
-- Transfer and energy are rounded once for each device-hour (and lease, route and version). A sync outside of a lease
-  belongs to the device's next lease."""
+A device is provisioned from each joining until it leaves, else until its last slice or its run's end. Each UTC hour
+costs rate times time, rounded once, half to even; buckets, leases and fates of tokens share it by nanoseconds. Transfer
+and energy are rounded once per device-hour. A sync outside a lease belongs to the device's next lease."""
 
 import tomllib
 from bisect import bisect_left
