@@ -55,14 +55,15 @@ def message_of(answer: Any) -> str | None:
 
 
 def refusal(url: str, status: int, answer: Any) -> ClientError:
+    kind = answer["error"].get("type") if message_of(answer) is not None else None
     other = answer.get("text") if isinstance(answer, dict) else None
     text = message_of(answer) or str(other or f"status {status}")
     if status == 401:
         return ClientError(f"the controller at {url} needs a token: give `token`, from `rose token create`")
-    if status == 409 and "taken over" in text:
+    if kind == "RunTaken":
         return RunTakenError(text)
-    if status == 409 and "has expired" in text:
+    if kind == "RunExpired":
         return RunExpiredError(text)
-    if status == 404 or (status == 409 and "is closed" in text):
+    if status == 404 or kind == "RunClosed":
         return RunEndedError(f"the controller at {url} refused: {text}")
     return ClientError(f"the controller at {url} refused: {text}")

@@ -196,6 +196,8 @@ class Gateway:
                 usable = (run for run in self.controller.runs if may_use(token_of(scope), run))
                 live = [run.run_id for run in usable if run.facts.state != "closed"]
                 return failure(404, f"{error}{did_you_mean(error.run_id, live)}")
+            case RunRefusedError():
+                return failure(409, str(error), kind=error.kind)
             case _:
                 return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
 

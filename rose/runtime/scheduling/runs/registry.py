@@ -32,7 +32,11 @@ class UnknownRunError(UserError):
 
 
 class RunRefusedError(UserError):
-    """The request does not fit the run's state."""
+    """The request does not fit the run's state. `kind` tells programs why, if they can act on it."""
+
+    def __init__(self, message: str, kind: Literal["RunExpired", "RunClosed", "RunTaken"] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(slots=True, eq=False)
@@ -106,9 +110,11 @@ class Runs:
         if fence is not None:
             _check_fence(run, fence)
         if facts.state == "expired":
-            raise RunRefusedError(f"run {run_id!r} expired {facts.expires_s:g} s after its last request: resume it")
+            late = f"run {run_id!r} expired {facts.expires_s:g} s after its last request: resume it"
+            raise RunRefusedError(late, "RunExpired")
         if not run.is_open:
-            raise RunRefusedError(f"run {run_id!r} is closed ({facts.outcome}): resume it, or open another run")
+            closed = f"run {run_id!r} is closed ({facts.outcome}): resume it, or open another run"
+            raise RunRefusedError(closed, "RunClosed")
         run.heard_ns = now_ns
         return run
 
@@ -281,7 +287,8 @@ def _check_fence(run: Run, fence: int) -> None:
     if fence != run.facts.fence:
         raise RunRefusedError(
             f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}; "
-            "resume the run to take it over"
+            "resume the run to take it over",
+            "RunTaken",
         )
 
 
