@@ -1,4 +1,4 @@
-"""Entry point of `streamlit run`: shows the chosen page."""
+"""The entry point of `streamlit run`. It shows the page that the visitor chose."""
 
 import streamlit as st
 

@@ -1,5 +1,6 @@
-"""Plain text in Markdown, tables, charts and CSV: a name in a ledger must not load a page, imitate a heading, or run in
-a spreadsheet."""
+"""Text from a ledger is shown as plain text in Markdown, tables, charts and CSV.
+
+A name in a ledger must not load a page, imitate a heading, or run as a formula in a spreadsheet."""
 
 import io
 import re
@@ -23,17 +24,17 @@ _CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
 def cell(text: str) -> str:
-    """Return a sentence of ours without code marks, for a cell of a table."""
+    """Return a sentence of ROSE's own, without code marks, for a cell of a table."""
     return _CODE.sub(r"\1", text)
 
 
 def markdown(text: str) -> str:
-    """Escape `text` for Markdown. Line ends stay; control characters become visible."""
+    """Escape `text` for Markdown. Line breaks stay. Control characters become visible."""
     return _LINE_START.sub(_inert, _SPECIAL.sub(r"\\\g<0>", _ADDRESS.sub(_JOINER, visible_lines(text))))
 
 
 def prose(text: str) -> str:
-    """Escape a sentence of ours, such as an error; its code spans stay code."""
+    """Escape a sentence of ROSE's own, such as an error. Its code spans stay code."""
     parts = _CODE.split(visible_lines(text))
     return "".join(f"`{part}`" if place % 2 else markdown(part) for place, part in enumerate(parts))
 
@@ -44,19 +45,19 @@ def _inert(start: re.Match[str]) -> str:
 
 
 def table(rows: pl.DataFrame, **options: Any) -> None:
-    """Show rows with the `options` of Streamlit's `dataframe`; control characters become visible."""
+    """Show rows. `options` are those of Streamlit's `dataframe`. Control characters become visible."""
     settings = {"hide_index": True, "width": "stretch", "placeholder": "", **options}
     st.dataframe(_cells(rows).rename(visible), **settings)
 
 
 def static(rows: pl.DataFrame) -> None:
-    """Show rows of sentences of ours, which wrap."""
+    """Show a table of sentences of ROSE's own. Long sentences wrap."""
     texts = rows.with_columns(pl.all().map_elements(prose, return_dtype=pl.String).fill_null(""))
     st.table(texts.rename(prose), hide_index=True)
 
 
 def chart(figure: alt.TopLevelMixin, about: str) -> None:
-    """Show a chart; control characters become visible, and screen readers get `about`."""
+    """Show a chart. Control characters become visible. Screen readers read `about` aloud."""
     _escape(figure)
     st.altair_chart(figure, width="stretch", alt=visible(about))
 
@@ -75,7 +76,7 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def csv(frame: pl.DataFrame) -> str:
-    """Return rows as CSV, with an apostrophe before text that looks like a formula."""
+    """Return rows as CSV. Text that looks like a formula gets an apostrophe before it."""
     rows = frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1"))
     head = io.StringIO()
     writer(head, lineterminator="\n").writerow(csv_cells(frame.columns))

@@ -1,4 +1,4 @@
-"""Times, shares, amounts and terms as text."""
+"""Functions that write times, shares, amounts and terms as text."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -44,24 +44,25 @@ _WHOLE = {"USD": "dollar", "EUR": "euro", "JPY": "yen"}  # Streamlit's formats o
 
 
 def when(at: datetime | None) -> str:
-    """`2026-01-31 09:30:00 UTC`."""
+    """Return a text such as `2026-01-31 09:30:00 UTC`."""
     return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def minute(at: datetime | None) -> str:
-    """`2026-01-31 09:30`."""
+    """Return a text such as `2026-01-31 09:30`."""
     return "not begun" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
 def period(shown: Period) -> str:
-    """`2026-11`, `2026-11-03`, `2026-11-03 to 2026-11-05` (both days included); hours if a day is not whole."""
+    """Return a text such as `2026-11`, `2026-11-03`, or `2026-11-03 to 2026-11-05` (both days are included). If a day
+    is not whole, the text has hours."""
     if shown.from_ns % NS_PER_DAY or shown.to_ns % NS_PER_DAY or "-to-" not in shown.label:
         return shown.label.replace("-to-", " to ")
     return f"{day_of(shown.from_ns)} to {day_of(shown.to_ns - 1)}"
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    """Return a text such as `45 s`, `12 min`, `3.5 h` or `2.1 days`."""
     for name, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.3g} {name}"
@@ -69,19 +70,20 @@ def duration(seconds: float) -> str:
 
 
 def withheld(ns: int) -> str:
-    """Return a sentence on idle time of the fleet in windows in which leases were withheld."""
+    """Return a sentence that says how long the fleet was idle in windows in which leases were withheld."""
     return f"Idle because the experiment withheld leases: {duration(ns / 1e9)}."
 
 
 def milliseconds(value: float | None) -> str:
-    """`450 ms`, `2.35 s`."""
+    """Return a text such as `450 ms` or `2.35 s`."""
     if value is None:
         return "unknown"
     return f"{value:,.3g} ms" if value < 1000 else f"{value / 1000:,.3g} s"
 
 
 def percent(share: Fraction | None, digits: int = 1) -> str | None:
-    """`41.2%`; 100% only for all, 0% only for nothing."""
+    """Return a text such as `41.2%`. The text is 100% only if the share is exactly 1, and 0% only if it is exactly
+    0."""
     if share is None:
         return None
     text = f"{float(share):.{digits}%}"
@@ -92,19 +94,20 @@ def percent(share: Fraction | None, digits: int = 1) -> str | None:
 
 
 def change(now: int | Fraction | None, before: int | Fraction | None, name: str) -> str | None:
-    """`+12.3% on 2026-05`; None if unknown."""
+    """Return a text such as `+12.3% on 2026-05`, or None if the change is unknown."""
     if now is None or not before:
         return None
     return f"{float(Fraction(now) / Fraction(before) - 1):+.1%} on {name}"
 
 
 def points(now: Fraction | None, before: Fraction | None, name: str) -> str | None:
-    """`+1.2 points on 2026-05`, of shares."""
+    """Return the change of a share as a text such as `+1.2 points on 2026-05`, or None if it is unknown."""
     return None if now is None or before is None else f"{float(now - before) * 100:+.1f} points on {name}"
 
 
 def amount(nano: int | Fraction, currency: str) -> str:
-    """`$1,234.57`, `$0.00123`, and below a ten-thousandth `$4.57 x 10⁻⁷`, of exact nano-units."""
+    """Return an amount as text, computed from exact nano-units: `$1,234.57`, `$0.00123`. An amount below a
+    ten-thousandth is written like `$4.57 x 10⁻⁷`."""
     exact = Fraction(nano)
     if exact == 0 or abs(exact) >= _TINY_NANO:
         return format_money(round(exact), currency)
@@ -115,7 +118,7 @@ def amount(nano: int | Fraction, currency: str) -> str:
 
 
 def money_column(label: str, amounts: Iterable[float | None], currency: str) -> ColumnConfig:
-    """Format a column of money with enough decimals for three digits of the smallest amount."""
+    """Return the format of a column of money. Its decimals show three digits of the smallest amount."""
     places = _places(amounts)
     shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
     name = label if shown in _WHOLE.values() else f"{label} ({currency})"
@@ -123,13 +126,13 @@ def money_column(label: str, amounts: Iterable[float | None], currency: str) -> 
 
 
 def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
-    """Format a column such as device-hours with enough decimals for three digits of the smallest number."""
+    """Return the format of a column such as device-hours. Its decimals show three digits of the smallest number."""
     places = _places(values)
     return st.column_config.NumberColumn(format="accounting" if places == 2 else f"%.{places}f", help=about)
 
 
 def column(values: pl.Series) -> ColumnConfig:
-    """Format a column of numbers by its name and type."""
+    """Return the format of a column of numbers, chosen by the column's name and type."""
     if values.name.endswith("share"):
         return st.column_config.NumberColumn(format="%.2f%%")
     if values.dtype.is_integer():
@@ -143,7 +146,7 @@ def _places(values: Iterable[float | None]) -> int:
 
 
 def stamp(stamped: Stamp) -> str:
-    """Return currency, period, provenance and price book, Markdown."""
+    """Return the currency, the period, the provenance and the price book, as Markdown."""
     begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
     return (
         f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
@@ -153,12 +156,12 @@ def stamp(stamped: Stamp) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape dollar signs, which mark formulas in Streamlit's Markdown."""
+    """Escape dollar signs. In Streamlit's Markdown they would start a formula."""
     return text.replace("\\$", "$").replace("$", "\\$")
 
 
 def trace(run: Run) -> str:
-    """Describe the serving traffic and its scaling."""
+    """Return a text that describes the run's serving traffic, and how the traffic was scaled."""
     if not run.trace:
         return "Serving traffic: requests of users; no trace is replayed."
     share = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"

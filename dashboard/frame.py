@@ -1,4 +1,4 @@
-"""The frame of every page: bar, trust chip, provenance, refresh, errors, tables and files."""
+"""The frame around every page: the bar, the trust chip, provenance, refresh, errors, tables and files."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ _PROBLEMS_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """Outcome of verification. `problems` None: verification failed for the reason `why`."""
+    """The outcome of verification. If `problems` is None, verification itself failed, and `why` gives the reason."""
 
     until: datetime | None
     problems: tuple[str, ...] | None
@@ -51,7 +51,7 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, any_run: bool = False
 ) -> None:
-    """Draw a page on one run, by default the newest fleet's, or with `any_run` the newest."""
+    """Draw a page about one run. By default it is the newest fleet's run; with `any_run` it is the newest run."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -77,7 +77,7 @@ def page(
 
 
 def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
-    """Draw a page on all runs; `uses` names the choices of the bar that it depends on."""
+    """Draw a page about all runs. `uses` names the choices of the bar that change the page."""
 
     def show_runs(ledger: Ledger, runs: list[Run]) -> None:
         every = QUIET_S if any(run.going_on for run in runs) else None
@@ -89,7 +89,7 @@ def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None]
 def _draw(
     title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str], no_run: str
 ) -> None:
-    """Draw heading, bar and page, and the trust chip last because it verifies."""
+    """Draw the heading, the bar and the page. The trust chip is drawn last because its verification takes time."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
@@ -143,7 +143,7 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """Draw a fragment that alone runs again; the page around it stays."""
+    """Draw `body` as a fragment. Streamlit can run it again without the page around it."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:
@@ -191,7 +191,8 @@ def stamp(stamped: Stamp) -> None:
 
 
 def scope(ledger: Ledger) -> Scope | None:
-    """Return the choices of the bar with a price book; None after a message. Raises UserError."""
+    """Return the choices of the bar and a price book. If a part is missing, show a message and return None. Raises
+    UserError."""
     if (choices := charged(ledger)) is None:
         return None
     period, provenance = choices
@@ -199,7 +200,8 @@ def scope(ledger: Ledger) -> Scope | None:
 
 
 def charged(ledger: Ledger) -> tuple[Period, str] | None:
-    """Return the period and provenance of the bar; None after a message. Raises UserError."""
+    """Return the period and the provenance chosen in the bar. If one is missing, show a message and return None. Raises
+    UserError."""
     chosen = bar.chosen()
     period = data.period(ledger, chosen)
     if period is None:
@@ -219,7 +221,7 @@ def charged(ledger: Ledger) -> tuple[Period, str] | None:
 
 
 def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
-    """Show a verdict: green, red, amber if unknown, or grey on a run that is `over`."""
+    """Show a verdict in green or red, or in amber if it is unknown. For a run that is `over` (has ended), use grey."""
     if over:
         with st.container(border=True):
             st.markdown(f":gray-badge[over] {text}")
@@ -234,7 +236,7 @@ def figures(*cards: tuple[str, str, str]) -> None:
 
 
 def show(section: Section, source: str, *, skip: Collection[str] = (), folded: Collection[str] = ()) -> None:
-    """Show a section except `skip`; parts in `folded` open with a click."""
+    """Show a section without the parts in `skip`. Parts in `folded` open when the reader clicks."""
     for name, part in section.parts.items():
         if name in folded:
             with st.expander(part.title if isinstance(part, Table) else name):
@@ -261,7 +263,8 @@ def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> N
 
 
 def pricing_table(priced: Table, source: str) -> None:
-    """Show a table of pricing with totals, source and notes. Money sorts; other tables wrap."""
+    """Show a table of pricing with its totals, source and notes. A reader can sort columns of money; other tables
+    wrap."""
     priced = priced.plain()
     rows, shown, money = [*priced.rows, *priced.footer], [], {}
     for index, column in enumerate(priced.columns):
@@ -283,7 +286,8 @@ def pricing_table(priced: Table, source: str) -> None:
 
 
 def query(ledger: Ledger, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
-    """Show a named query and how to read it, or `nothing`; return whether it has rows."""
+    """Show the rows of a named query and how to read them. Without rows, show `nothing`. Return whether there are
+    rows."""
     rows = pl.DataFrame()
     with errors_shown():
         rows = data.named_rows(ledger, name, columns, **variables)
@@ -309,8 +313,9 @@ def table(
     key: str | None = None,
     on_pick: Callable[[int | None], None] | None = None,
 ) -> None:
-    """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`. `columns`
-    has formats."""
+    """Show a table with its source. `columns` has the formats of columns.
+
+    If `on_pick` is given, it receives the number of the row that the reader clicked, or None. It needs a `key`."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum in the last row stays visible.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
@@ -336,14 +341,14 @@ def _below(frame: pl.DataFrame, source: str, name: str | None) -> None:
 
 
 def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None:
-    """Offer rows as CSV. `name` is unique on its page."""
+    """Offer the rows as a CSV file. `name` must be unique on the page."""
     key = f"csv-{hashlib.sha256(f'{name} {frame.columns}'.encode()).hexdigest()[:16]}"
     options = {"key": key, "type": "tertiary", "icon": ":material/download:"}
     download_button(label, lambda: escape.csv(frame), "rose.csv", "text/csv", **options)
 
 
 def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
-    """Offer a file. A click makes it and records the export in the access log."""
+    """Offer a file for download. A click creates the file and records the export in the access log."""
     ledger, who = data.opened(), login.person()
 
     def content() -> bytes | str:
@@ -354,7 +359,9 @@ def download_button(label: str, make: Callable[[], bytes | str], name: str, mime
 
 
 def radio(label: str, name: str, options: Mapping[str, str]) -> str:
-    """Show a choice that the address keeps as `name`, with the labels of `options`; return its value."""
+    """Show a choice between `options`, which maps values to labels. Return the chosen value.
+
+    The page's address holds the choice as `name`."""
     key = f"page-{name}"
     st.session_state[key] = value = str(getattr(bar.chosen(), name))
 
@@ -366,7 +373,7 @@ def radio(label: str, name: str, options: Mapping[str, str]) -> str:
 
 
 def window(run: Run) -> tuple[data.Window, dict[str, str]]:
-    """Return the chosen window of a run, also as `since` and `until` of a named query."""
+    """Return the chosen window of a run. Also return it as the variables `since` and `until` of a named query."""
     seconds = link.WINDOWS_S[radio("Last", "window", {name: name for name in link.WINDOWS_S})]
     whole = run.whole
     shown = data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)

@@ -1,4 +1,6 @@
-"""Choices of a page as the query of its address, without defaults. An impossible value is ignored and named."""
+"""A page's choices as the query of the page's address. Default choices are left out.
+
+An impossible value is ignored, and the page names it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +28,7 @@ _NOW_NS = 1_793_491_200 * 10**9  # 2026-11-01, to check the form of a period.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """Choices of a page. None: the only one, or all."""
+    """The choices of a page. None means the only possible value, or all values."""
 
     period: str = NEWEST
     view: str = AMORTIZED
@@ -40,7 +42,7 @@ class Link:
 
 
 def parse(query: Mapping[str, Sequence[str]]) -> tuple[Link, list[str]]:
-    """Return the link of a query, and the ignored names, for Markdown."""
+    """Return the link that a query describes, and the names of ignored choices, escaped for Markdown."""
     link, ignored = Link(), []
     for name, values in query.items():
         if name in _FIELDS and len(values) == 1 and _FIELDS[name](values[0]):

@@ -1,4 +1,6 @@
-"""Access to the dashboard: this machine alone, or a list of people in Streamlit's `secrets.toml` by OpenID Connect."""
+"""Access to the dashboard. Without login, only this machine has access.
+
+With login by OpenID Connect, the people listed in Streamlit's `secrets.toml` have access."""
 
 import os
 import sys
@@ -29,7 +31,7 @@ _CHECK_S = 60  # Seconds between checks of an open page's login.
 
 
 class LoginError(UserError):
-    """Login is unusable or missing."""
+    """The login file is unusable or missing."""
 
 
 def _web_address(value: str) -> str:
@@ -62,7 +64,7 @@ class Auth(BaseModel):
 
 
 class Login(BaseModel):
-    """A login file. `allow`: verified addresses, `@domain`s, subjects, or `*` for everyone."""
+    """A login file. `allow` lists verified addresses, `@domain`s and subjects, or `*` for everyone."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -75,8 +77,9 @@ class Login(BaseModel):
         return self
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """Return the name of the person whom the claims of an ID token admit, else None. An address needs the
-        provider's verification. A token for another application admits nobody."""
+        """Return the person's name if the claims of the ID token give access, or None if they do not.
+
+        An e-mail address counts only if the provider verified it. A token for another application gives no access."""
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
             return None
@@ -92,7 +95,7 @@ class Login(BaseModel):
 
 
 def load(path: Path) -> Login:
-    """Read and check a login file. Raises LoginError, which never repeats a secret."""
+    """Read and check a login file. Raises LoginError, whose message never contains a secret."""
     try:
         if (mode := path.stat().st_mode) & _EVERYBODY:  # The group may read: systemd gives credentials mode 0440.
             raise LoginError(
@@ -119,7 +122,8 @@ class Start:
 
 
 def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
-    """Return the process that shows `ledger`. Raises LoginError for an open address or an unusable login file."""
+    """Return the process that shows `ledger`. Raises LoginError if other machines could connect without login, or if
+    the login file is unusable."""
     environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
     if path is None:
         refuse_without_login(host)
@@ -160,7 +164,7 @@ def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
 
 
 def refuse_without_login(host: str) -> None:
-    """Raises LoginError unless this machine alone can reach `host`."""
+    """Raise LoginError if other machines can reach `host`, because the dashboard has no login."""
     if not is_loopback(host):
         raise LoginError(
             f"--host {host} is reachable from other machines, without a login: name a login file with --auth "
@@ -169,7 +173,7 @@ def refuse_without_login(host: str) -> None:
 
 
 def person() -> str | None:
-    """Return the name of the visitor, None without login. Raises LoginError for a visitor without access."""
+    """Return the visitor's name, or None without login. Raises LoginError if the visitor has no access."""
     path = os.environ.get(VARIABLE)
     if path is None:
         refuse_without_login(st.get_option("server.address") or "localhost")  # Also when Streamlit was started by hand.
@@ -184,7 +188,7 @@ def person() -> str | None:
 
 
 def navigation(pages: list[StreamlitPage]) -> StreamlitPage:
-    """Return the chosen page, or show a visitor without access the reason and stop."""
+    """Return the chosen page. If the visitor has no access, show the reason and stop."""
     try:
         name = person()
     except LoginError as error:
@@ -219,7 +223,7 @@ def _refuse(pages: list[StreamlitPage], error: LoginError) -> None:
 
 @st.fragment(run_every=_CHECK_S)
 def _watch() -> None:
-    """Check the login of an open page again and again."""
+    """Check repeatedly whether the visitor of an open page still has access."""
     try:
         person()
     except LoginError:

@@ -1,1 +1,1 @@
-"""The pages, one file each; `dashboard/app.py` lists them."""
+"""The pages, each in its own file. `dashboard/app.py` lists them."""

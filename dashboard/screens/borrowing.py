@@ -1,4 +1,4 @@
-"""Savings of borrowing, and what they depend on."""
+"""The page about the savings that borrowing brings, and what these savings depend on."""
 
 import streamlit as st
 

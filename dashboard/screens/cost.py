@@ -1,4 +1,4 @@
-"""Charges by payer and purpose, down to a lease and the events behind its charges."""
+"""The page about charges by payer and purpose. A reader can go down to one lease and the events behind its charges."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Learning of the policy, cost of a correct answer, and ways to lower it."""
+"""The page about the policy's learning, the cost of a correct answer, and ways to lower this cost."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Serving safety now, activity of every device, and the reasons for not lending."""
+"""The page that shows whether serving is safe now, what every device does, and why devices were not lent."""
 
 from fractions import Fraction
 
@@ -49,7 +49,7 @@ def show(ledger: Ledger, run: Run) -> None:
 
 
 def _verdict(ledger: Ledger, run: Run) -> None:
-    """Show whether serving kept its promises before the last event."""
+    """Show whether serving had kept its promises when the last event was recorded."""
     newest = {"from_ns": run.whole.to_ns - _JUDGED_MIN * _MINUTE_NS, "to_ns": run.whole.to_ns, "blocks": 1}
     promise = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
     target = words.percent(data.SERVING_TARGET, 0)

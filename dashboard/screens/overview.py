@@ -1,4 +1,4 @@
-"""Overview for a finance lead: rollout cost, savings of borrowing, and open issues."""
+"""The overview for a finance lead: rollout cost, savings from borrowing, and open issues."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -129,7 +129,7 @@ def _card(
     good: bool | None = None,
     verdict: str = "",
 ) -> None:
-    """Show a figure in `place`, with a badge of the `verdict`: green, red, or amber if unknown."""
+    """Show a figure in `place`, with a badge that gives the `verdict`: green, red, or amber if it is unknown."""
     with place.container(border=True, height="stretch"):
         colour = "off" if more_is_worse is None else "inverse" if more_is_worse else "normal"
         st.metric(label, value or "unknown", delta, delta_color=colour)  # type: ignore[arg-type]
@@ -210,7 +210,8 @@ def _trust_card(place: Place, ledger: Ledger) -> None:
 
 
 def _saved(shown: _Content, below: Place) -> Saved | None:
-    """Return the savings of borrowing; for many runs only after a click `below`. Raises UserError."""
+    """Return the savings from borrowing. With many runs, compute them only after the reader clicks `below`. Raises
+    UserError."""
     scope, key = shown.scope, f"overview-saved {shown.scope.period.label} {shown.scope.provenance}"
     count = int(shown.now.frame["run_id"].n_unique())
     if count > _RUNS_MAX and not st.session_state.get(key):
@@ -295,7 +296,8 @@ def _drivers(shown: _Content) -> None:
 
 
 def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool]]:
-    """Return the steps of a waterfall: cost before, visible effects, smaller effects, cost now."""
+    """Return the steps of a waterfall chart: the cost before, the visible effects, the smaller effects, and the cost
+    now."""
     total = change.total
     least = max(abs(total.before_nano), abs(total.cost_nano)) * _SEEN_SHARE
     large = [name for name in EFFECTS if abs(total.effects[name]) >= least]

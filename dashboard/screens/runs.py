@@ -1,4 +1,4 @@
-"""All runs, and the cost report of the chosen run."""
+"""The page about all runs, and the cost report of the chosen run."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Trust in the ledger: the outcome of verification, its jobs and its writers."""
+"""The page that shows whether the ledger can be trusted: the outcome of verification, the jobs and the writers."""
 
 import polars as pl
 import streamlit as st

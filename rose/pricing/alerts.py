@@ -1,4 +1,6 @@
-"""Alerts are rules on figures. Apprise sends each once; `alerts.json` in the ledger lists those that are active."""
+"""Alerts. A rule about a figure fires and makes an alert, which Apprise sends once.
+
+The ledger's file `alerts.json` lists the active alerts."""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ _SECRET_CHARACTERS_MIN = 4  # A shorter part of a URL is no secret, and may be a
 
 
 class AlertsError(UserError):
-    """The rules or the destinations cannot be used."""
+    """The rules or the destinations of alerts cannot be used."""
 
 
 class _Rule(Section):
@@ -54,7 +56,8 @@ class _Rule(Section):
 
 
 class BudgetRule(_Rule):
-    """The rule fires when a team spends a share of its budget for this UTC month, or is forecast to exceed it."""
+    """A rule that fires when a team has spent a given share of its budget for this UTC month. It also fires when the
+    forecast exceeds the budget."""
 
     kind: Literal["budget"]
     at: list[Annotated[float, Field(gt=0, le=10)]] = Field(default=[0.8, 1.0], min_length=1)
@@ -62,7 +65,7 @@ class BudgetRule(_Rule):
 
 
 class ServingRule(_Rule):
-    """The rule fires when serving misses its latency target beyond chance."""
+    """A rule that fires when serving misses its latency target, and chance cannot explain the misses."""
 
     kind: Literal["serving"]
     target: Annotated[float, Field(gt=0, le=1)]
@@ -70,7 +73,7 @@ class ServingRule(_Rule):
 
 
 class LedgerRule(_Rule):
-    """The rule fires when the ledger has problems, or its last verification is too old."""
+    """A rule that fires when the ledger has problems, or when its last verification is too old."""
 
     kind: Literal["ledger"]
     hours: Annotated[int, Field(ge=1, le=8760)] = 26
@@ -80,7 +83,7 @@ AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
-    """The file of rules applies `provenance` to every figure."""
+    """The file of rules. `provenance` applies to the figures of every rule."""
 
     provenance: Literal["live", "replay", "simulated"] = "live"
     price_book: str | None = None
@@ -97,7 +100,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An active alert is sent again when its `level` rises."""
+    """An active alert. It is sent again when its `level` rises."""
 
     key: str
     title: str
@@ -107,7 +110,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One rule's findings; `unknown` says why the rule could not be checked and keeps its alerts."""
+    """The findings of one rule. If the rule could not be checked, `unknown` says why, and its alerts stay active."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -156,7 +159,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return URLs by name from lines `NAME=URL`. Raises AlertsError, without the URL."""
+    """Return URLs by name. The file has lines `NAME=URL`. Raises AlertsError, whose message never contains the URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -192,13 +195,13 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
 
 
 def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
-    """Return the outcome of each rule; send nothing. Raises LedgerError."""
+    """Return the outcome of each rule without sending anything. Raises LedgerError."""
     ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     return tuple(_look(ledger, config, rule, now_us) for rule in config.rule)
 
 
 def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
-    """Evaluate rules, send new alerts, and retry failed messages. Raises AlertsError, LedgerError."""
+    """Evaluate the rules, send new alerts, and send again messages that failed. Raises AlertsError or LedgerError."""
     ledger.folder, now_us = ledger.folder, utc_us() if now_us is None else now_us
     plugins = destinations(config)
     with layout.locked(ledger.folder / "locks" / ".alerts.lock"):
@@ -215,7 +218,7 @@ def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Ro
 
 
 def entries(ledger: Ledger) -> list[AlertRecord]:
-    """Return the alerts of the last round. Raises LedgerError for a damaged file."""
+    """Return the active alerts of the last check. Raises LedgerError for a damaged file."""
     path = ledger.folder / FILE
     try:
         return [AlertRecord(**entry) for entry in json.loads(path.read_bytes())]
@@ -226,7 +229,7 @@ def entries(ledger: Ledger) -> list[AlertRecord]:
 
 
 def send_test(config: AlertsConfig, name: str) -> str | None:
-    """Send a test message. Return why it failed, if it did. Raises AlertsError."""
+    """Send a test message. Return the reason if it failed, or None. Raises AlertsError."""
     plugins = destinations(config)
     if name not in plugins:
         raise AlertsError(f"no destination is named {name!r}{did_you_mean(name, plugins)}")
@@ -241,7 +244,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send a message. Return why it failed, if it did, without secrets of the URL."""
+        """Send a message. If it failed, return the reason without the secrets that the URL contains."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]
@@ -257,7 +260,7 @@ class _Sender:
 
 @contextmanager
 def _apprise_log() -> Iterator[io.StringIO]:
-    """Yield Apprise's log and keep it from other handlers: it may hold a URL."""
+    """Yield Apprise's log. Other log handlers do not receive it, because it may contain a URL with secrets."""
     from apprise import LogCapture
 
     logging.getLogger("apprise").propagate = False

@@ -1,4 +1,4 @@
-"""Tables on a terminal; text from a ledger or price book is escaped."""
+"""Tables on a terminal. Text that comes from a ledger or a price book is escaped."""
 
 from collections.abc import Iterable, Sequence
 
@@ -66,7 +66,7 @@ def _edges(table: Table) -> int:
 
 
 def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return column widths; words may break, amounts never."""
+    """Return the widths of the columns. A word may be broken, but an amount never is."""
     natural, words, unbroken = [], [], []
     for column, texts in zip(table.columns, cells, strict=True):
         all_texts = [visible(column.name), *texts]

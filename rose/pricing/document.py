@@ -1,4 +1,4 @@
-"""Facts of a run, and reports as JSON and CSV."""
+"""The facts of a run, and reports in JSON and CSV."""
 
 import csv
 import dataclasses
@@ -56,7 +56,7 @@ def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield figures among plain values by path; a row's name is its first cell."""
+    """Yield each figure in `data` with its path. In a path, a table row is named by its first cell."""
     if isinstance(data, list):
         data = {next(iter(row.values()), n) if isinstance(row, dict) else n: row for n, row in enumerate(data)}
     if not isinstance(data, dict):

@@ -1,8 +1,8 @@
-"""The formulas of pricing, as pure functions. Each raises ValueError for an argument outside its meaning.
+"""The formulas of pricing as pure functions. Each raises ValueError if an argument has no meaning in the formula.
 
-[A] marks formulas published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
+[A] marks formulas that the author of Verification Economics published (ifitsmanu.com: Verification Economics glossary,
 The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
-those derived here."""
+formulas that ROSE derives."""
 
 from dataclasses import dataclass
 from math import log
@@ -27,15 +27,16 @@ def _share(**values: float) -> None:
 
 
 def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
-    """[A] CPM: the mean price of a million input and output tokens."""
+    """[A] Return CPM, the mean of the prices of a million input tokens and a million output tokens."""
     _not_negative(input_usd_per_million=input_usd_per_million, output_usd_per_million=output_usd_per_million)
     return (input_usd_per_million + output_usd_per_million) / 2
 
 
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
-    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. [A] at pi = 1: `cpm` the
-    blended price, `r` billed output over answer tokens, `rho` rollouts per kept rollout, `alpha` the verifier's accept
-    rate. [D] `pi` from `rollout_price_ratio`."""
+    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. [A] at pi = 1.
+
+    `cpm` is the blended price, and `r` is billed output over answer tokens. `rho` is rollouts per kept rollout. `alpha`
+    is the verifier's accept rate. [D] `pi` comes from `rollout_price_ratio`."""
     _not_negative(cpm=cpm, rho=rho, pi=pi)
     _positive(r=r, alpha=alpha)
     _share(alpha=alpha)
@@ -43,7 +44,7 @@ def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0
 
 
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
-    """[D] pi = ((1 - phi) * c_D + phi * c_O) / c_S, with phi the borrowed share of useful rollout tokens."""
+    """[D] Return pi = ((1 - phi) * c_D + phi * c_O) / c_S, where phi is the borrowed share of useful rollout tokens."""
     _positive(c_serving=c_serving)
     _not_negative(c_dedicated=c_dedicated, c_opportunistic=c_opportunistic)
     _share(borrowed_share=borrowed_share)
@@ -52,7 +53,8 @@ def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frontier:
-    """[A] Where the next dollar lowers cost per correct faster: inference iff `left > right`."""
+    """[A] Where the next dollar lowers the cost per correct answer faster. It is inference if and only if `left >
+    right`."""
 
     left: float
     right: float
@@ -62,8 +64,10 @@ class Frontier:
 
 
 def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
-    """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] exact with n = 1 + rho, D_I = p_I n and D_T = p_T T. dlnC/dD_I =
-    (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; eta are elasticities of alpha."""
+    """[A] Compare (eta_rho - 1) / eta_T with D_I / D_T.
+
+    [D] The comparison is exact with n = 1 + rho, D_I = p_I n and D_T = p_T T. Then dlnC/dD_I = (1 - eta_n) / D_I and
+    dlnC/dD_T = -eta_T / D_T. Each eta is an elasticity of alpha."""
     _positive(n=n, training=training, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
     inference_usd, training_usd = usd_per_n * n, usd_per_t * training
     return Frontier(
@@ -75,7 +79,8 @@ def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n
 
 
 def best_of_n_elasticity(p: float, n: float) -> float:
-    """[D] Elasticity in n of 1 - (1 - p)^n, n independent tries: below 1, so more tries raise cost per correct."""
+    """[D] Return the elasticity in n of 1 - (1 - p)^n, for n independent tries. It is below 1, so more tries raise the
+    cost per correct answer."""
     _positive(p=p, n=n)
     if p >= 1:
         raise ValueError(f"p must be below 1, got {p!r}")
@@ -86,7 +91,8 @@ def best_of_n_elasticity(p: float, n: float) -> float:
 def training_spend_with_borrowing(
     training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)), with psi the rollout share of D_T."""
+    """[D] Return D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)), where psi is the rollout share of
+    D_T."""
     _positive(training_usd=training_usd)
     _share(rollout_share=rollout_share, borrowed_share=borrowed_share)
     _not_negative(cost_ratio=cost_ratio)
@@ -96,7 +102,7 @@ def training_spend_with_borrowing(
 def third_line_threshold(
     inference_usd: float, training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
 ) -> float:
-    """[D] kappa3 = D_I / D_T': the frontier's right side once part of the rollouts is borrowed."""
+    """[D] Return kappa3 = D_I / D_T', the right side of the frontier if a part of the rollouts is borrowed."""
     _positive(inference_usd=inference_usd)
     spend = training_spend_with_borrowing(training_usd, rollout_share, borrowed_share, cost_ratio)
     _positive(training_spend=spend)
@@ -104,15 +110,17 @@ def third_line_threshold(
 
 
 def provision_closing(opening: int, accrued: int, realised: int, released: int) -> int:
-    """[D] Opening + accrued - realised - released, in nano-dollars."""
+    """[D] Return opening + accrued - realised - released, in nano-dollars."""
     return opening + accrued - realised - released
 
 
 def break_even_provision(
     p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
 ) -> float:
-    """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m: the provision at which borrowing stops paying. Prices in one
-    unit of dollars per device-time; `tau_ratio` is tau_O / tau_D."""
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m. A provision above this value makes borrowing dearer
+    than buying.
+
+    All prices have the same unit, dollars per device-time. `tau_ratio` is tau_O / tau_D."""
     _not_negative(p_dedicated=p_dedicated, m_without_provision=m_without_provision, tau_ratio=tau_ratio)
     _share(wasted_borrowed=wasted_borrowed, wasted_dedicated=wasted_dedicated)
     if wasted_dedicated == 1:
@@ -121,7 +129,8 @@ def break_even_provision(
 
 
 def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:
-    """[D] M = (1 + p_O g_O / (p_D g_D)) / x: cost with borrowing over cost without, for a throughput gain x."""
+    """[D] Return M = (1 + p_O g_O / (p_D g_D)) / x: the cost with borrowing over the cost without, for a throughput
+    gain x."""
     _positive(throughput_gain=throughput_gain)
     _not_negative(borrowed_over_dedicated_cost=borrowed_over_dedicated_cost)
     return (1 + borrowed_over_dedicated_cost) / throughput_gain

@@ -1,4 +1,4 @@
-"""Background jobs that need prices: `report` and `alerts`."""
+"""The background jobs that need prices: `report` and `alerts`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def planned(settings: Settings) -> list[Job]:
-    """Return the ledger's jobs and the pricing jobs. Raises LedgerError."""
+    """Return the jobs of the ledger, followed by the pricing jobs. Raises LedgerError."""
     jobs = ledger_jobs(settings)
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
@@ -35,7 +35,9 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
-    """Write missing reports of ended runs, and of the newest running run. Raises LedgerError, PricingError."""
+    """Write the reports that are missing for runs that have ended, and the report of the newest running run.
+
+    Raises LedgerError or PricingError."""
     from rose.ledger import verified, verify
     from rose.pricing import query
     from rose.pricing.answers import run_report as reporting
@@ -64,7 +66,7 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
 
 
 def alerts(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """Send new alerts by a file of rules. Raises AlertsError if a message failed, LedgerError."""
+    """Send the new alerts that a file of rules defines. Raises AlertsError if a message failed, or LedgerError."""
     from rose.pricing.alerts import AlertsError, check, load
 
     done = check(ledger, load(file))

@@ -1,4 +1,4 @@
-"""Money is integer nano-dollars, rates are `Decimal`; floats are never added up."""
+"""Money is an integer number of nano-dollars, and a rate is a `Decimal`. Floats are never added up."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -18,30 +18,32 @@ MW_NS_PER_KWH = J_PER_KWH * 1000 * NS_PER_S  #: Milliwatt-nanoseconds in a kilow
 
 
 class PricingError(UserError):
-    """A figure cannot be given honestly; the message says why, and what to do."""
+    """A correct figure cannot be given. The message says why, and what the reader can do."""
 
 
 class QuestionError(PricingError):
-    """A question has a wrong period, dimension, tag, run or value."""
+    """The question has a wrong period, dimension, tag, run or value."""
 
 
 class NothingChargedError(PricingError):
-    """The period has no provisioned device time, unlike a cost of 0."""
+    """The period has no provisioned device time. This differs from a cost of 0."""
 
 
 def nano_usd_of(usd: Fraction | Decimal) -> int:
-    """Round exact dollars to whole nano-dollars, half to even."""
+    """Return exact dollars as whole nano-dollars, rounded half to even."""
     return round(Fraction(usd) * NANO_USD_PER_USD)
 
 
 def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
-    """Return the cost of `duration_ns` at an hourly rate, rounded once, half to even."""
+    """Return the cost of `duration_ns` at an hourly rate. It is rounded once, half to even."""
     return round(Fraction(usd_per_hour) * NANO_USD_PER_USD * duration_ns / NS_PER_HOUR)
 
 
 def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Divide an integer by non-negative integer weights, by largest remainder; ties go to the first key, zero weights
-    give equal parts. Raises ValueError for no keys or a negative weight."""
+    """Divide an integer in proportion to non-negative integer weights, by largest remainder.
+
+    In a tie, the first key gets more. If all weights are zero, the parts are equal. Raises ValueError without keys, or
+    for a negative weight."""
     if not weights:
         raise ValueError(f"cannot split {total} among no keys")
     if any(weight < 0 for weight in weights.values()):
@@ -52,8 +54,10 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
-    """Round `parts` to integers that sum to `total`, else to their rounded sum, by largest remainder. `total` may
-    differ from the exact sum by one for each part."""
+    """Round `parts` to integers by largest remainder. Their sum is `total`, or the rounded sum of the parts without
+    `total`.
+
+    `total` may differ from the exact sum by at most one per part."""
     exact = sum(parts.values(), Fraction(0))
     total = round(exact) if total is None else total
     assert abs(total - exact) < len(parts) + 1, f"{len(parts)} parts that come to {exact} cannot sum to {total}"
@@ -71,7 +75,7 @@ def _by_largest_remainder(parts: Mapping[K, tuple[int, Fraction | int]], total: 
 
 
 def format_usd(amount_nano_usd: int) -> str:
-    """Return `$1,234.57`; below a dollar three significant digits: `$0.00123`."""
+    """Return a text such as `$1,234.57`. An amount below a dollar has three significant digits: `$0.00123`."""
     usd = Decimal(amount_nano_usd).scaleb(-9)
     size = abs(usd)
     places = 2 if size >= 1 or size == 0 else min(9, 2 - size.adjusted())
@@ -83,7 +87,7 @@ def signed_usd(amount_nano_usd: int) -> str:
 
 
 def format_money(amount_nano: int, currency: str) -> str:
-    """Return an amount in any currency: `EUR 1,234.57`."""
+    """Return an amount in any currency, such as `EUR 1,234.57`."""
     text = format_usd(amount_nano)
     return text if currency == "USD" else text.replace("$", f"{currency} ")
 
@@ -93,7 +97,7 @@ def signed_money(amount_nano: int, currency: str) -> str:
 
 
 def format_ns(duration_ns: int) -> str:
-    """Return `1 h 02 min 03 s`, `2 min 03.4 s` or `3.412 s`."""
+    """Return a text such as `1 h 02 min 03 s`, `2 min 03.4 s` or `3.412 s`."""
     if duration_ns < 60 * NS_PER_S:
         return f"{duration_ns / NS_PER_S:.3f} s"
     tenths = round(duration_ns / NS_PER_S * 10)

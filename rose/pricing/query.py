@@ -1,4 +1,4 @@
-"""Named queries of sql/ on a ledger's catalog."""
+"""Functions that run the named queries in sql/ on a ledger's catalog."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +33,10 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
-    """Copy a run's rows of every view into temporary tables. A fleet's run includes its RL runs' events; an RL run
-    includes its fleets' events during its time there."""
+    """Copy the rows of a run from every view into temporary tables.
+
+    The copy for a fleet's run includes the events of its RL runs. The copy for an RL run includes the events of its
+    fleets while the RL run was there."""
     pinned.pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
@@ -42,7 +44,8 @@ def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str)
 def snapshot_pinned(
     connection: duckdb.DuckDBPyConnection, run_id: str, doubled: Sequence[tuple[str, int]] = ()
 ) -> None:
-    """Take a snapshot on a pinned connection without the slices `doubled`, (writer, seq), and unpin it."""
+    """Take a snapshot on a pinned connection, then unpin the connection. The slices `doubled`, given as (writer, seq),
+    are left out."""
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     connection.execute(sql.read("run/time_on_fleet.sql"))
@@ -65,7 +68,7 @@ def snapshot_pinned(
 
 
 def view_as(kind: str, view: str) -> str:
-    """Return the statement that makes a view of the ledger a table of this kind."""
+    """Return the SQL statement that creates this view of the ledger as a table of this kind."""
     begin = f"CREATE OR REPLACE VIEW {view} AS"
     text = sql.view(view)
     assert begin in text
@@ -73,13 +76,13 @@ def view_as(kind: str, view: str) -> str:
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
-    """Set variables of named queries. Raises KeyError for an unknown variable."""
+    """Set variables that named queries use. Raises KeyError for an unknown variable."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, values: Sequence[Sequence[object]]) -> None:
-    """Insert rows in batches: a statement takes a millisecond."""
+    """Insert rows in batches, because each SQL statement takes a millisecond."""
     for portion in (values[i : i + _ROWS_AT_ONCE] for i in range(0, len(values), _ROWS_AT_ONCE)):
         marks = ", ".join([f"({', '.join('?' * len(portion[0]))})"] * len(portion))
         connection.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in portion for value in row])

@@ -1,4 +1,4 @@
-"""A table of figures as data for a terminal, page, sheet or screen."""
+"""A table of figures as data. A terminal, a page, a sheet or a screen can show it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `unit` is the currency of `money`, and a terminal never breaks a `whole` cell."""
+    """A column of a table. `unit` is the currency if the column has `money`. A terminal never breaks a `whole` cell."""
 
     name: str
     kind: Kind = "text"
@@ -35,9 +35,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows below columns: text, numbers, Figures, or None. `view` and `stamp` apply to all figures; `footer` has
-    totals. A `grouped` table shows a repeated first cell once. `marks` are by row number; `name` is for a sheet. Raises
-    ValueError for a row of a different length."""
+    """A table of text, numbers, Figures and None. `view` and `stamp` apply to all figures. `footer` has the totals.
+
+    A `grouped` table shows a repeated first cell only once. `marks` are by row number. `name` is the name of a sheet.
+    Raises ValueError if a row does not have one cell per column."""
 
     title: str
     columns: tuple[Column, ...]
@@ -65,7 +66,7 @@ class Table:
         return tuple(cell for row in (*self.rows, *self.footer) for cell in row if isinstance(cell, Figure))
 
     def plain(self) -> Table:
-        """Return the table with figures and intervals as text; notes explain missing values."""
+        """Return the table with figures and intervals as text. Notes explain the values that are missing."""
         if not self.figures:
             return self
         columns, cells = [], []
@@ -96,7 +97,7 @@ class Table:
         return [dict(zip(names, row, strict=True)) for row in (*self.rows, *self.footer)]
 
     def row(self, key: str) -> dict[str, Any]:
-        """Return cells by column of the row with this first cell. Raises KeyError."""
+        """Return the cells, by column, of the row whose first cell is `key`. Raises KeyError."""
         return {row[self.columns[0].name]: row for row in self.records()}[key]
 
     def to_json(self) -> dict[str, Any]:
@@ -124,7 +125,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose beside tables; `lead` stands out before it, `more` are further lines. `good` is a verdict's outcome."""
+    """A text beside tables. `lead` is emphasised before it, and `more` has further lines. `good` is the outcome if the
+    text is a verdict."""
 
     text: str
     lead: str = ""
@@ -172,23 +174,23 @@ class Section:
     parts: Mapping[str, Table | Paragraph]
 
     def table(self, name: str) -> Table:
-        """Return a table. Raises KeyError."""
+        """Return the table with this name. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Table)
         return part
 
     def paragraph(self, name: str) -> Paragraph:
-        """Return a paragraph. Raises KeyError for another name."""
+        """Return the paragraph with this name. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Paragraph)
         return part
 
     def text(self, name: str) -> str:
-        """Return a paragraph as one text. Raises KeyError for another name."""
+        """Return the paragraph with this name as a single text. Raises KeyError for another name."""
         return " ".join(self.paragraph(name).lines)
 
     def figure(self, name: str, key: str, column: str = "value") -> Figure:
-        """Return a figure of a table. Raises KeyError."""
+        """Return the figure in a table, by the table's name, the row's first cell and the column. Raises KeyError."""
         cell = self.table(name).row(key)[column]
         assert isinstance(cell, Figure)
         return cell
@@ -206,7 +208,8 @@ def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, *
 def report_table(
     stamp: Stamp, title: str, head: str, rows: Iterable[Row], text: Collection[str] = (), **more: Any
 ) -> Table:
-    """Return a table of figures; `head` names columns, divided by " | ", `text` those that hold text."""
+    """Return a table of figures. `head` has the names of the columns, divided by " | ". `text` names those columns that
+    hold text."""
     return Table(title=title, stamp=stamp, columns=columns(*head.split(" | "), text=text), rows=tuple(rows), **more)
 
 

@@ -1,1 +1,1 @@
-"""Cost of a correct answer, and ways to lower it: levers, breakdowns, the frontier, verifiers."""
+"""The cost of a correct answer and ways to lower it: levers, breakdowns, the frontier, verifiers."""

@@ -1,8 +1,10 @@
-"""The blended cost of accepted trajectories by policy version, task or step.
+"""The cost of an accepted trajectory at the blended price, by policy version, task or step.
 
-Dollars are divided among rows by the tokens of each placement. A trajectory belongs to the row of its oldest policy
-version, its task, or its step. The row `unallocated` has lost tokens, trajectories without a version or task, and
-rollout time without tokens. Rows sum to the run's cost."""
+The dollars of each placement are divided among rows in proportion to tokens. A trajectory belongs to the row of its
+oldest policy version, to the row of its task, or to the row of its step.
+
+The row `unallocated` has lost tokens, trajectories without a version or task, and rollout time without tokens. The rows
+sum to the run's cost."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -26,7 +28,7 @@ _PLACES = ("borrowed", "dedicated")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BreakdownRow:
-    """A row has dollars, accepted trajectories, and the interval of their ratio."""
+    """A row with dollars, accepted trajectories, and an interval for dollars per accepted trajectory."""
 
     key: str
     cost_nano_usd: int
@@ -35,20 +37,22 @@ class BreakdownRow:
 
     @property
     def usd_per_accepted(self) -> Fraction | None:
-        """Return None without accepted trajectories, and for `unallocated`."""
+        """Return dollars per accepted trajectory. Return None without accepted trajectories, and for the row
+        `unallocated`."""
         if not self.accepted or self.key == UNALLOCATED:
             return None
         return Fraction(self.cost_nano_usd, NANO_USD_PER_USD * self.accepted)
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return a run's rows by key, `unallocated` last."""
+    """Return the rows of a run, sorted by key. The row `unallocated` is the last one."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows of groups (`part`, `accepted`, `*_tokens`) and dollars by placement."""
+    """Return the rows. `counted` has `part`, `accepted` and `*_tokens` for each group. Dollars are divided by
+    placement."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:

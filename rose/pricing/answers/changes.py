@@ -1,17 +1,19 @@
-"""Effects that explain a change of cost between two periods. They sum to the change to the nano-dollar.
+"""The effects that explain why cost changed between two periods. Their sum is the change, exact to the nano-dollar.
 
 [D] The effects are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 16th edition,
-2018, chapters 7 and 14, at the rates of the period before. A line is the charges of a group (a team, a run ...) in a
-cell (bucket, pool, device class), with device time v and cost c; 0 is the period before, 1 the later one. V is the time
-of all lines of the same work (rollouts, or everything else), G = V1 / V0, r the cell's rate before, and R the rate of
-its pool.
-- volume: c0 * (G - 1). For rollouts with accepted tokens in both periods, G is divided into accepted output, tokens for
-  each accepted token, and device time for each token.
-- share borrowed, of rollouts: v1 * R - v0 * G * R.
-- mix: v1 * r - c0 * G less the share borrowed.
-- price: c1 - v1 * r. A cell without a rate before is mix, or volume where its whole work is new.
+2018, chapters 7 and 14. They use the rates of the earlier period.
 
-Transfer and energy have no device time and are volume."""
+A line holds the charges of one group (a team, a run ...) in one cell (bucket, pool, device class). It has device time v
+and cost c. Index 0 means the earlier period and 1 the later one. There are two kinds of work: rollouts, and everything
+else. V is the time of all lines of the same kind of work, and G = V1 / V0. The cell's earlier rate is r, and the
+earlier rate of the cell's pool is R.
+- volume: c0 * (G - 1). If both periods have accepted rollout tokens, the G of rollouts is split into three factors:
+  accepted output, tokens per accepted token, and device time per token.
+- share borrowed (rollouts only): v1 * R - v0 * G * R.
+- mix: v1 * r - c0 * G, minus the share borrowed.
+- price: c1 - v1 * r. If a cell has no earlier rate, its change is mix. If the whole kind of work is new, it is volume.
+
+Transfer and energy have no device time, so their change is volume."""
 
 import csv
 import io
@@ -59,7 +61,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """A group's cost in both periods and the effects that sum to its change, nano-dollars."""
+    """A group's cost in both periods, and the effects that sum to the group's change, in nano-dollars."""
 
     name: str
     before_nano: int
@@ -82,7 +84,9 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The change between two periods; `total.effects` sum to it, and so do the groups, largest change first."""
+    """The change between two periods. It is the sum of `total.effects`, and also the sum over the groups.
+
+    The group with the largest change comes first."""
 
     by: str
     before: Stamp
@@ -138,7 +142,7 @@ class PeriodSums:
 
 
 def side(charges: pl.DataFrame, by: str) -> PeriodSums:
-    """Sum charges by a dimension of BY. Raises PricingError for an unknown dimension."""
+    """Return the sums of charges by one dimension of BY. Raises PricingError for an unknown dimension."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
@@ -156,7 +160,7 @@ def side(charges: pl.DataFrame, by: str) -> PeriodSums:
 
 
 def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
-    """Return the change between two periods. Raises PricingError for different provenance or currency."""
+    """Return the change between two periods. Raises PricingError if their provenance or currency differs."""
     for what in ("provenance", "currency"):
         one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
@@ -174,7 +178,7 @@ def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp
 
 
 def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fraction]:
-    """Return exact nano-dollars by group and effect."""
+    """Return the exact nano-dollars of each effect in each group, by (group, effect)."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[GroupCell]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
@@ -248,9 +252,11 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change from `before`: by default the previous month, or an equally long time just before. Without
-    charges before, all cost is new. Raises LedgerError; PricingError for a period without charges, and periods that
-    overlap."""
+    """Return the change since the period `before`. By default this is the previous month if the period is a month, or
+    otherwise the equally long period just before.
+
+    If that period has no charges, all cost is new. Raises PricingError if `period` has no charges or the periods
+    overlap. Raises LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
@@ -266,7 +272,7 @@ def build(
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return the change and its largest effect as text; `signed` formats nano-dollars."""
+    """Return a text that gives the change and its largest effect. `signed` formats nano-dollars."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
@@ -288,7 +294,7 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
 
 
 def csv_text(comparison: Changes) -> str:
-    """Return a CSV row by group, largest change first, in whole units of the currency."""
+    """Return CSV with a row for each group, in whole units of the currency. The largest change comes first."""
     written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -312,7 +318,7 @@ def csv_text(comparison: Changes) -> str:
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:
-    """Return the `top` groups, the others as one row, and the total."""
+    """Return a table with the `top` groups, one row for all other groups, and the total."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in comparison.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:

@@ -1,4 +1,4 @@
-"""The cost of one run's correct answers as tables."""
+"""Tables about the cost of a correct answer in one run."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -66,7 +66,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
 
 
 def thousand(run: PricedRun) -> Figure:
-    """Return the amortized dollars of all rollout work for 1,000 accepted answers."""
+    """Return the amortized dollars that all rollout work costs for each 1,000 accepted answers."""
     amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted
     rollout_nano = sum(amortized[bucket] for bucket in ROLLOUT_BUCKETS)
     usd = Fraction(1000 * rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
@@ -74,7 +74,7 @@ def thousand(run: PricedRun) -> Figure:
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
-    """Return `lines`, cost at each price of a rollout token, and `c3`, C3 with its factors."""
+    """Return two tables: `lines`, the cost at each price of a rollout token, and `c3`, C3 with its factors."""
     factors = _factors(run, drawn)
     c3, c3_per_correct = _formula(run, "blended", drawn, None)
     return {
@@ -156,7 +156,8 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return CPM * R * (1 + pi * rho) / alpha on a line (C3 on `blended`), and the same over PPV."""
+    """Return CPM * R * (1 + pi * rho) / alpha on a line, and the same divided by PPV. On the line `blended`, it is
+    C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)

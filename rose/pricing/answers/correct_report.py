@@ -1,4 +1,4 @@
-"""The report on the cost of correct answers, question by question."""
+"""The report on the cost of correct answers. It answers one question after the other."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def sections(
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
-    """Return the answers to QUESTIONS, or to one. Raises PricingError for unusable probes."""
+    """Return the answers to all QUESTIONS, or to the question `only`. Raises PricingError for unusable probes."""
     made = {}
     if only in (None, "cost"):
         made["cost"] = correct_answer.cost(run, by)

@@ -1,16 +1,16 @@
-"""Where the next dollar or slack second lowers the cost of a correct answer: inference or training.
+"""Where the next dollar or slack second lowers the cost of a correct answer more: in inference or in training.
 
-[A] A dollar lowers it faster on inference iff (eta_n - 1) / eta_T > D_I / D_T. [D] With D_I = p_I n and D_T = p_T T
-this is exact: the fall per dollar is (eta_n - 1) / D_I for inference and eta_T / D_T for training.
-- D_I: amortized dollars of serving;
+[A] A dollar spent on inference lowers it faster if and only if (eta_n - 1) / eta_T > D_I / D_T. [D] This is exact if
+D_I = p_I n and D_T = p_T T. The fall per dollar is then (eta_n - 1) / D_I for inference and eta_T / D_T for training.
+- D_I: the amortized dollars of serving.
 - D_T: updates, syncs, activation, transfer and energy of dedicated devices, plus every useful rollout token at the
-  dedicated price c_D; psi is the share of the tokens;
-- D_T': the same with borrowed tokens at their own cost; kappa3 = D_I / D_T' [D];
-- eta_n and eta_T come from training's groups (`elasticity`) and are taken to apply to inference.
+  dedicated price c_D. psi is the share of D_T that these tokens take.
+- D_T': D_T with borrowed tokens at their own cost. kappa3 = D_I / D_T' [D].
+- eta_n and eta_T are measured on training's groups (`elasticity`). They are assumed to hold for inference too.
 
-[D] A slack second goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T, with r_I rollouts of a borrowed
-second, N judged groups, T device-seconds of updates, and r_T = 1. A direction is named only where the 95% intervals
-exclude the other."""
+[D] A slack second goes to inference if and only if (eta_n / n) * (r_I / N) > eta_T * r_T / T. Here r_I is the number of
+rollouts in a borrowed second, N the number of judged groups, T the device-seconds of updates, and r_T = 1. A direction
+is named only if the 95% interval excludes the other direction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ _TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """Dollars of inference and training; `rollouts` prices every useful token at the dedicated price."""
+    """The dollars of inference and training. `rollouts` prices every useful token at the dedicated price."""
 
     inference_usd: Fraction
     rollouts_usd: Fraction
@@ -96,7 +96,7 @@ class Slack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The side to spend on, the relative fall in cost on both sides, and the interval of their difference."""
+    """The side to spend on, the relative fall in cost for each side, and the interval of the difference."""
 
     side: Side
     gain_inference: float | None
@@ -106,7 +106,8 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return the spending on both sides, or why it is unknown. A run that shares a fleet has no serving."""
+    """Return the spending on both sides, or the reason why it is unknown. A run that shares a fleet has no serving
+    cost."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -128,7 +129,7 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
 
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0) -> Slack | str:
-    """Return the yield of a slack second, or the missing data."""
+    """Return what a slack second yields on each side, or a text that says which data is missing."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -148,7 +149,7 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T; None if unknown, or if training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T. Return None if it is unknown, or if training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
     inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}  # Units and both prices cancel.
@@ -156,19 +157,19 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Return where the next dollar goes, at D_I and D_T (or D_T')."""
+    """Return where to spend the next dollar, given D_I and D_T (or D_T')."""
     return _weigh(_gain(eta_n, 1 / inference_usd, free=False), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Return where a slack second goes; `n` is 1 + rho."""
+    """Return where to use a slack second. `n` is 1 + rho."""
     per_second = float(yields.rollouts_per_s / yields.answers) / n
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """A side's gain with its resamples, and whether it lowers cost (None: unclear)."""
+    """The gain of one side with its resamples. It also says whether the side lowers cost (None: unclear)."""
 
     value: float | None
     draws: Floats | None
@@ -177,7 +178,7 @@ class _Gain:
 
 
 def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
-    """Return elasticity times relative growth; rollouts that are paid for raise cost as they grow."""
+    """Return the elasticity times the relative growth. Unless rollouts are `free`, their own cost grows too."""
     if eta.value is None or eta.draws is None:
         return _Gain(None, None, 0, None)
     paid = 0 if free else 1
@@ -225,7 +226,7 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """Return whether an interval is above 0; None if unclear or missing."""
+    """Return True if the interval is above 0 and False if it is below. Return None if it is missing or contains 0."""
     return None if interval is None else exceeds(interval.low, interval.high)
 
 

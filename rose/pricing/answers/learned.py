@@ -1,8 +1,8 @@
-"""Whether a policy learned: its accepted share at the end of a run against the beginning.
+"""Whether a policy learned: the accepted share at the end of a run is compared with the share at the beginning.
 
-Shares have Wilson's interval with groups as clusters. Each end is the fewest stretches with `GROUPS_MIN` judged groups,
-at most a quarter of all. The policy learned only where the intervals do not overlap, which is stricter than an interval
-of their difference."""
+Each share has Wilson's interval, with groups as clusters. Each end has as few stretches as give `GROUPS_MIN` judged
+groups, and at most a quarter of all stretches. The policy learned only if the two intervals do not overlap. This rule
+is stricter than an interval of the difference."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _ENDS = ("first", "last")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """Judged and accepted trajectories of the steps, or policy versions, from `first` to `last`."""
+    """The judged and accepted trajectories of a range of steps or policy versions, `first` to `last`."""
 
     first: int
     last: int
@@ -44,7 +44,7 @@ class Stretch:
 
     @property
     def text(self) -> str:
-        """Return text such as `62.5% (95% 41.0% to 80.1%)`."""
+        """Return a text such as `62.5% (95% 41.0% to 80.1%)`."""
         low, high = self.interval
         return f"{float(self.share):.1%} (95% {low:.1%} to {high:.1%})"
 
@@ -61,7 +61,7 @@ def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
 
 
 def learned(course: Sequence[Stretch]) -> Learned | None:
-    """Compare the two ends; None below two stretches."""
+    """Compare the beginning with the end. Return None for fewer than two stretches."""
     if len(course) < 2:
         return None
     begin, end = _end(course), _end(course[::-1])
@@ -78,6 +78,6 @@ def _end(course: Sequence[Stretch]) -> Stretch:
 
 
 def together(parts: Sequence[Stretch]) -> Stretch:
-    """Join stretches. A group in two stretches counts as two clusters."""
+    """Return several stretches as one. A group in two stretches counts as two clusters."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
     return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)

@@ -1,4 +1,4 @@
-"""The cost report of a run. The same ledger and price book give the same bytes."""
+"""The cost report of a run. The same ledger and price book always give a report with the same bytes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,12 +52,12 @@ class Report:
         yield from self.section.parts.values()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, in whole nano-dollars and nanoseconds."""
+        """Return the report as plain values, in whole nano-dollars and nanoseconds."""
         return to_json({"stamp": self.stamp, "run": self.run, "price_book": self.stamp.book, "report": self.section})
 
 
 def build(ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None) -> Report:
-    """Price a run and report on it. Raises as `priced`."""
+    """Price a run and return its report. Raises the same errors as `priced`."""
     with priced(ledger, run_id, price_book) as run:
         return Report(run=run.run, stamp=run.stamp, section=Section(_tables(run)))
 
@@ -100,7 +100,7 @@ def _scales(run: RunFacts) -> str:
 
 
 def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, int]) -> Table:
-    """Return the main figures; `sums_ns` are sums of `run/totals`."""
+    """Return the main figures. `sums_ns` has the sums of the query `run/totals`."""
     make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
     alone, delayed_ns = run.charged.fleet is None, min(sums_ns["delayed beyond work"], serving["serving"])
     rollout_ns = serving["rollout"] if alone else None
@@ -165,7 +165,7 @@ def _time(run: PricedRun) -> Table:
 
 
 def _runs(run: PricedRun) -> Table | None:
-    """Return the fleet's run, then RL runs by cost; None for a single run."""
+    """Return the fleet's run, then the RL runs sorted by cost. Return None if there is a single run."""
     make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
         return None
@@ -197,8 +197,9 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens by placement and view. The marginal price of dedicated tokens is the
-    purchase that borrowing avoided."""
+    """Return dollars per million useful tokens, by placement and view.
+
+    In the marginal view, the price of dedicated tokens is the price of the purchase that borrowing avoided."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
@@ -240,7 +241,7 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
 
 
 def _fates(run: PricedRun) -> Table:
-    """Return tokens by fate: generated = accepted + rejected + stale + lost + open."""
+    """Return tokens by fate. Generated tokens = accepted + rejected + stale + lost + open tokens."""
     lost = run.tokens["unallocated"].generated
     counts = {name: (made.generated, *(made.by_fate[fate] for fate in FATES)) for name, made in run.tokens.items()}
     return report_table(
@@ -254,7 +255,8 @@ def _fates(run: PricedRun) -> Table:
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Return latency of lent and other devices. Mixed budgets have no figure."""
+    """Return the latency of requests on lent devices and on other devices. Requests with mixed budgets have no
+    figure."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}
@@ -307,7 +309,7 @@ def _longer(run: PricedRun) -> str:
 def _events(
     make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
 ) -> Table:
-    """Return leases by closing, and syncs. Raises PricingError for an unknown closing."""
+    """Return how many leases closed in each way, and the syncs. Raises PricingError for an unknown way of closing."""
     counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
     if unknown := counts.keys() - CLOSINGS:
         raise PricingError(f"leases closed by {', '.join(sorted(unknown))}, which is not one of {', '.join(CLOSINGS)}")

@@ -1,1 +1,2 @@
-"""The API serves the figures over HTTP: JSON in the shape of OpenCost's allocations, and metrics for Prometheus."""
+"""The API, which serves the figures over HTTP: JSON in the shape of OpenCost's allocations, and metrics for
+Prometheus."""

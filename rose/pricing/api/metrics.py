@@ -1,5 +1,6 @@
-"""`/metrics` has this UTC month's cost so far as gauges: corrections may lower them. The most expensive teams and runs
-have their own series; `__other__` sums the others."""
+"""The figures of `/metrics`: the cost of this UTC month so far. They are gauges because a correction may lower a cost.
+
+The most expensive teams and runs each have their own series. The series `__other__` is the sum of all others."""
 
 import time
 from collections import defaultdict
@@ -94,7 +95,8 @@ class Facts:
 
 
 def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
-    """Return the figures of the month of `now_ns`; a ledger that cannot be priced has `rose_cost_up` 0 alone."""
+    """Return the figures of the month that contains `now_ns`. A ledger that cannot be priced has only `rose_cost_up`
+    0."""
     samples, month = Samples(), month_at(now_ns)
     for one in served:
         try:
@@ -121,7 +123,7 @@ def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
 
 
 def _read(served: ServedLedger, month: Period, provenance: str, now_ns: int) -> Facts | None:
-    """Return the facts; None without charges. Raises PricingError, LedgerError."""
+    """Return the facts of a month, or None without charges. Raises PricingError or LedgerError."""
     by = ("team", "run", "pool", "bucket")
     try:
         amortized = served.cost(Question(period=month, by=by, provenance=provenance))

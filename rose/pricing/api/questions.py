@@ -1,4 +1,4 @@
-"""Questions over HTTP and their answers."""
+"""The questions that a client asks over HTTP, and their answers."""
 
 import re
 import time
@@ -34,7 +34,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_CHARACTERS_MAX)]
 
 
 class RequestError(UserError):
-    """A refused request with its HTTP status."""
+    """The API refuses a request. The error has the HTTP status of the response."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class ServedLedger:
         team: str | None = None,
         run_id: str | None = None,
     ) -> Saved:
-        """Answer as `rose saved`. A run is priced again only when the ledger or the prices change."""
+        """Return what `rose saved` answers. A run is priced again only if the ledger or the prices have changed."""
         from_ns, to_ns = period.from_ns, period.to_ns
         book = choice.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
@@ -76,7 +76,7 @@ class ServedLedger:
         )
 
     def trust(self) -> dict[str, Any]:
-        """Verify new files; return the time of verification and the problems. Raises LedgerError."""
+        """Verify new files. Return when the ledger was last verified, and the problems. Raises LedgerError."""
         checked, last = verify.verify(self.ledger), verified.state(self.ledger)
         return {
             "sound": checked.ok,
@@ -89,7 +89,8 @@ class ServedLedger:
 
     @property
     def _mark(self) -> str:
-        """Return the newest segments, except the access log's: they change when the ledger gains events."""
+        """Return the newest segments, without those of the access log. They change when the ledger gains other
+        events."""
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
@@ -166,7 +167,7 @@ class TrustQuery(LedgerQuery):
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
-    """Return ledgers by name from FOLDER or NAME=FOLDER. Raises LedgerError."""
+    """Return ledgers by name. Each item of `given` is FOLDER or NAME=FOLDER. Raises LedgerError."""
     ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -179,7 +180,7 @@ def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
 
 
 def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
-    """Return the ledger of a name, or the only one. Raises RequestError."""
+    """Return the ledger called `name`, or the only ledger without a name. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")
@@ -189,12 +190,12 @@ def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
 
 
 def now() -> int:
-    """Return the start of this UTC hour in nanoseconds, so that answers stay the same within the hour."""
+    """Return the start of the current UTC hour, in nanoseconds. Answers therefore stay the same within an hour."""
     return time.time_ns() // 3_600_000_000_000 * 3_600_000_000_000
 
 
 def status_of(error: UserError) -> int:
-    """Return an error's HTTP status."""
+    """Return the HTTP status that an error gets."""
     if isinstance(error, RequestError):
         return error.status
     return 400 if isinstance(error, QuestionError) else 404 if isinstance(error, NothingChargedError) else 503

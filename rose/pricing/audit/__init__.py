@@ -1,1 +1,1 @@
-"""The audit trail recomputes any dollar from its events, and proves a close unchanged."""
+"""The audit trail. It recomputes any charged dollar from its events, and proves that a close has not changed."""

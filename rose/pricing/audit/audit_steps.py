@@ -1,4 +1,4 @@
-"""The links between a charge and its events, recomputed from the price book and the ledger."""
+"""The steps between a charge and its events. Each step is recomputed from the price book and the ledger."""
 
 import re
 from collections import Counter
@@ -29,7 +29,8 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A run's time on the device in an hour, its billed part, and the other runs."""
+    """The time that a run held a device in an hour, the part billed to the run, and the other runs that held the
+    device."""
 
     held_ns: int
     ns: int
@@ -38,7 +39,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The recorded and the recomputed sum; `asked` is False outside the question."""
+    """A sum as recorded and as recomputed. `asked` is False if the question does not ask about this sum."""
 
     what: str
     charged: int
@@ -76,8 +77,8 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `question_rows` some of them,
-    `everybodys` charges of other runs, `part` this run's part."""
+    """Yield the steps of device time. `rows` are all capacity charges of a device-hour, and the question asks about
+    `question_rows`. `everybodys` are the charges of all runs that share the device. `part` is the part of this run."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -136,7 +137,8 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return each run's part of a device's hour: shared time is divided equally, the rest goes to the first by name."""
+    """Return each run's part of a device's hour. Time that several runs shared is divided equally. The run that comes
+    first by name gets the nanoseconds that cannot be divided."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays
@@ -169,7 +171,7 @@ def _part(ns: int, part: Held) -> Step:
 def transfer(
     rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
-    """Yield the steps of weight syncs, from all transfer charges of a device-hour."""
+    """Yield the steps of weight syncs. `rows` are all transfer charges of a device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
@@ -207,7 +209,9 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of energy charges; readings of all runs (`everybodys`) are divided equally."""
+    """Yield the steps of energy charges. The energy that was read is divided equally among runs that held the device.
+
+    `everybodys` are the charges of all these runs."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

@@ -1,4 +1,4 @@
-"""The ledger's events of one device-hour, and their files."""
+"""The ledger's events of one device-hour, and the files that contain these events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Unit = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of a run's device; a shared device belongs to the fleet's run."""
+    """One UTC hour of a run's device. If several runs share the device, it belongs to the fleet's run."""
 
     run_id: str
     provenance: str
@@ -39,8 +39,9 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Events of a device-hour: `slices` with their time in it by bucket, `tokens`, `syncs`, power `readings`. `late`
-    counts events recorded after the close; other fields leave them out."""
+    """The events of a device-hour. `slices` have their time within the hour by bucket. `readings` are of power.
+
+    `late` counts the events recorded after the close. The other fields do not include late events."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -69,7 +70,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterEvents:
-    """A writer's events; `holds` is whether the chain is intact, None for archived parts."""
+    """The events of one writer. `holds` says whether the hash chain is intact; it is None for archived parts."""
 
     writer: str
     first_seq: int
@@ -80,7 +81,7 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return the events of a device-hour, up to `mark`. Raises LedgerError."""
+    """Return the events of a device-hour. With `mark`, events after the mark are left out. Raises LedgerError."""
     by_kind: dict[str, list[Row]] = {}
     with ledger.connect() as connection:
         set_variables(
@@ -116,7 +117,8 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
 
 
 def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
-    """Return spans by writer; `verified` has the broken chains. Raises LedgerError."""
+    """Return the span of the events of each writer. `verified` tells which hash chains are broken. Raises
+    LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])

@@ -1,1 +1,1 @@
-"""The cost of a borrow and of its alternatives."""
+"""What a borrow costs, and what its alternatives would cost."""

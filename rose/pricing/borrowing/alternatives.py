@@ -1,17 +1,18 @@
-"""The cost of the borrowed tokens by other means [D].
+"""What the borrowed tokens would have cost if they had been made in another way [D].
 
-The same useful rollout tokens, T, are priced
-- on dedicated devices, at their throughput, waste and price: T * dollars / useful tokens, for working time only, and
-  with idle time, syncs and activation (fully loaded). Without dedicated tokens the price book's rollout device is
-  assumed for the borrowed time;
-- at each market offer for the device class: T / (tau * (1 - w)) device-seconds, with tau and w of dedicated devices,
-  else of borrowed devices without their losses. A spot device is interrupted l times an hour and loses its turns: T /
-  (tau * (1 - w) * (1 - l * a / 3600)), with a = E[L^2] / (2 E[L]) the mean age of a turn, over the lengths L of
-  completed turns, seconds;
-- not at all: nothing is spent and T tokens are not made.
+T is the number of useful rollout tokens that were borrowed. There are three kinds of alternatives.
+- Dedicated devices: T * dollars / useful tokens, with the throughput, waste and price of dedicated devices. One figure
+  counts working time only. The other also counts idle time, syncs and activation (fully loaded). If no token was made
+  on dedicated devices, the rollout device of the price book is assumed for the borrowed time.
+- Each market offer for the device class: T / (tau * (1 - w)) device-seconds. tau and w are those of dedicated devices.
+  Without dedicated devices, they are those of borrowed devices without their losses. A spot device is interrupted l
+  times an hour and loses its turns, so it needs T / (tau * (1 - w) * (1 - l * a / 3600)). The mean age of a turn is
+  a = E[L^2] / (2 E[L]), where L is the length of a completed turn in seconds.
+- Nothing: no money is spent, and the T tokens are not made.
 
-Costs are amortized; the first is the capacity avoided. Time is measured time, also where several runs shared a device.
-Dedicated devices are those of the whole fleet, so the figures of RL runs add up to the fleet's."""
+Costs are amortized. The cost on dedicated devices is the capacity avoided. Time is measured time, even if several runs
+shared a device. Dedicated devices are those of the whole fleet, so the figures of RL runs sum to the fleet's
+figures."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The borrow and its alternatives, dedicated devices first; empty without useful borrowed tokens."""
+    """A borrow and its alternatives. Dedicated devices come first. Without useful borrowed tokens, there are none."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -51,8 +52,9 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Price a run's alternatives; without `market`, only dedicated devices and doing without. Raises PriceBookError
-    without a price of a rollout device."""
+    """Return a run's borrow with its alternatives. Without `market`, leave out the market offers.
+
+    Raises PriceBookError if no price of a rollout device exists."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
     by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
@@ -105,8 +107,10 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """Dedicated idle time by UTC hour, nanoseconds, and the fleet's and the run's borrowed tokens (or time, without a
-    dedicated throughput)."""
+    """What is needed to compute a purchase: idle time of dedicated devices by UTC hour, in nanoseconds, and the
+    borrowed tokens of the fleet and of the run.
+
+    If no dedicated device has a throughput, borrowed time replaces the tokens."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -114,7 +118,8 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Count idle time of these pools and classes; without any, of rollout devices of a borrowed class."""
+        """Return the need, with the idle time of devices in these pools and classes. If `classes` is empty, count the
+        rollout devices whose class was also borrowed."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -139,7 +144,7 @@ class _Need:
         return cls(idle_ns, there, own)
 
     def bought(self, way: Alternative, needed_ns: Fraction, increment_hours: Decimal | None) -> Alternative:
-        """Return an alternative with its purchase; `needed_ns` is the device time of the run's tokens."""
+        """Return the alternative with its purchase. `needed_ns` is the device time that the run's tokens need."""
         if way.usd is None or not needed_ns:
             return way
         each_ns = needed_ns / sum(self.own.values())
@@ -177,7 +182,8 @@ def _increment(
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return 1 - l * a / 3600, the useful part of an hour, at least 0."""
+    """[D] Return 1 - l * a / 3600, the useful part of an hour on a spot device. If it is not above 0, no work would
+    finish."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -207,8 +213,9 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return the alternative of each offer, its price weighted by the time borrowed in each stretch; `hours` is the
-    uninterrupted time."""
+    """Return one alternative for each market offer. Its price is weighted by the time borrowed in each stretch.
+
+    `hours` is the device time that the tokens need without interruptions."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -267,7 +274,7 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return E[L^2] / (2 E[L]) of the placement's completed turns, else of all, seconds."""
+    """Return E[L^2] / (2 E[L]), in seconds, over the completed turns of a placement. If it has none, use all turns."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

@@ -1,4 +1,4 @@
-"""The cost of a borrow beside its alternatives: tables and sentences."""
+"""A borrow compared with its alternatives, as tables and sentences."""
 
 from fractions import Fraction
 
@@ -26,7 +26,8 @@ _MILLION = 10**6
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Return both savings against dedicated devices, with their bases; never add them."""
+    """Return a table with both savings against dedicated devices, and how each was computed. Never add the two
+    savings."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
@@ -63,7 +64,7 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
 
 
 def comparison(run: PricedRun) -> Section:
-    """Return the borrow beside its alternatives, and what would change the result."""
+    """Return the section that compares a borrow with its alternatives and says what would change the result."""
     m, make, compared = run.borrow, run.make, compare(run)
     tokens, ways = compared.borrowed.useful, compared.alternatives
     title = f"The same {tokens:,} useful tokens otherwise"
@@ -136,7 +137,8 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """Return M with its factors; they are unknown without both kinds of tokens, or if the bill fell."""
+    """Return the cost multiplier M with its factors. They are unknown if the run lacks borrowed or dedicated tokens, or
+    if borrowing lowered the bill."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
@@ -216,7 +218,7 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
 
 
 def in_short(compared: Comparison, m: Marginal) -> str:
-    """Return the verdict on borrowing against buying dedicated devices, and the figure's limits."""
+    """Return whether borrowing was cheaper than buying dedicated devices, as text, with the limits of the figure."""
     way = compared.way
     if way is None or way.cash is None:
         return f"Savings are unknown: {NO_TOKENS.removeprefix('not enough data: ')}."
@@ -232,7 +234,7 @@ def in_short(compared: Comparison, m: Marginal) -> str:
 
 
 def _judged(cash: Saving, m: Marginal) -> str:
-    """Return the verdict; it names a side only where the interval, or both ends, exclude the other."""
+    """Return the verdict as text. It names a side only if the whole interval, or both ends, are on that side."""
     if m.unstated_usd:
         if cash.usd - m.unstated_usd > 0:
             return "borrowing came out cheaper whether or not the fleet would exist anyway"
@@ -250,7 +252,8 @@ def _judged(cash: Saving, m: Marginal) -> str:
 
 
 def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
-    """Return whether borrowing saved against buying; None where an interval or a term of its cost is missing."""
+    """Return whether borrowing saved money against buying. Return None if it is unclear, if the saving has no interval,
+    or if a term of its cost is missing."""
     if cash is None or cash.interval is None or m.unstated_usd:
         return None
     better = exceeds(cash.interval.low, cash.interval.high)
@@ -258,7 +261,7 @@ def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return both ends of the saving and why it has two; None where it is one figure."""
+    """Return both ends of the saving as text, and the reason for them. Return None if the saving is a single figure."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"
@@ -266,7 +269,7 @@ def both_ends(cash: Saving | None, m: Marginal) -> str | None:
 
 
 def condition(m: Marginal) -> str:
-    """Return the assumption about the fleet, as the end of a sentence."""
+    """Return what was assumed about the fleet, as the end of a sentence."""
     if m.idle_anyway is None:
         return f", {WOULD}: the price book does not say"
     if m.idle_anyway == 1:

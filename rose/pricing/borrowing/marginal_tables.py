@@ -1,4 +1,4 @@
-"""The marginal cost of a borrow as tables."""
+"""Tables of a borrow's marginal cost."""
 
 from fractions import Fraction
 
@@ -51,7 +51,7 @@ def terms_table(make: Figures, m: Marginal) -> Table:
 
 
 def added(make: Figures, m: Marginal) -> Figure:
-    """Return m over the run, with terms rounded to add up."""
+    """Return m as the total over the run. The terms are rounded so that they add up."""
     return make.amount(
         sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
     )
@@ -72,7 +72,7 @@ def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figu
 
 
 def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
-    """Return a term over the run; `nano` is its nano-dollars if terms were rounded together."""
+    """Return a term as the total over the run. If terms were rounded together, `nano` is the term in nano-dollars."""
     return make.amount(
         None if term.unknown else nano_usd_of(term.usd) if nano is None else nano,
         MARGINAL,

@@ -1,13 +1,14 @@
-"""The provision for bursts that follow lending, and its realised cost.
+"""The provision for bursts that follow lending, and the cost that lending really caused.
 
-Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving load.
-- *Burst*: consecutive windows of a device in the top fifth, after a window in a lower fifth.
-- *h(b)*: bursts right after a window of bin b, over the time in such windows that have a successor.
-- *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less those on other devices.
-- *provision(b)* = h(b) * E[extra | b] * penalty, per lent device-second in bin b below the top fifth.
+These are the definitions [D]. A window is `HORIZON_NS` long. A load bin is a fifth of the range of serving load.
+- *Burst*: consecutive windows of a device in the highest load bin, right after a window in a lower bin.
+- *h(b)*: the number of bursts right after a window of bin b, over the time in windows of bin b that have a successor.
+- *E[extra | b]*: the mean missed budgets of a burst from bin b on a lent device, minus the mean on other devices.
+- *provision(b)* = h(b) * E[extra | b] * penalty, for each lent device-second in bin b below the highest bin.
 - *Realised*: what lending cost serving (`missed_budgets`).
 
-A bin with too little data takes the figures of all bins; without enough in all bins nothing is accrued."""
+A bin with too little data uses the figures of all bins. If all bins together have too little data, nothing is
+accrued."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """Burst figures of a load bin; None without enough data, and `why` says which."""
+    """The burst figures of a load bin. They are None without enough data, and `why` names the missing data."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
@@ -57,7 +58,7 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """Return h(b) * E[extra | b], expected missed budgets per lent device-second."""
+        """Return h(b) * E[extra | b], the expected missed budgets in a lent device-second."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
@@ -91,7 +92,8 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return mean misses of a burst, lent less not lent. It has no interval: leases follow load."""
+    """Return the mean misses of a burst on lent devices, minus the mean on other devices. It has no interval because
+    leases depend on load."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -114,7 +116,7 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accrual:
-    """A UTC day's provision, exact dollars; None without enough data."""
+    """The provision of one UTC day in exact dollars, or None without enough data."""
 
     day: date
     usd: Fraction | None
@@ -124,8 +126,10 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day with lent time, from rows of `bursts`. Rates are those at the day's start,
-    or include the day if earlier days have too little data, so later days change no accrual."""
+    """Return the provision of each UTC day that has lent time. `bursts` has the rows of the query `bursts`.
+
+    The rates are those known at the start of the day. If earlier days have too little data, the day's own data is
+    included. Later days therefore never change an accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -160,7 +164,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A UTC day's balance, whole nano-dollars; None before the first accrual."""
+    """The balance of one UTC day, in whole nano-dollars. It is None before the first accrual."""
 
     day: date
     opening: int | None
@@ -171,9 +175,10 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return opening + accrued - realised - released = closing by day. A day's unused provision is released at the
-    end of the next day; costs beyond the balance stay as debt. Raises ValueError for a day without an accrual after one
-    with."""
+    """[D] Return opening + accrued - realised - released = closing for each day.
+
+    If a day's provision was not used, it is released at the end of the next day. A cost above the balance stays as
+    debt. Raises ValueError if a day without an accrual follows a day with an accrual."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
@@ -302,7 +307,8 @@ def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str 
 
 
 def _break_even(run: PricedRun) -> Figure:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, per borrowed device-hour, where m excludes the
+    provision."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]

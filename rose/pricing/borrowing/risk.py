@@ -1,8 +1,8 @@
-"""Whether borrowing harms serving, and whether it saves against buying.
+"""Whether borrowing harms serving, and whether it saves money against buying.
 
-[D] What it saves is linear in the bill of dedicated devices, each term of m, and the probability that the fleet would
-exist anyway. Each alone moves to the ends of its 95% interval or the price book's range; an unstated probability to 0
-and 1."""
+[D] The saving is linear in each of these: the bill of dedicated devices, each term of m, and the probability that the
+fleet would exist anyway. To find its influence, each is moved alone to both ends of its 95% interval, or to both ends
+of the price book's range. An unstated probability is moved to 0 and to 1."""
 
 from contextlib import closing
 from fractions import Fraction
@@ -71,7 +71,8 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(ledger: Ledger, run_id: str) -> Harm:
-    """Return a run's harm by withheld windows. Raises PricingError for an unknown, mixed or archived run."""
+    """Return a run's harm, measured with withheld windows, without using prices. Raises PricingError for an unknown
+    run, mixed provenance, or archived events."""
     with closing(ledger.connect()) as connection:
         preconditions.refuse_archived(ledger, connection, run_id)
         run_facts(connection, run_id)
@@ -83,13 +84,13 @@ def without_prices(ledger: Ledger, run_id: str) -> Harm:
 
 
 def harmful(measured: Harm) -> bool | None:
-    """Return whether lending delays serving; None if chance may explain the difference."""
+    """Return whether lending delays serving, or None if chance may explain the difference."""
     late = harm.late(measured)
     return None if late is None else exceeds(late[2].low, late[2].high)
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
-    """Return late requests of lent time, and their estimate without leases."""
+    """Return a table of late requests in lent time, with an estimate of how many would be late without leases."""
     requests = late = without = harmed = None
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if (compared := harm.late(measured)) is not None:
@@ -125,7 +126,9 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return (name, worse, better) of each influence on the saving, dollars, the widest first; empty if unknown."""
+    """Return each influence on the saving as (name, worse, better), in dollars. The widest range comes first.
+
+    The result is empty if the influences are unknown."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

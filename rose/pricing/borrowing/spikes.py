@@ -1,13 +1,13 @@
-"""A simulation of serving load and rollout demand that rise together [D].
+"""A simulation in which serving load and rollout demand rise at the same time [D].
 
-Serving load S and rollout demand Q, shares of the serving devices' time in a run's windows, are paired by a Gaussian
-copula of correlation r on their ranks. At r = 1 both are sorted, the exact worst case for every supermodular loss. In a
-window, x = max(S + Q - 1, 0) does not fit.
-- attainment: share of windows with S + Q <= 1;
-- wasted: sum of x / sum of Q;
-- late requests: those of the window times min(1, x / S);
-- cost: Q at m without its provision, and the penalty for each late request;
-- c_O: cost over tau * (1 - w) * (Q - x), with tokens tau of a rollout second and w the stale share;
+In each window of a run, serving load S and rollout demand Q are shares of the serving devices' time. They are paired by
+a Gaussian copula on their ranks, with correlation r. At r = 1 both are sorted, which is exactly the worst case for
+every supermodular loss. In a window, x = max(S + Q - 1, 0) does not fit.
+- attainment: the share of windows with S + Q <= 1;
+- wasted: the sum of x over the sum of Q;
+- late requests: the requests of a window times min(1, x / S);
+- cost: Q at m without the provision, plus the penalty for each late request;
+- c_O: the cost divided by tau * (1 - w) * (Q - x), where tau is the tokens of a rollout second and w the stale share;
 - tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%)."""
 
 import dataclasses
@@ -46,7 +46,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """A window's cost in dollars and its yield; device-seconds are those of all serving devices."""
+    """What a window costs in dollars, and what it yields. Device-seconds are the sum over all serving devices."""
 
     device_s_per_window: float
     window_s: int
@@ -57,7 +57,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coupled:
-    """The run at one r; c_O is None without useful tokens."""
+    """The figures of a run at one correlation r. c_O is None if there are no useful tokens."""
 
     r: float
     attainment: float
@@ -67,21 +67,23 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the run at each of COUPLINGS, the mean of equal seeded draws; arrays have shape (windows,)."""
+    """Return the run's figures at each of COUPLINGS. They are means over random draws, and each r uses the same seed.
+
+    Arrays have shape (windows,)."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return ranks, shape (size,) each, of two normals of correlation r."""
+    """Return the ranks of two normal variables whose correlation is r. Each array has shape (size,)."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
 
 
 def observed(load: Floats, demand: Floats) -> float | None:
-    """Return r of the rank correlation rho, 2 sin(pi * rho / 6); None where a side never changes."""
+    """Return r = 2 sin(pi * rho / 6), where rho is the rank correlation. Return None if one side never changes."""
     one, other = _mean_ranks(load), _mean_ranks(demand)
     if one.std() == 0 or other.std() == 0:
         return None
@@ -89,7 +91,7 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return r* where c_O reaches a dedicated token's price, by linear interpolation."""
+    """Return r*, the correlation at which c_O reaches the price of a dedicated token, by linear interpolation."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -131,7 +133,8 @@ def _mean_ranks(values: Floats) -> Floats:
 
 
 def spikes(run: PricedRun) -> Section:
-    """Return the run's windows with new couplings, or why there are too few."""
+    """Return a section in which the run's windows are paired again at other correlations. If the run has too few
+    windows, the section says why."""
     window_s, windows = _windows(run)
     fleet = _fleet(run, window_s, windows)
     load, demand, requests = (
@@ -175,7 +178,8 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest sufficient windows, else the shortest, without sparse ones."""
+    """Return the longest windows of which there are enough, or else the shortest windows. Sparse windows are left
+    out."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
@@ -225,7 +229,7 @@ def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
 
 
 def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
-    """Return C3 with borrowed tokens at this price."""
+    """Return C3 if borrowed tokens have the price `opportunistic`."""
     serving, dedicated = run.cost.by_line["serving"], run.cost.by_line["dedicated"]
     phi = run.cost.borrowed_share
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):

@@ -1,4 +1,4 @@
-"""Charges have every device-nanosecond and nano-dollar of a period in one row."""
+"""The charges of a period. Every nanosecond of a device and every nano-dollar is in exactly one row."""
 
 from rose.pricing.charges.pricing import WORK, Charges, Stay, fully_load, price
 

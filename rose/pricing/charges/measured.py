@@ -1,5 +1,5 @@
-"""Measured time of shared hours: of two runs on a device, each is billed half of an hour but makes tokens in all of
-it."""
+"""Measured time in hours that several runs shared. If two runs share a device for an hour, each run is billed half of
+the hour, but each makes tokens during the whole hour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")  # Two fleets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedTime:
-    """A lease's time in one bucket, in an hour that several runs shared."""
+    """The time of one bucket of a lease, in an hour in which several runs shared the device."""
 
     fleet_run_id: str
     device_id: str
@@ -32,7 +32,7 @@ class SharedTime:
 
     @property
     def measured_ns(self) -> Fraction:
-        """Return the reported time, up to rounding."""
+        """Return the time that the run reported, except for rounding."""
         return self.ns / self.part
 
     @property
@@ -41,7 +41,8 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return hardware time per billed nanosecond; runs together never exceed the hour."""
+        """Return the hardware time for each billed nanosecond. The hardware time of all runs together is at most an
+        hour."""
         return self.room / self.part
 
 

@@ -1,8 +1,10 @@
-"""Charges from a ledger's sums and a price book: integers that sum exactly to the bill.
+"""The charges of a ledger, computed from its hourly sums and a price book. They are integers that sum exactly to the
+bill.
 
-[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even, then divided among leases and
-buckets by nanoseconds, and rollout time by tokens, by largest remainder. Prices change at midnight UTC only. Weight
-syncs cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is rounded once."""
+[D] For each device and UTC hour, provisioned time * rate is rounded once, half to even. This amount is divided among
+leases and buckets by nanoseconds. The part of rollout time is divided again by tokens. Both divisions use the largest
+remainder. Prices change only at midnight UTC. A weight sync costs its bytes at the price of the route. Metered energy
+costs kWh * PUE * tariff. For syncs and energy, the sum of each hour is rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -50,7 +52,7 @@ WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Provisioning of a device over [t0_ns, t1_ns) UTC; shared devices belong to the fleet's run."""
+    """A time [t0_ns, t1_ns), UTC, in which a device was provisioned. A shared device belongs to the fleet's run."""
 
     run_id: str
     device_id: str
@@ -67,17 +69,19 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charges:
-    """The charges of [from_ns, to_ns), UTC, of one provenance at one price book's prices.
+    """The charges of [from_ns, to_ns), UTC. They have one provenance and the prices of one price book.
 
-    `frame` has the columns of COLUMNS in a fixed order of rows:
-    - `hour` (start, naive UTC); `run_id` is charged, `fleet_run_id` owns device and lease;
-    - `hardware_id` identifies the device across runs; `<run>/<device>` if unrecorded;
-    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, outside the device price);
-    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`;
-    - `team` pays, by the run's tags, else the price book's device tags; headroom goes to the device's team;
-    - `policy_version`, `task`, `fate`, `cause` of rollout time by tokens; `cause` of idle time; `route` of transfer;
-    - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
-    - `writer`, `first_seq`, `last_seq`: the events behind the row, if a single writer wrote them."""
+    `frame` has the columns of COLUMNS. Its rows are in a fixed order.
+    - `hour` is the start of the hour as naive UTC. `run_id` is charged. `fleet_run_id` owns the device and the lease.
+    - `hardware_id` identifies the device across runs. If it was not recorded, it is `<run>/<device>`.
+    - `kind` is `capacity` (device time), `transfer` (weight syncs) or `energy` (metered, not in the device price).
+    - `bucket` is one of the seven buckets, `unaccounted`, `transfer` or `energy`.
+    - `team` pays. It comes from the run's tags, or else from the price book's device tags. Headroom is charged to the
+      device's team.
+    - `policy_version`, `task`, `fate` and `cause` divide rollout time by tokens. `cause` is also set for idle time, and
+      `route` for transfer.
+    - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano` in amortized nano-dollars are the amounts.
+    - `writer`, `first_seq` and `last_seq` name the events behind the row, if a single writer wrote them."""
 
     frame: pl.DataFrame
     stays: tuple[Stay, ...]
@@ -93,7 +97,7 @@ class Charges:
     doubled: tuple[tuple[str, int], ...] = ()  # Writer and seq of slices of time that was accounted for already.
 
     def fully_loaded(self) -> pl.DataFrame:
-        """Return the rows of `fully_load`; an RL run gets its part of shared idle time."""
+        """Return the charges with the columns that `fully_load` adds. An RL run gets its part of shared idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
         loaded = fully_load(self.fleet)
@@ -113,10 +117,17 @@ def price(
     run_id: str | None = None,
     provenance: str | None = None,
 ) -> Charges:
-    """Price [from_ns, to_ns) of the ledger; None is unbounded. A fleet's `run_id` selects all charges of the fleet, an
-    RL run's its own. Raises PricingError for an unverified ledger (unless allowed), an empty or partly archived period,
-    or one not of whole UTC hours, several provenances (unless chosen), duplicate power readings, unprovisioned device
-    time, and hardware of two classes at once; PriceBookError for a missing price."""
+    """Return the charges of the ledger in [from_ns, to_ns). None means no limit on that side.
+
+    With the `run_id` of a fleet, return all charges of the fleet. With the `run_id` of an RL run, return its own
+    charges.
+
+    Raises PriceBookError for a missing price. Raises PricingError in these cases:
+    - The ledger is not verified, unless this is allowed.
+    - The period is empty, partly archived, or not made of whole UTC hours.
+    - The period has several provenances, and none was chosen.
+    - There are duplicate power readings, or device time that was not provisioned.
+    - The same hardware has two classes at once."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
@@ -184,7 +195,7 @@ def _price(
 
 
 def exact(amount: str) -> pl.Expr:
-    """Return the sum of an integer column of any size: metered energy exceeds 64 bits in 5 hours at 500 W."""
+    """Return the sum of an integer column as 128 bits. Metered energy exceeds 64 bits after 5 hours at 500 W."""
     return pl.col(amount).cast(pl.Int128).sum()
 
 
@@ -193,7 +204,7 @@ def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
 
 
 def _refuse_too_large(frame: pl.DataFrame) -> None:
-    """Raises PricingError if sums may exceed 64 bits."""
+    """Raise PricingError if a sum may exceed 64 bits."""
     for amount in _IN_64_BITS:
         size = int(frame[amount].cast(pl.Int128).abs().sum())
         if size >= _BOUND:
@@ -204,14 +215,16 @@ def _refuse_too_large(frame: pl.DataFrame) -> None:
 
 
 def charged_to(run_id: str) -> pl.Expr:
-    """Return whether a charge belongs to a run, or to a fleet with its RL runs."""
+    """Return an expression that is true for charges of this run. If it is a fleet, charges of its RL runs count too."""
     return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
 
 
 def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return charges with `work` (of WORK) and `loaded_nano`, which sums to `cost_nano` for each device and day. Sync,
-    activation and transfer go to rollout, headroom to serving. A day's idle time and energy of a device are spread over
-    its work by cost (largest remainder); without work they go to the pool's purpose."""
+    """Return the charges with two more columns: `work`, one of WORK, and `loaded_nano`, the fully loaded cost.
+
+    For each device and day, `loaded_nano` has the same sum as `cost_nano`. Sync, activation and transfer are counted as
+    rollout, and headroom as serving. The idle time and the energy of a device in a day are divided among the device's
+    work by cost, with the largest remainder. If the device did no work, they are counted as the purpose of its pool."""
     with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
@@ -225,7 +238,8 @@ def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 def _provenance(
     connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
 ) -> str:
-    """Keep the rows of the only provenance. Raises PricingError for none or several."""
+    """Keep only the rows of one provenance, and return it. Raises PricingError if none is left, or if there are several
+    and none was chosen."""
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
@@ -267,7 +281,8 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Yield a run's stays on its own devices, and on shared devices from its first hour to its last."""
+    """Yield the time that a run's own devices were provisioned. On a shared device, yield only the time from the run's
+    first hour to its last hour."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -282,7 +297,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Return the charges of the period; polars joins them faster than DuckDB."""
+    """Return the charges of the period. Polars does the join because it is faster than DuckDB here."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -300,7 +315,8 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError for time and power paid twice, or of an unprovisioned device."""
+    """Raise PricingError if time or power would be paid twice, or if they belong to a device that was not
+    provisioned."""
 
     faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
     if not faults:
@@ -326,7 +342,8 @@ def _refuse_faults(ledger: Ledger, connection: duckdb.DuckDBPyConnection) -> Non
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError for hardware of two classes at once: the cheaper class would lower others' cost."""
+    """Raise PricingError if the same hardware has two classes at once. Otherwise the cheaper class would lower the
+    cost of other runs."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -383,7 +400,9 @@ def _nano_ratio(usd: Fraction) -> tuple[int, int]:
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
-    """Return least integer weights of a prompt and a generated token; equal if both are free."""
+    """Return the weights of a prompt token and of a generated token, as the smallest possible integers.
+
+    The weights are equal if both tokens are free."""
     prices = book.tokens_at(ns)
     if not prices.output_usd_per_million:
         return (1, 0) if prices.input_usd_per_million else (1, 1)

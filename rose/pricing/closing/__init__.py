@@ -1,1 +1,1 @@
-"""The books: frozen periods and their corrections."""
+"""The books: periods that were frozen, and their corrections."""

@@ -1,4 +1,4 @@
-"""Sums and differences of charges, exact in integers."""
+"""Sums and differences of charges, in exact integers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +42,8 @@ def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Sum amounts by all dimensions, in canonical order, without zero rows. References come from the first frame."""
+    """Return the charges of all frames, summed by all dimensions and in canonical order. Rows that sum to zero are left
+    out. The columns REFERENCES come from the first frame."""
     joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
@@ -51,12 +52,12 @@ def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Return signed rows such that before + rows = now."""
+    """Return signed rows that make `before` equal to `now` when they are added to it."""
     return add([now, before.with_columns(-pl.col(name) for name in AMOUNTS)])
 
 
 def canonical(frame: pl.DataFrame) -> pl.DataFrame:
-    """Sort as charges are priced: the same rows are then the same bytes."""
+    """Return the charges in the order of pricing. The same rows then always give the same bytes."""
     place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
     before = ("hour", "fleet_run_id", "provenance", "device_id", "lease_id")
     own = (pl.col("run_id") != pl.col("fleet_run_id"), pl.col("run_id"))
@@ -66,7 +67,8 @@ def canonical(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Sum by dimensions, largest first; null is "unallocated". Raises PricingError for an unknown dimension."""
+    """Return sums by dimensions, the largest first. A null is shown as "unallocated". Raises PricingError for an
+    unknown dimension."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Closing a period prices and freezes its charges."""
+"""Closing a period: its charges are priced and frozen."""
 
 import dataclasses
 import getpass
@@ -35,9 +35,13 @@ def close(
     with_open_runs: bool = False,
     now_us: int | None = None,
 ) -> Posting:
-    """Price and freeze a period, whole or not at all. Raises PricingError for example prices, a period that is not
-    over, overlaps a close of this provenance, has no charge or an open run (unless `with_open_runs`), or cannot be
-    priced; PriceBookError; LedgerError."""
+    """Price and freeze a period, completely or not at all.
+
+    Raises PriceBookError or LedgerError. Raises PricingError in these cases:
+    - The prices are example prices.
+    - The period is not over, has no charge, or cannot be priced.
+    - The period overlaps another close of the same provenance.
+    - A run is still open, unless `with_open_runs` is set."""
     now_us = utc_us() if now_us is None else now_us
     refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
@@ -91,7 +95,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish the postings of a killed process and remove its other files. The caller holds the lock."""
+    """Finish the postings of a process that was killed, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -112,7 +116,7 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """Return a posting of `frame` and its files' bytes. Raises PricingError for a total beyond 64 bits."""
+    """Return a posting of `frame`, and the bytes of its files. Raises PricingError if the total exceeds 64 bits."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books take amounts below {2**63:,}: check the "

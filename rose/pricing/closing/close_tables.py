@@ -1,4 +1,4 @@
-"""Closed periods as tables."""
+"""Tables of closed periods."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Postings: the ledger's events of closes and corrections."""
+"""Postings: the ledger's events about closes and corrections."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ class BookStamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """A set of frozen rows: a close's charges (number 0), or its n-th correction. `files` maps names in the close's
-    folder to SHA-256. `watermark` has each writer's last priced seq and the SHA-256 of that segment."""
+    """A set of frozen rows: the charges of a close (number 0), or the correction with this number.
+
+    `files` maps each file name in the close's folder to its SHA-256. `watermark` has, for each writer, the last priced
+    seq and the SHA-256 of the segment that contains it."""
 
     close_id: str
     number: int
@@ -64,7 +66,8 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the posting's event, and so of every file."""
+        """Return the SHA-256 of the posting's event. It also covers the posting's files, because the event has their
+        SHA-256."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -87,7 +90,7 @@ class Posting:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Raises KeyError or TypeError for invalid fields."""
+        """Return the posting that `fields` describe. Raises KeyError or TypeError for invalid fields."""
         typed = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
@@ -98,7 +101,8 @@ class Posting:
 
 
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
-    """Return each close with its corrections. Raises LedgerError; PricingError for contradictions."""
+    """Return the postings of each close: the close, then its corrections. Raises LedgerError, or PricingError if they
+    contradict each other."""
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
         for fields in book_events.recorded(ledger, action):
@@ -114,7 +118,7 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
 
 
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
-    """Return by writer the last seq on disk and the SHA-256 of its segment."""
+    """Return, for each writer, the last seq on disk and the SHA-256 of the segment that contains it."""
     heads = {}
     for writer in layout.writers(ledger.folder):
         if not (parts := layout.chain(ledger.folder, writer)):

@@ -1,4 +1,4 @@
-"""Restating a closed period by signed rows: closed + corrections = restated, exactly."""
+"""Restating a closed period with signed rows. Closed rows + corrections = restated rows, exactly."""
 
 import polars as pl
 
@@ -23,8 +23,10 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; None if no charge differs. `book` None is the last posting's. Raises PricingError for an unknown
-    close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError."""
+    """Correct a close, or return None if no charge differs. By default, use the price book of the last posting.
+
+    Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
+    PriceBookError or LedgerError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
     with book_events.lock(ledger):

@@ -1,4 +1,4 @@
-"""`rose alerts` sends new alerts, lists active alerts, or tests a destination."""
+"""The command `rose alerts`. It sends new alerts, lists active alerts, or tests a destination."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ def alerts_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate the rules and send each new alert once; exit code 1 if a message failed."""
+    """Evaluate the rules and send each new alert once. The exit code is 1 if a message failed."""
     with clear_errors():
         from rose.pricing import alerts
 

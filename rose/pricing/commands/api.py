@@ -1,4 +1,4 @@
-"""`rose api` serves the figures over HTTP."""
+"""The command `rose api`, which serves the figures over HTTP."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ def api_command(
     ] = None,
     price_book: BookOption = None,
 ) -> None:
-    """Serve the figures of ledgers, read-only, until Ctrl-C; every request is a line on stderr."""
+    """Serve the figures of ledgers until Ctrl-C, without writing to them. Every request prints a line on stderr."""
     token = read_token(token_file, "ROSE_API_TOKEN")
     raise_file_limit()
     ended = until_signal()

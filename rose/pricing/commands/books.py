@@ -1,4 +1,4 @@
-"""`rose books` and `rose explain`."""
+"""The commands `rose books` and `rose explain`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def close(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Price and freeze a period: charges, price book, and the ledger's state."""
+    """Price a period, then freeze its charges, its price book, and the state of the ledger."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
@@ -78,7 +78,7 @@ def restate(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Price a closed period again and post the difference as a correction; the close never changes."""
+    """Price a closed period again and post the difference as a correction. The close itself never changes."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import restate as restating
@@ -105,7 +105,7 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """List closed periods, or a close with its corrections; `rose cost --close` divides it."""
+    """List closed periods, or show one close with its corrections. `rose cost --close` divides it by team, run ..."""
     with common.clear_errors():
         from rose.pricing.closing import close_tables, records, store
 
@@ -134,7 +134,7 @@ def verify(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the books against the ledger, and the ledger against its chain; exit code 1 for any problem."""
+    """Check the books against the ledger, and the ledger against its hash chain. The exit code is 1 for any problem."""
     with common.clear_errors():
         import dataclasses
 
@@ -167,7 +167,7 @@ def budget(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a team's budget for a month, or show budgets with spending and forecast."""
+    """Set the budget of a team for a month, or show all budgets with what was spent and the forecast."""
     with common.clear_errors():
         from rose.pricing.watch import budget, budget_tables
 
@@ -216,7 +216,7 @@ def explain_command(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute a device-hour's charge down to its events; exit code 1 if it differs."""
+    """Recompute the charge of a device-hour from its events. The exit code is 1 if the result differs."""
     with common.clear_errors():
         from rose.pricing import period
         from rose.pricing.audit import explain

@@ -1,4 +1,4 @@
-"""`rose export` writes FOCUS rows or a workbook."""
+"""The command `rose export`, which writes FOCUS rows or a workbook."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def export_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Export FOCUS 1.2 rows, each checked, or an Excel workbook: of a close, a period, or a run."""
+    """Export a close, a period or a run, as FOCUS 1.2 rows that were checked or as an Excel workbook."""
     with clear_errors():
         from rose.ledger import verified
         from rose.pricing.closing.bill import bill, of_close, of_run

@@ -1,4 +1,4 @@
-"""`rose price` checks, shows or adopts a price book."""
+"""The command `rose price`. It checks, shows or adopts a price book."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def price_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a price book and show its prices with dates and sources; without FILE, the ledger's book."""
+    """Check a price book and show its prices with dates and sources. Without FILE, show the book of the ledger."""
     with clear_errors():
         from rose.pricing.closing.close import user
         from rose.pricing.money import PricingError

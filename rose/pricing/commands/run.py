@@ -1,4 +1,4 @@
-"""`rose report`, `borrow` and `correct` are about one run."""
+"""The commands about one run: `rose report`, `rose borrow` and `rose correct`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report_command(
     as_json: JsonOption = False,
     allow_unverified: UnverifiedOption = False,
 ) -> None:
-    """Report a run's cost: time by bucket, three cost views, cost per correct answer, serving latency."""
+    """Report the cost of a run: time by bucket, three views of cost, cost per correct answer, and serving latency."""
     from rose.ledger import verified
     from rose.ledger.access import logged
     from rose.pricing import console
@@ -65,7 +65,7 @@ def borrow_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run's cost of borrowing, its harm to serving, and its savings."""
+    """Show what borrowing cost in a run, how it harmed serving, and what it saved."""
     from rose.pricing.borrowing import borrow_report
     from rose.pricing.run.priced import priced
 
@@ -124,7 +124,7 @@ def correct_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run's cost per correct answer, ways to lower it, and which verifier to buy."""
+    """Show the cost per correct answer of a run, ways to lower this cost, and which verifier to buy."""
     from rose.pricing.answers import correct_report
     from rose.pricing.run.priced import priced
 

@@ -1,4 +1,4 @@
-"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile` are about a period."""
+"""The commands about a period: `rose cost`, `changes`, `saved`, `forecast` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cost_command(
     allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a period's cost by up to six dimensions: closed hours from the books, open hours priced now."""
+    """Show a period's cost by up to six dimensions. Closed hours are as in the books. Open hours are priced now."""
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError
@@ -130,7 +130,7 @@ def changes_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain a change of cost between two periods by effects that sum to it."""
+    """Explain why cost changed between two periods, by effects that sum to the change."""
     with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.answers import changes
@@ -156,7 +156,7 @@ def saved_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what borrowing saved against buying, and capacity avoided: fleet, teams and runs."""
+    """Show what borrowing saved against buying, and the capacity avoided, for the fleet, its teams and its runs."""
     with common.clear_errors():
         from rose.pricing.spend import spend_tables
         from rose.pricing.spend.calendar import Calendar
@@ -202,7 +202,7 @@ def reconcile_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a vendor's bill with the ledger, by device and day; exit code 1 beyond the tolerance."""
+    """Compare a vendor's bill with the ledger, by device and day. The exit code is 1 beyond the tolerance."""
     with common.clear_errors():
         from rose.pricing import console, reconcile
 
@@ -218,7 +218,7 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    """Return a percentage such as 0.5% as a share. Raises PricingError."""
+    """Return a percentage such as 0.5% as a fraction of 1. Raises PricingError."""
     import re
     from fractions import Fraction
 

@@ -1,1 +1,1 @@
-"""Exports: FOCUS 1.2 rows, a workbook, an HTML report, each written whole or not at all."""
+"""Exports: FOCUS 1.2 rows, a workbook and an HTML report. Each file is written completely or not at all."""

@@ -1,4 +1,4 @@
-"""Whether FOCUS rows follow FOCUS's rules and add up. Row 1 is below the header."""
+"""The check that FOCUS rows follow the rules of FOCUS and add up. Row 1 is the first row below the header."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rose.pricing.query import records
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken rule, with its number of rows, the first row numbers, and the first value."""
+    """A rule that rows break. It has the number of these rows, the first row numbers, and the first wrong value."""
 
     rule: str
     rows: int
@@ -32,7 +32,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FocusSums:
-    """Totals are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
+    """The totals of FOCUS rows, in nano-dollars: `billed`, `effective`, `purchased`, and a total `bucket/...` for each
+    bucket."""
 
     rows: int
     totals: Mapping[str, int]

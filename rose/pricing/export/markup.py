@@ -1,4 +1,4 @@
-"""HTML pages from templates; all text is escaped."""
+"""HTML pages made from templates. All text is escaped."""
 
 from collections.abc import Iterable
 from typing import Any

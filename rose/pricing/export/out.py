@@ -1,4 +1,4 @@
-"""Writing an export whole or not at all, without overwriting."""
+"""Writing an export completely or not at all. An existing file is never overwritten."""
 
 import hashlib
 import tempfile
@@ -13,7 +13,7 @@ from rose.pricing.money import PricingError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """An exported file; `totals` are nano-dollars."""
+    """An exported file. Its `totals` are in nano-dollars."""
 
     path: Path
     rows: int
@@ -26,7 +26,7 @@ class Written:
 
 
 def check(path: Path, suffixes: Collection[str] = ()) -> None:
-    """Raises PricingError for a wrong suffix or an unusable path, before any work."""
+    """Raise PricingError if the suffix is wrong or the path cannot be used. Call this before any work."""
     if suffixes and path.suffix not in suffixes:
         raise PricingError(f"{path} must end in {' or '.join(sorted(suffixes))}: the end of its name says the format")
     if path.is_dir():
@@ -38,7 +38,8 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Let `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError."""
+    """Write a file with `make`, then give the file its name. `make` returns the number of rows and totals in
+    nano-dollars. Raises PricingError."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:

@@ -1,4 +1,6 @@
-"""A bill as an Excel workbook: doubles, exact to the nano-dollar up to nine million dollars, and totals as formulas."""
+"""A bill as an Excel workbook. Amounts are doubles, which are exact to the nano-dollar up to nine million dollars.
+
+Totals are formulas."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,8 +40,10 @@ Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the .xlsx; the same bill gives the same bytes. Totals are nano-dollars; `progress` gets sheets done and
-    their number. Raises PricingError if writing fails, or for more rows than Excel holds."""
+    """Write the .xlsx file. The same bill always gives the same bytes. Totals are in nano-dollars.
+
+    `progress` receives the number of sheets done and the number of all sheets. Raises PricingError if the write fails,
+    or if there are more rows than Excel can hold."""
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
@@ -69,7 +73,7 @@ def _charged_nano(bill: Bill) -> int:
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return sheets of hours and nano-dollars by each of `_BY`, and of corrections."""
+    """Return the sheets of hours and nano-dollars, one for each of `_BY`, and a sheet of corrections."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),

@@ -1,1 +1,1 @@
-"""The marginal cost of a borrow, term by term."""
+"""The marginal cost of a borrow. Each of its terms is computed separately."""

@@ -1,13 +1,15 @@
-"""The cost of lending to serving, against time in which leases were withheld at random [D].
+"""What lending costs serving, compared with time in which leases were withheld at random [D].
 
-*Lent time* is every drawn window that was not withheld, leased or not: a lease that ends early, and the wash-out of a
-withheld window, are effects of lending.
-- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld, for dollars C of N requests: the
-  penalty for a missed budget, else the book's curve of latency.
-- *Prefix cache* = (cached share withheld - lent) * prompt tokens lent, at serving's price of an input token.
-- *Interference* = (busy time for a token lent - withheld) * tokens lent, at the book's price of a device-hour.
+*Lent time* is every drawn window that was not withheld, whether or not the device was leased, because a lease that ends
+early is an effect of lending too. So is the wash-out of a withheld window, the time in which earlier leases still show.
+- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld. C is the dollars of N requests.
+  A request costs the penalty for a missed budget, or otherwise what the price book's curve of latency says.
+- *Prefix cache* = (cached share in withheld windows - cached share in lent time) * prompt tokens in lent time, at the
+  price of an input token of serving.
+- *Interference* = (busy time per token in lent time - busy time per token in withheld windows) * tokens in lent time,
+  at the price book's price of a device-hour.
 
-Without withheld windows the figures are confounded: leases follow load."""
+Without withheld windows, the figures are confounded, because leases depend on load."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +37,7 @@ _INTERFERENCE = "interference_usd_per_device_hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harm:
-    """The measured harm of a run; `confounded` says why nothing was measured."""
+    """The harm that was measured in a run. If nothing was measured, `confounded` says why."""
 
     confounded: str | None = None
     not_random: str | None = None  #: Why the windows are no random sample, for requests or for power.
@@ -47,8 +49,10 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
-    """Compare a run's withheld windows with others. The connection has `run_id`, `price_changes` and `lease_spans`.
-    `lending` has the prices of each stretch; without it, only late requests are compared."""
+    """Compare a run's withheld windows with its other windows. The connection has `run_id`, `price_changes` and
+    `lease_spans`.
+
+    `lending` has the prices of each stretch. If it is empty, only late requests are compared."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     why = _not_random(drawn)
     harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
@@ -90,7 +94,8 @@ def _not_random(drawn: Row) -> str | None:
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return dollars of missed budgets and latency beyond withheld windows, negative if lending helped."""
+    """Return the dollars of missed budgets and latency beyond those in withheld windows. They are negative if lending
+    helped."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -113,7 +118,8 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return compared requests of lent time, the late requests, and those late because of lending."""
+    """Return three values: the compared requests of lent time, those that were late, and an estimate of those that were
+    late because of lending."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -121,7 +127,7 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
 
 
 def more_windows(harm: Harm) -> int | None:
-    """Return how many more withheld windows would tell `late` from chance; None if none would."""
+    """Return how many more withheld windows are needed to tell `late` from chance, or None if no number would."""
     return None if (compared := harm.strata.get("misses")) is None else holdout.more_windows(compared, 1.0)
 
 
@@ -133,7 +139,7 @@ def realised_by_day(harm: Harm) -> dict[date, Fraction]:
 
 
 def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
-    """Return the cost of prompt tokens computed again because rollouts displaced the prefix cache."""
+    """Return what it costs to compute prompt tokens again because rollouts displaced the prefix cache."""
     if harm.confounded is not None:
         return absent(harm.confounded)
     if (compared := harm.strata.get("cache")) is None:
@@ -159,8 +165,11 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the price of serving's longer work beside rollouts, from rows of `lent_time`. Without withheld windows,
-    half of the time in which both worked is assumed, and the measured delay is added."""
+    """Return the price of the extra time that serving works when rollouts work beside it. `lent` has the rows of
+    `lent_time`.
+
+    Without withheld windows, half of the time in which both worked is assumed to be extra. The measured delay is
+    added."""
     if (compared := harm.strata.get("busy")) is None:
         return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
@@ -207,7 +216,8 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield rows of lent time with `y` beyond the withheld windows' rate of their stratum."""
+    """Yield each row of lent time with the amount by which `y` exceeds the rate of withheld windows in its stratum. The
+    rate is y / x."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

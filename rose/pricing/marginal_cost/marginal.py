@@ -1,15 +1,16 @@
 """The marginal cost m of a borrow.
 
-[D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision, in dollars
-per borrowed device-second: a second of rollout work on a serving device. Terms are exact totals, each stretch at its
-own prices.
+[D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision. Its unit is
+dollars per borrowed device-second, which is a second of rollout work on a serving device. Each term is an exact total.
+Each stretch has its own prices.
 
-m is a decision figure and does not sum to the bill. It assumes that the fleet would have existed without the leases,
-with the price book's probability P (`idle_anyway`). Otherwise avoidable device time is charged at its amortized price:
+m is a figure for decisions and is not a part of the bill. It assumes that the fleet would have existed without the
+leases, with the price book's probability P (`idle_anyway`). If not, device time was avoidable, and it is charged at its
+amortized price:
 - (1 - P) of borrowed device time;
-- P of leased time of a span in which the device would have been given back (`scale_down`).
+- P of the leased time in a span in which the device would have been given back (`scale_down`).
 
-Without a stated P, m is charged as if P were 1, and `unstated_usd` depends on it."""
+If P is not stated, m is charged as if P were 1. `unstated_usd` is the amount that depends on P."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """The terms of m, the borrowed time, and avoidable device time."""
+    """The terms of m, the borrowed time, and the device time that was avoidable."""
 
     terms: Mapping[str, Term]
     borrowed_ns: int
@@ -75,7 +76,7 @@ class Marginal:
 
     @property
     def nano_usd(self) -> dict[str, int]:
-        """Return nano-dollars of each term, by largest remainder."""
+        """Return the nano-dollars of each term. They are rounded by largest remainder."""
         return nano_by_key({name: term.usd for name, term in self.terms.items()})
 
     @property
@@ -84,7 +85,7 @@ class Marginal:
 
     @property
     def charged_estimate(self) -> Estimate | None:
-        """Return `charged_usd` with its 95% interval, if any."""
+        """Return `charged_usd` with its 95% interval, if it has one."""
         if (m := self.estimate) is None:
             return None
         if (avoidable := Estimate.between(self.avoidable_usd, self.avoidable_interval)) is None:
@@ -97,22 +98,22 @@ class Marginal:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return terms without enough data, which the sums leave out."""
+        """Return the names of terms without enough data. The sums leave these terms out."""
         return tuple(name for name, term in self.terms.items() if term.missing is not None)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Return terms neither measured nor priced, which the sums leave out."""
+        """Return the names of terms that were neither measured nor priced. The sums leave these terms out."""
         return tuple(name for name, term in self.terms.items() if term.basis == "absent")
 
     @property
     def basis(self) -> Basis:
-        """Return the basis of the sum, without terms that the price book sets to 0."""
+        """Return the basis of the sum. Terms that the price book sets to 0 are ignored."""
         return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property
     def no_interval(self) -> str | None:
-        """Return the reasons of terms without an interval; None if all have one."""
+        """Return why terms have no interval, or None if every term has one."""
         reasons = {
             plain(name): term.no_interval or ("it is not known" if term.missing else None)
             for name, term in self.terms.items()
@@ -121,7 +122,8 @@ class Marginal:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return `usd` with its 95% interval, of independent terms; None where `no_interval` says why."""
+        """Return `usd` with its 95% interval. The terms count as independent. If there is no interval, return None;
+        `no_interval` says why."""
         if self.no_interval:
             return None
         ranged = [Estimate.between(term.usd, term.interval) for term in self.terms.values()]
@@ -138,7 +140,7 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return a run's marginal cost, from a snapshot. Raises PriceBookError."""
+    """Return the marginal cost of a run. The connection must have a snapshot of the run. Raises PriceBookError."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")

@@ -1,10 +1,11 @@
-"""Electricity of lending: metered against time in which leases were withheld at random, else from the price book's
-curve.
+"""The electricity that lending costs. It is measured against time in which leases were withheld at random, or assumed
+from the price book's curve.
 
-[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, for the energy E that meters read in a
-time T. Over leased time it gives the extra power dP, charged for all leased time. Without withheld windows it is
-assumed: the curve at the load with rollouts less that without. A device whose price includes energy is charged
-nothing."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is the energy that meters read
+in the time T. Divided by the leased time, it is the extra power dP, which is charged for all leased time.
+
+Without withheld windows, the extra power is assumed. It is the curve's power at the load with rollouts, minus its power
+at the load without rollouts. If the price of a device includes energy, nothing is charged."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metered:
-    """Power readings of a class's serving devices, all and leased, in milliwatt-nanoseconds."""
+    """The power readings of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
 
     energy_mw_ns: int
     leased_mw_ns: int
@@ -40,7 +41,8 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return meters by class, from rows of `power_by_window`; `not_random` says why windows cannot be compared."""
+    """Return the readings of each class, from rows of `power_by_window`. If windows cannot be compared, `not_random`
+    says why."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -68,13 +70,14 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
 
 
 def load_points(book: PriceBook) -> list[float]:
-    """Return loads between 0 and 1 at which the book's power curves bend."""
+    """Return the loads between 0 and 1 at which a power curve of the price book bends."""
     return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the energy term, from rows of `lent_time` and `lease_spans`; absent without meters and a curve. Raises
-    PriceBookError for a class with neither."""
+    """Return the term for energy, from rows of `lent_time` and `lease_spans`. It is absent if the readings of a class
+    cannot be compared and the price book has no curve for it. Raises PriceBookError for a class with neither readings
+    nor a curve."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)
@@ -131,7 +134,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
 
 
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
-    """Return the curve at the busy load less that at the base load, exact over a straight piece."""
+    """Return the curve at the busy load minus the curve at the base load. This is exact where the curve is straight."""
     edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
 
     def drawn(piece: int, working_ns: Fraction) -> Fraction:
@@ -143,7 +146,7 @@ def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: 
 
 
 def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction | None:
-    """Return tariff times PUE; None where the device's price covers energy."""
+    """Return tariff times PUE, or None if the price of the device includes energy."""
     if book.device_at(device_class, "serving", at_ns).energy_included:
         return None
     electricity = book.electricity_at(at_ns)

@@ -1,7 +1,8 @@
-"""Decisions about the fleet's size because of lending, and their price.
+"""Decisions about the size of the fleet that were made because of lending, and what they cost or save.
 
-A serving device was *kept* if its owner would have got it back without lending; a dedicated device was *let go* because
-of borrowing. Both enter the ledger from a CSV file with UTC times such as 2026-06-01T00:00:00Z; `to` is exclusive."""
+A serving device was *kept* if its owner would have got it back without lending. A dedicated device was *let go* because
+the fleet could borrow. A CSV file brings both into the ledger. Its times are UTC, such as 2026-06-01T00:00:00Z, and
+`to` is exclusive."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A device's time [from_ns, to_ns), UTC nanoseconds."""
+    """The time [from_ns, to_ns) of a device, in UTC nanoseconds."""
 
     device_id: str
     from_ns: int
@@ -41,7 +42,7 @@ class Span:
 
 
 def decisions(path: Path) -> tuple[ScaleDown, ...]:
-    """Return a file's decisions. Raises PricingError with file and line."""
+    """Return the decisions in a file. Raises PricingError, which names the file and the line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file)
@@ -88,8 +89,8 @@ def _utc_ns(where: str, name: str, value: str) -> int:
 
 
 def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
-    """Record new decisions, all or nothing. Raises LedgerError; PricingError for overlaps, or a class that contradicts
-    the ledger."""
+    """Record new decisions, all of them or none. Raises PricingError if they overlap, or if a class contradicts the
+    ledger. Raises LedgerError."""
     new = {one.event_id: one for one in decided}
     with LedgerWriter.open(ledger.folder, WRITER, run_id, provenance) as log:
         with closing(ledger.connect()) as connection:
@@ -126,7 +127,8 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return spans of devices `kept` or `let_go`; the first row of a time gives the class."""
+    """Return the spans of devices `kept` or `let_go`, each with its class. Where rows overlap, the first row gives the
+    class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -145,8 +147,10 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return dollars not paid in the run's period for devices let go (rows of `scale_downs`), priced at a class that
-    the ledger has. Time in the fleet, and parts below a unit of purchase, do not count. Raises PriceBookError."""
+    """Return the dollars that were not paid in the run's period because devices were let go.
+
+    `decided` has the rows of `scale_downs`. A device is priced only if the ledger has its class. Time in which the
+    device was in the fleet does not count, nor does a part below a unit of purchase. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -179,7 +183,7 @@ def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> I
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The probability, by stretch, that the fleet would have existed without leases; 1 if unstated."""
+    """The probability, for each stretch, that the fleet would have existed without leases. It is 1 if not stated."""
 
     stated: list[Fraction]
     low: list[Fraction]
@@ -194,7 +198,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """Cut spans at shared hours; return the run's part of each piece."""
+    """Cut spans at the ends of shared hours. Return each piece with the run's part of it."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -212,7 +216,7 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
 
 
 def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Return borrowed time billed to the run, `ns`, by class and stretch."""
+    """Return the borrowed time that was billed to the run, `ns`, with its class and stretch."""
     times = [
         (row["device_class"], segment, times["rollout_ns"])
         for row in lent
@@ -233,7 +237,7 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of avoidable device time. `borrowed` is from `billed`, `kept` has rows of
+    """Return the amortized price of avoidable device time. `borrowed` is a result of `billed`. `kept` has the rows of
     `lease_spans` within `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
@@ -241,6 +245,6 @@ def avoidable_usd(
 
 
 def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
-    """Return the amortized price of a serving device's time."""
+    """Return the amortized price of `ns` nanoseconds on a serving device."""
     price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
     return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

@@ -1,1 +1,1 @@
-"""Price books: their entries, which book applies, and the shipped example."""
+"""Price books: their entries, the rule that chooses one, and the example that comes with ROSE."""

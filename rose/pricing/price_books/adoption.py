@@ -1,4 +1,4 @@
-"""The price book that a ledger adopted."""
+"""The price book that a ledger has adopted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADOPTED = "adopted"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adoption:
-    """A price book that prices the ledger from `adopted_us` (UTC microseconds since the Unix epoch) on."""
+    """A price book that prices the ledger from `adopted_us`, in UTC microseconds since the Unix epoch."""
 
     name: str
     version: str
@@ -26,7 +26,7 @@ class Adoption:
 
 
 def adopted(ledger: Ledger) -> Adoption | None:
-    """Return the last adopted price book, if any. Raises LedgerError."""
+    """Return the price book that was adopted last, or None. Raises LedgerError."""
     recorded = book_events.recorded(ledger, ADOPTED)
     if not recorded:
         return None
@@ -34,7 +34,7 @@ def adopted(ledger: Ledger) -> Adoption | None:
 
 
 def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
-    """Price the ledger by a book from now on. Raises PricingError for example prices; LedgerError."""
+    """Price the ledger with this book from now on. Raises PricingError if it has example prices. Raises LedgerError."""
     refuse_example(book, "adoption")
     with book_events.lock(ledger):
         if (last := adopted(ledger)) is not None and last.text == book.text:

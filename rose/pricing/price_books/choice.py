@@ -1,5 +1,9 @@
-"""Which price book applies: the command's; the ledger's adopted book; the runs' own, if equal; the environment's.
-Example prices must be named, and come last."""
+"""The rule that chooses a price book. The first of these books that exists is used:
+- the book that the command names;
+- the book that the ledger adopted;
+- the book that all runs name, if it is not an example;
+- the book that the environment names;
+- the example book that all runs name."""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ WAYS = f"Name one with `-b FILE`, for a look at made-up prices `-b example`. {BE
 
 
 class NoPriceBookError(PricingError):
-    """No rule names a price book."""
+    """No price book can be chosen, because none is named."""
 
 
 def choose(
@@ -51,9 +55,11 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for a run, or for all runs of a provenance with a device in [from_ns, to_ns), UTC. `own`
-    returns the runs' own books, else they are read from the ledger. Raises NoPriceBookError, NothingChargedError
-    without runs, PricingError for runs with different books, PriceBookError, LedgerError."""
+    """Return the price book for the run `run_id`. Without it, return the book for all runs of a provenance that have a
+    device in [from_ns, to_ns), UTC.
+
+    `own` returns the books that the runs name. Without `own`, they are read from the ledger. Raises NoPriceBookError,
+    NothingChargedError without runs, PricingError if runs have different books, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
     if price_book is not None:
@@ -84,12 +90,12 @@ def choose(
 
 
 def named(name_or_path: str | Path) -> PriceBook:
-    """Return the price book that a command names. Raises PriceBookError."""
+    """Return the price book that a command names by shipped name or path. Raises PriceBookError."""
     return chosen(pricebook.load(name_or_path), NAMED)
 
 
 def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | None:
-    """Return the book of a new run, if any rule names one. Raises PriceBookError, LedgerError."""
+    """Return the price book for a new run, or None if none is named. Raises PriceBookError or LedgerError."""
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
     return (None if ledger is None else _adopted(ledger)) or _configured()
@@ -140,8 +146,10 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a file that a ledger names. Its writer must not choose what a reader opens: raises
-    PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
+    """Return the text of a price book file that a ledger names.
+
+    Whoever wrote the ledger must not choose which files a reader opens. Raises PriceBookError unless the file is a
+    regular .toml file of at most 1 MiB with the recorded SHA-256."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"

@@ -1,4 +1,4 @@
-"""The entries of a price book: a class for each table, with units and rules."""
+"""The entries of a price book. Each table of the file has a class, with its units and rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rose.pricing.period import nanoseconds
 
 
 class PriceBookError(PricingError):
-    """A price book cannot be used, or lacks a price."""
+    """A price book cannot be used, or a price is missing in it."""
 
 
 DECIMALS_MAX = 12  # More decimals or digits are a mistake, or a float written out.
@@ -35,7 +35,7 @@ RATE_MAX = 1_000_000  # Dollars: a device-year at this rate fits into 64 bits of
 
 
 def number(value: object) -> Decimal:
-    """Return a TOML int or Decimal. Raises ValueError."""
+    """Return a TOML integer or Decimal as Decimal. Raises ValueError for any other value."""
     # pydantic reports a ValueError with its field; a TypeError would escape.
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ValueError("must be a number such as 2.35, without quotes")
@@ -55,7 +55,7 @@ def _tuple(value: object) -> object:
 
 
 def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
-    """Return the points. Raises ValueError unless x grows and y never falls."""
+    """Return the points (x, y). Raises ValueError if x does not grow from point to point, or if y falls."""
     for (low, from_y), (high, to_y) in pairwise(points):
         if high <= low:
             raise ValueError(f"points must be in ascending order: {high} comes after {low}")
@@ -99,8 +99,10 @@ class Header(BaseModel):
 
 
 class Entry(BaseModel):
-    """A table of the file, with source and date, valid over [valid_from, valid_to), UTC days; None is unbounded.
-    `low_share` and `high_share` times its figures are the 95% range of a guess."""
+    """A table of the file with its source and date. It is valid over [valid_from, valid_to), in UTC days. None means no
+    limit.
+
+    If its figures are guesses, their 95% range is from `low_share` to `high_share` times each figure."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -127,7 +129,7 @@ class Entry(BaseModel):
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """Return the first valid day, and the first invalid day after it."""
+        """Return the first day on which the entry is valid, and the first later day on which it is not."""
         return None, None
 
     @property
@@ -144,7 +146,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return the priced item; two entries of a key must not overlap."""
+        """Return what the entry prices. Two entries with the same key must not overlap in time."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
@@ -167,7 +169,7 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """USD for a provisioned device-hour, used or not; an entry for a `pool` takes precedence."""
+    """The price in USD of a device-hour, whether or not the device is used. An entry for a `pool` takes precedence."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False
@@ -182,7 +184,7 @@ class DevicePrice(Dated):
 
 
 class Offer(Dated):
-    """A market price of a device-hour with power, USD, for comparisons."""
+    """A market price of a device-hour in USD, power included. It is used for comparisons."""
 
     key_fields = ("device_class", "commitment")
 
@@ -195,7 +197,7 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """Watts of a device class without a meter: `idle_w` and `load_w`, or `points` by load."""
+    """The watts of a device class that has no meter: `idle_w` and `load_w`, or `points` by load."""
 
     key_fields = ("device_class",)
 
@@ -206,7 +208,7 @@ class PowerFigure(Entry):
 
     @property
     def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
-        """Return (load from 0 to 1, watts), ascending."""
+        """Return the points (load from 0 to 1, watts), by ascending load."""
         if self.points_given is not None:
             return self.points_given
         assert self.idle_given is not None and self.load_given is not None  # noqa: PT018 - refused when it was read
@@ -221,7 +223,7 @@ class PowerFigure(Entry):
         return self.points[-1][1]
 
     def watts(self, load: Fraction) -> Fraction:
-        """Return watts at a load from 0 to 1, linear between points. Raises ValueError outside."""
+        """Return the watts at a load from 0 to 1, linear between points. Raises ValueError for any other load."""
         if not 0 <= load <= 1:
             raise ValueError(f"load must be from 0 to 1, got {load}")
         for (low, from_w), (high, to_w) in pairwise(self.points):
@@ -246,14 +248,14 @@ class PowerFigure(Entry):
 
 
 class Electricity(Dated):
-    """Tariff, and power usage effectiveness: site watts per device watt."""
+    """The tariff of electricity, and the power usage effectiveness: site watts per device watt."""
 
     usd_per_kwh: Rate
     pue: AtLeastOne
 
 
 class TransferPrice(Dated):
-    """Dollars for 1e9 bytes over a route."""
+    """The dollars for sending 1e9 bytes over a route."""
 
     key_fields = ("route",)
 
@@ -262,7 +264,8 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """Costs of lending besides energy and transfer, and whether the fleet would exist without it."""
+    """The costs of lending other than energy and transfer, and the probability that the fleet would exist without
+    it."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -277,7 +280,7 @@ class Lending(Dated):
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """Return (low, stated, high); missing ends equal the stated probability."""
+        """Return the probability as (low, stated, high). A missing end is equal to the stated probability."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
@@ -338,7 +341,7 @@ def midnight_ns(day: date | None) -> int | None:
 
 
 def span_of(start: date | None, end: date | None) -> str:
-    """Return the days from `start` to before `end` in words."""
+    """Return words for the days from `start` up to, but without, `end`."""
     if start is None:
         return "always" if end is None else f"until {end}"
     return f"from {start} on" if end is None else f"{start} until {end}"

@@ -1,5 +1,6 @@
-"""The price book: a dated, versioned TOML file of prices with sources. Rates are `Decimal` and never rounded here; a
-missing price is refused, never zero."""
+"""The price book: a TOML file of prices, with date, version and sources.
+
+Rates are `Decimal` and are never rounded here. A missing price is an error, and never counts as zero."""
 
 import difflib
 import functools
@@ -72,7 +73,7 @@ class _File(Header):
 
 
 class PriceBook(_File):
-    """A validated price book. Lookups raise PriceBookError for a missing price."""
+    """A price book that has been validated. A lookup raises PriceBookError if the price is missing."""
 
     sha256: str = Field(default="", exclude=True)
     path: str = Field(default="", exclude=True)
@@ -81,11 +82,13 @@ class PriceBook(_File):
 
     @property
     def example(self) -> bool:
-        """Return whether the prices are made up: a shipped book, or a copy with its name."""
+        """Return whether the prices are made up. This is so for a book that comes with ROSE, and for a copy with its
+        name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return a device's price at an instant; an entry for the pool takes precedence. Raises PriceBookError."""
+        """Return the price of a device at the time `ns`. An entry for its pool takes precedence. Raises
+        PriceBookError."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -167,7 +170,7 @@ def is_example(name: str) -> bool:
 
 
 def refuse_example(book: PriceBook, act: str) -> None:
-    """Raises PricingError for example prices."""
+    """Raise PricingError if the book has example prices."""
     if book.example:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
@@ -177,7 +180,7 @@ def refuse_example(book: PriceBook, act: str) -> None:
 
 
 def load(name_or_path: str | Path) -> PriceBook:
-    """Return the shipped book of a name, or the book at a path. Raises PriceBookError."""
+    """Return the book that comes with ROSE under this name, or the book at this path. Raises PriceBookError."""
     names = shipped()
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"
@@ -198,7 +201,8 @@ def load(name_or_path: str | Path) -> PriceBook:
 
 
 def parse(text: str, source: str) -> PriceBook:
-    """Return the price book of a text; `source` is for errors. Raises PriceBookError naming each wrong field."""
+    """Return the price book that a text contains. Errors name `source`. Raises PriceBookError, which names each wrong
+    field."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:

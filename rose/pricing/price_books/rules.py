@@ -1,4 +1,4 @@
-"""Rules in a price book beside prices: device tags and vendors' names."""
+"""Entries of a price book that are not prices: tags of devices, and names that vendors use."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ def _tags(value: object) -> dict[str, str]:
 
 
 class DeviceTag(Entry):
-    """Tags of devices whose runs have none; `hardware` is a pattern such as `GPU-7*`."""
+    """Tags for devices whose runs have no tags. `hardware` is a pattern such as `GPU-7*`."""
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False
@@ -33,14 +33,15 @@ class DeviceTag(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return `pool=serving`: devices and classes may share a name."""
+        """Return a key such as `pool=serving`. The field's name is needed because a device and a class may have the
+        same name."""
         fields = type(self).model_fields
         chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
         return tuple(f"{name}={value}" for name, value in chosen if value is not None)
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Sort the entry of the fewest devices first."""
+        """Return a sort key that puts the entry with the fewest devices first."""
         hardware = self.hardware or ""
         return not self.device, not hardware, -len(hardware), not self.device_class, not self.pool, self.key
 
@@ -60,7 +61,8 @@ class DeviceTag(Entry):
 
 
 def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
-    """Return a function from (device_id, hardware_id, pool, device_class) to tags."""
+    """Return a function that returns the tags of a device. Its arguments are device_id, hardware_id, pool and
+    device_class."""
     widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
 
     def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
@@ -74,7 +76,7 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
 
 
 class VendorResource(Entry):
-    """A vendor's name (a pattern) for devices by name, hardware or class."""
+    """A name, or a pattern of names, that a vendor uses for a device, for hardware or for a class."""
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
@@ -94,7 +96,7 @@ class VendorResource(Entry):
 
     @property
     def target(self) -> tuple[str, str]:
-        """Return (kind, name): `device`, `devices` (a pattern of hardware) or `class`."""
+        """Return (kind, name). The kind is `device`, `devices` (the name is a pattern of hardware) or `class`."""
         if self.device_class is not None:
             return "class", self.device_class
         name = self.device or self.hardware or ""

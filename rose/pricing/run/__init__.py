@@ -1,1 +1,1 @@
-"""A priced run with its tokens and groups."""
+"""A run that was priced, with its tokens and groups."""

@@ -1,4 +1,4 @@
-"""A run of a ledger, verified, priced and counted."""
+"""A run of a ledger after verification, with its prices and counts."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -31,7 +31,7 @@ Needs = Literal["device", "verdict"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PricedRun:
-    """A run with its dollars, tokens and groups; the connection has a snapshot of it."""
+    """A run with its dollars, tokens and groups. The connection has a snapshot of the run."""
 
     connection: duckdb.DuckDBPyConnection
     run: RunFacts
@@ -50,7 +50,7 @@ class PricedRun:
 
     @property
     def cpm_usd(self) -> float:
-        """Return dollars per million tokens at the run's start. Raises PriceBookError."""
+        """Return CPM, dollars per million tokens, at the prices of the run's start. Raises PriceBookError."""
         return cost_per_correct.cpm(self.book, self.run.began_ns)
 
 
@@ -58,9 +58,11 @@ class PricedRun:
 def priced(
     ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price a run, by default the newest with events of the kind `needs`. Raises PricingError for a ledger that does
-    not verify (unless allowed), an unknown run, mixed provenance, no device time, and device time that does not add up;
-    PriceBookError for an unusable book or a missing price."""
+    """Price a run. By default it is the newest run that has events of the kind `needs`.
+
+    Raises PricingError if the ledger does not verify, unless this is allowed. Raises PricingError if the run is
+    unknown, if its provenance is mixed, or if its device time is missing or does not add up. Raises PriceBookError for
+    an unusable price book or a missing price."""
     with closing(ledger.connect()) as connection:
         pinned.pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
@@ -103,7 +105,8 @@ def priced(
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
-    """Return the newest run, preferably with events `needs`. Raises PricingError without runs."""
+    """Return the newest run that has events of the kind `needs`, or else the newest run. Raises PricingError without
+    runs."""
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
@@ -112,7 +115,7 @@ def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
-    """Return a run's facts. Raises PricingError for an unknown run, or mixed provenance."""
+    """Return the facts of a run. Raises PricingError if the run is unknown, or if its provenance is mixed."""
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:

@@ -1,4 +1,4 @@
-"""Rollout output by device: tokens, billed dollars, and working time."""
+"""What rollouts produced on each kind of device: tokens, billed dollars, and working time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class RolloutOutput:
 
 
 def rollout_outputs(charges: Charges) -> dict[tuple[str, str], RolloutOutput]:
-    """Return a run's rollout output by (pool, device class)."""
+    """Return what a run's rollouts produced, by (pool, device class)."""
     tokens = (pl.col("tokens").filter(pl.col("fate").is_in(fates)).sum().alias(name) for name, fates in _FATES.items())
     rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
     summed = rollout.group_by("pool", "device_class").agg(pl.col("ns", "cost_nano").sum(), *tokens)

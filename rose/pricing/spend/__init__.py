@@ -1,1 +1,1 @@
-"""The cost and savings of a period by any dimensions."""
+"""The cost and the savings of a period, divided by any dimensions."""

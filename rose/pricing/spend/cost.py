@@ -1,4 +1,4 @@
-"""The cost of a period by up to six dimensions; lines sum to the bill to the nano-dollar."""
+"""The cost of a period by up to six dimensions. The lines sum to the bill, exact to the nano-dollar."""
 
 import json
 from collections import Counter, defaultdict
@@ -37,8 +37,9 @@ _STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, up to six dimensions (of BY, or `tag:NAME`), and filters. Raises QuestionError for an unknown view or
-    dimension, a repeated dimension, or more than six."""
+    """A period, filters, and up to six dimensions, each one of BY or `tag:NAME`.
+
+    Raises QuestionError for an unknown view, for an unknown or repeated dimension, or for more than six dimensions."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value by dimension, and nano-dollars; `ns` and `tokens` are 0 in the fully loaded view."""
+    """A line: its value in each dimension, and its nano-dollars. In the fully loaded view, `ns` and `tokens` are 0."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -81,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer in nano-units; `total` sums `lines`, `bill_nano` is unfiltered."""
+    """The answer in nano-units. `total` is the sum of `lines`, and `bill_nano` the sum of the bill without filters."""
 
     question: Question
     lines: tuple[Line, ...]
@@ -126,7 +127,8 @@ def question(
     close: str | None = None,
     as_of: str | None = None,
 ) -> Question:
-    """Return the question of options; `now_ns` dates relative periods. Raises QuestionError."""
+    """Return the question that a command's options ask. Relative periods are relative to `now_ns`. Raises
+    QuestionError."""
     calendar = Calendar(tz or "UTC")
     only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
     if tag is not None:
@@ -160,7 +162,7 @@ def ask(
     question: Question,
     price_book: str | PriceBook | None = None,
 ) -> Cost:
-    """Answer a question; `price_book` prices open hours. Raises as `answer` and `bill`."""
+    """Answer a question. `price_book` prices open hours. Raises the same errors as `answer` and `bill`."""
     billed = bill(
         ledger,
         question.period,
@@ -173,7 +175,7 @@ def ask(
 
 
 def answer(billed: Bill, question: Question) -> Cost:
-    """Answer a question from a bill. Raises QuestionError for a value that no charge has."""
+    """Answer a question from a bill. Raises QuestionError if a filter has a value that no charge has."""
     charged = billed.rows if question.view == "amortized" else _fully_loaded(billed)
     names = [*question.by, *(name for name in question.only if name not in question.by)]
     dimensions = [_dimension(name, billed, charged, question.calendar) for name in names]
@@ -201,7 +203,7 @@ def answer(billed: Bill, question: Question) -> Cost:
 
 
 def unknown_team(ledger: Ledger, team: str) -> str | None:
-    """Return a warning for a team that no run names. Raises LedgerError."""
+    """Return a warning if no run names the team, or None. Raises LedgerError."""
     with ledger.connect() as connection:
         known = {str(row["team"]) for row in rows(connection, "spend/teams") if row["team"]}
     if team in known | {UNALLOCATED}:
@@ -210,7 +212,7 @@ def unknown_team(ledger: Ledger, team: str) -> str | None:
 
 
 def tags_of(tags_json: str) -> dict[str, str | None]:
-    """Return tags by name; the first of a repeated name counts."""
+    """Return the tags by name. If a name is repeated, its first tag counts."""
     tags: dict[str, Any] = json.loads(
         tags_json, object_pairs_hook=lambda pairs: dict(reversed(pairs)), parse_int=str, parse_float=str
     )
@@ -230,7 +232,7 @@ def _fully_loaded(billed: Bill) -> pl.LazyFrame:
 
 
 def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calendar) -> pl.Expr:
-    """Return each charge's value in a dimension. Raises QuestionError for an unknown tag."""
+    """Return an expression for each charge's value in a dimension. Raises QuestionError for an unknown tag."""
     if name in TIMES:
         # Names are looked up, not made for each charge.
         hours = {hour.from_ns // 1000: getattr(hour, name) for hour in calendar.hours(billed.period)}
@@ -259,7 +261,8 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """Return lines by time, else by cost, with equal first values together."""
+    """Return the lines, sorted by time if the question divides by time, or else by cost. Lines with the same first
+    value stay together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -1,7 +1,9 @@
-"""Savings of borrowing in a period: saved against buying and capacity avoided, never added.
+"""What borrowing saved in a period. There are two figures that are never added: saved against buying, and capacity
+avoided.
 
-They are computed for each fleet; an RL run has the share of its tokens, less what its own borrowing added. The rest is
-a row of the fleet's run, so rows add up. A period has the shares of its hours by borrowed tokens, so periods add up."""
+Both are computed for each fleet. An RL run gets the share of its tokens, minus what its own borrowing added. The rest
+is in the row of the fleet's run, so the rows sum to the fleet's figures. A period gets the shares of its hours by
+borrowed tokens, so periods also add up."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """A run's comparison with dedicated devices over all its time; None if unknown (`why`)."""
+    """The comparison of a run with dedicated devices over all its time. If it is None, `why` gives the reason."""
 
     way: Alternative | None = None
     borrow: Marginal | None = None
@@ -46,9 +48,11 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodSaving:
-    """Savings in a period, nano-dollars; None if unknown (`why`). `cash_nano` has two ends: with and without a fleet
-    that would exist anyway. It is the purchase of dedicated devices (`bought_nano`) and devices let go, less what
-    borrowing added (`added_nano`)."""
+    """The savings in a period, in nano-dollars. If they are unknown, they are None, and `why` gives the reason.
+
+    `cash_nano` is `bought_nano` plus the price of devices let go, minus `added_nano`. `bought_nano` is the purchase of
+    dedicated devices, and `added_nano` is what borrowing added. `cash_nano` has two ends: if the fleet would exist
+    anyway, and if it would not."""
 
     why: str | None = None
     capacity_nano: int | None = None
@@ -81,7 +85,7 @@ class RunSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The savings of all fleets, and of runs, which add up to them."""
+    """The savings of all fleets, and of runs. The savings of runs sum to those of the fleets."""
 
     period: Period
     provenance: str
@@ -99,11 +103,11 @@ class Saved:
         return tuple(sorted({run.team for run in self.runs}))
 
     def of_team(self, team: str | None) -> PeriodSaving:
-        """Return a team's saving; None is the fleet."""
+        """Return the saving of a team, or of the fleet if `team` is None."""
         return self.fleet if team is None else added_up(run.saving for run in self.runs if run.team == team)
 
     def to_json(self) -> dict[str, Any]:
-        """Return whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
+        """Return the savings in whole nano-dollars. `cash_saved_nano` has both ends, named by `ENDS`."""
         return {
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
@@ -128,9 +132,12 @@ def saved(
     kept: MutableMapping[str, Whole | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the savings of a period; `team` and `run_id` choose runs. `progress` gets runs done and their number;
-    `kept` caches runs of a ledger and book. Raises NothingChargedError without runs; QuestionError for an unknown run
-    or team; PricingError for several provenances (unless chosen) or price books; LedgerError."""
+    """Return the savings of a period. `team` and `run_id` choose runs. `kept` caches the runs of a ledger and price
+    book.
+
+    `progress` receives the number of runs done and the number of all runs. Raises NothingChargedError without runs.
+    Raises QuestionError for an unknown run or team. Raises PricingError for several price books, or for several
+    provenances if none was chosen. Raises LedgerError."""
     preconditions.refuse_archived_since(ledger, period.from_ns)
     provenance, found = _found(ledger, period, provenance, team, run_id)
     book = _book(ledger, period, price_book, provenance, run_id)
@@ -163,7 +170,7 @@ def saved(
 def _book(
     ledger: Ledger, period: Period, price_book: str | PriceBook | None, provenance: str, run_id: str | None
 ) -> PriceBook:
-    """Return the book of the period's last close, else the chosen book."""
+    """Return the price book of the last close in the period. Without a close, return the chosen book."""
     closes = [own[-1] for own in postings(ledger).values() if own[0].provenance == provenance]
     last = [posting for posting in closes if posting.period.from_ns < period.to_ns <= posting.period.to_ns]
     if last:
@@ -175,7 +182,7 @@ def _book(
 def _found(
     ledger: Ledger, period: Period, provenance: str | None, team: str | None, run_id: str | None
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the provenance and the runs of a period, or of a run's fleet."""
+    """Return the provenance, and the runs of a period. With `run_id`, return the runs of its fleet."""
     with ledger.connect() as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
@@ -195,7 +202,7 @@ def _found(
 def _shares(
     fleet: str, saving: PeriodSaving, found: Iterable[Mapping[str, Any]], wholes: Mapping[str, Whole], period: Period
 ) -> Iterator[RunSaved]:
-    """Yield a fleet's RL runs with their shares, and the fleet's run with the rest."""
+    """Yield the RL runs of a fleet with their shares. Then yield the fleet's run with the rest."""
     team, shares = "unallocated", []
     for row in found:
         if row["run_id"] == fleet:
@@ -209,8 +216,8 @@ def _shares(
 
 
 def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
-    """Return a run's comparison; None without a device. Raises LedgerError, and PricingError for an unverified
-    ledger."""
+    """Return the comparison of a run, or None if it has no device. Raises PricingError for an unverified ledger. Raises
+    LedgerError."""
     try:
         with priced(ledger, run_id, book) as run:
             return Whole(way=compare(run, market=False).way, borrow=run.borrow, stamp=run.stamp)
@@ -263,7 +270,7 @@ def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
 
 
 def _rest(whole: PeriodSaving, runs: PeriodSaving) -> PeriodSaving | None:
-    """Return the fleet's savings beyond its runs', if any."""
+    """Return the part of the fleet's savings that its runs do not have, or None if there is none."""
     if whole.cash_nano is None or runs.cash_nano is None:
         return whole
     cash = _ends(one - other for one, other in zip(whole.cash_nano, runs.cash_nano, strict=True))
@@ -279,7 +286,8 @@ def _ends(ends: Iterable[int]) -> tuple[int, int]:
 
 
 def cash_text(saving: PeriodSaving, currency: str = "USD") -> str:
-    """Return `$1.20`, `at most $1.20` with unknown terms, or both ends in the order of ENDS."""
+    """Return a text such as `$1.20`, or `at most $1.20` if terms are unknown. If there are two ends, return both in the
+    order of ENDS."""
     if saving.cash_nano is None:
         return "not known"
     ends = " or ".join(dict.fromkeys(format_money(end, currency) for end in saving.cash_nano))

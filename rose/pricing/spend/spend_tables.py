@@ -1,4 +1,4 @@
-"""The cost and savings of a period as tables and CSV."""
+"""Tables and CSV of a period's cost and savings."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def rests_on(cost: Cost) -> str:
 
 
 def csv_text(cost: Cost) -> str:
-    """Return a row for each line, in whole units of the currency."""
+    """Return CSV with a row for each line, in whole units of the currency."""
     written, stamp = io.StringIO(), cost.stamp
     rows = csv.writer(written, lineterminator="\n")
     terms = {

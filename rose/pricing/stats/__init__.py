@@ -1,1 +1,1 @@
-"""Statistics: the bootstrap, and intervals over clustered events."""
+"""Statistics: the bootstrap, and intervals of events that occur in clusters."""

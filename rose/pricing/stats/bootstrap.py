@@ -1,9 +1,9 @@
-"""The bootstrap: units (groups, probes) are drawn with replacement and their integer columns summed.
+"""The bootstrap: units (groups, probes) are drawn with replacement, and their integer columns are summed.
 
-Few units spread too little, by sqrt((n - 1) / n), with short tails: the ends of an interval are taken at the share of a
-normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles"). Groups resemble their neighbours in
-time: `by_time` draws whole blocks (Carlstein, 1986). Draws are seeded and summed in a fixed order: results are equal on
-any machine."""
+With few units, resampled values vary too little, by the factor sqrt((n - 1) / n), and their tails are too short. Each
+end of an interval is therefore taken further out: at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg,
+2015, "expanded percentiles"). A group resembles groups that are near in time. `by_time` therefore draws whole blocks
+(Carlstein, 1986). Draws are seeded and summed in a fixed order, so results are equal on any machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DIGITS = 12  #: Significant digits of results. Logarithms differ in the last di
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A 95% interval; `high` None is unbounded."""
+    """A 95% interval. If `high` is None, the interval has no upper end."""
 
     low: float
     high: float | None
@@ -41,12 +41,14 @@ class Interval:
         return self.low <= value and (self.high is None or value <= self.high)
 
     def over(self, divisor: float) -> Interval:
-        """Divide by an exact divisor above 0."""
+        """Return the interval divided by an exact number above 0."""
         return Interval(low=self.low / divisor, high=None if self.high is None else self.high / divisor)
 
 
 def sums(columns: Ints) -> Floats | None:
-    """Return sums over resampled units: (units, columns) to (RESAMPLES, columns); None for one unit."""
+    """Return the sums over resampled units, shape (RESAMPLES, columns). `columns` has shape (units, columns).
+
+    Return None for fewer than two units."""
     size = len(columns)
     if size < 2:
         return None
@@ -57,8 +59,8 @@ def sums(columns: Ints) -> Floats | None:
 
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
-    """Return sums over resampled blocks of units, and the number of blocks: 0 where units are too few for the
-    correlation of their columns `made`."""
+    """Return sums over resampled blocks of units, and the number of blocks. The number is 0 if there are too few units,
+    given how much the columns `made` correlate between neighbours."""
     count = min(BLOCKS, len(columns))
     block = np.arange(len(columns)) * count // max(1, len(columns))
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -67,8 +69,10 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def units_wanted(made: Ints) -> float:
-    """Return the units that blocks need. A block has four times as many, less three, as make an independent unit: (1 +
-    r) / (1 - r) for the largest correlation r of neighbours in any column."""
+    """Return how many units are needed to form the blocks.
+
+    An independent unit is worth (1 + r) / (1 - r) units, where r is the largest correlation of neighbours in any
+    column. A block needs four times as many units, minus three."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     # How much there is of each, and how large a part of all it is.
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
@@ -78,13 +82,13 @@ def units_wanted(made: Ints) -> float:
 
 
 def drawn_clusters(places: int) -> Ints:
-    """Return the cluster at each place of each draw: (RESAMPLES, places)."""
+    """Return the cluster that each draw puts at each place, shape (RESAMPLES, places)."""
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
 def interval(values: Floats, units: int) -> Interval | None:
-    """Return the middle 95% of resampled values, expanded for the number of units. Undefined values count as the
-    highest. None for fewer than `UNITS_MIN` units."""
+    """Return the middle 95% of resampled values, expanded for the number of units. An undefined value counts as the
+    highest. Return None for fewer than `UNITS_MIN` units."""
     from scipy.special import ndtr
 
     if units < UNITS_MIN:
@@ -99,14 +103,14 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 @functools.lru_cache(maxsize=4096)
 def student(freedom: float) -> float:
-    """Return the two-sided 95% quantile of Student's t."""
+    """Return the 97.5% quantile of Student's t, which bounds the middle 95%."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def rounded(value: float) -> float:
-    """Round to digits that are equal on any machine."""
+    """Round to as many digits as are equal on any machine."""
     return float(f"{value:.{_DIGITS}g}")
 
 

@@ -1,5 +1,6 @@
-"""95% intervals of rates and means over clustered events. Only clusters (minutes of a device) count as independent; few
-clusters widen an interval."""
+"""95% intervals of rates and means when events occur in clusters.
+
+Only clusters (minutes of a device) count as independent. With few clusters, an interval is wider."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Z_POWER = 0.8416212335729143  #: Standard normal quantile of 80%, the chance tha
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The number of clusters, and their sums of y * y, y * x and x * x."""
+    """The number of clusters, and the sums over clusters of y * y, y * x and x * x."""
 
     count: int
     yy: float
@@ -31,8 +32,9 @@ class Clusters:
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return the variance of y / x under cluster sampling: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2. None for
-    fewer than two clusters."""
+    """Return the variance of y / x under cluster sampling: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2.
+
+    Return None for fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x
@@ -41,9 +43,10 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return trials over the design effect, which is at least 1: that of the clusters times (t / z)^2, with `freedom`
-    or one less than the clusters (Korn and Graubard, 1998). Where nothing or everything succeeded a cluster is a
-    trial."""
+    """Return the trials divided by the design effect (Korn and Graubard, 1998).
+
+    The design effect is that of the clusters times (t / z)^2, and at least 1. t has `freedom` degrees of freedom, by
+    default the number of clusters minus one. If no trial or every trial succeeded, each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -61,7 +64,7 @@ def wilson(rate: float, trials: float) -> tuple[float, float]:
 
 
 def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple[float, float]:
-    """Return Wilson's interval of a share; single-trial clusters count in full."""
+    """Return Wilson's interval of a share. If each cluster is a single trial, every trial counts in full."""
     effective = float(trials) if trials == clusters.count else effective_trials(successes, trials, clusters)
     low, high = wilson(successes / trials, effective)
     return rounded(low), rounded(high)
@@ -69,7 +72,7 @@ def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with the ends of its interval, equal if exact."""
+    """A value with both ends of its interval. If the value is exact, the ends are equal to it."""
 
     value: float
     low: float
@@ -77,7 +80,7 @@ class Estimate:
 
     @classmethod
     def between(cls, value: Fraction | float, interval: Interval | None) -> Estimate | None:
-        """Return a value with its interval; None without a bounded interval."""
+        """Return a value with its interval, or None if the interval is missing or has no upper end."""
         if interval is None or interval.high is None:
             return None
         return cls(float(value), interval.low, interval.high)
@@ -91,7 +94,8 @@ class Estimate:
         return Estimate(self.value * factor, low, high)
 
     def widened(self, low_share: float, high_share: float) -> Estimate:
-        """Multiply by an independent factor around 1, between two shares."""
+        """Return the estimate multiplied by an independent factor near 1. The factor's 95% interval is `low_share` to
+        `high_share`."""
         below, above = sorted((self.value * low_share, self.value * high_share))
         return Estimate(
             self.value,
@@ -103,11 +107,11 @@ class Estimate:
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Return a value for each resample, from a normal on each side."""
+        """Return a random value for each resample. Each side of the value has its own normal distribution."""
         return self._at(np.random.default_rng(seed).standard_normal(RESAMPLES))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """Return draws with the ranks of `resampled`."""
+        """Return random values with the same ranks as `resampled`."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -118,8 +122,11 @@ class Estimate:
 
 
 def more_units(estimate: Estimate, units: int) -> int | None:
-    """Return how many more units would tell the effect at 95% with a power of 80%; 0 if its interval does, None if it
-    is 0. The variance falls with the units: units * ((z + z_power) * error / effect)^2."""
+    """Return how many more units would tell the effect from 0 at 95% with a power of 80%. Return 0 if the interval
+    already excludes 0, and None if the effect is 0.
+
+    The variance falls with the number of units, so the effect needs units * ((z + z_power) * error / effect)^2
+    units."""
     if estimate.low > 0 or estimate.high < 0:
         return 0
     if not estimate.value:
@@ -129,8 +136,10 @@ def more_units(estimate: Estimate, units: int) -> int | None:
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
-    """Return the interval of a sum of independent estimates (MOVER): low = sum - sqrt(sum of (value - low)^2), and the
-    same upwards. With two Wilson intervals it is Newcombe's interval of a difference. None without estimates."""
+    """Return the interval of a sum of independent estimates (MOVER), or None without estimates.
+
+    Its low end is sum - sqrt(sum of (value - low)^2). The high end is found in the same way. With two Wilson intervals
+    it is Newcombe's interval of a difference."""
     parts = list(estimates)
     if not parts:
         return None
@@ -141,14 +150,16 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
 
 
 def welch(variances: Iterable[tuple[float, int]]) -> float | None:
-    """Return Welch and Satterthwaite's freedom of a sum of (variance, freedom); None without variance."""
+    """Return the degrees of freedom of a sum by Welch and Satterthwaite, from pairs (variance, freedom).
+
+    Return None if every variance is 0."""
     parts = list(variances)
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
 
 
 def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
-    """Return a sum of independent means with its interval by Student's t."""
+    """Return a sum of independent means, with its interval by Student's t."""
     freedom = welch(variances)
     if freedom is None:
         return Estimate(value, value, value)

@@ -1,4 +1,4 @@
-"""Verdicts name a side only where the whole 95% interval lies on it."""
+"""Verdicts. A verdict names a side only if the whole 95% interval is on that side."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,7 +8,7 @@ from rose.pricing.stats.uncertainty import Z, wilson
 
 
 def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
-    """Return whether a value with this 95% interval is above `other`; None if unclear."""
+    """Return whether a value with this 95% interval is above `other`, or None if it is unclear."""
     if low > other:
         return True
     return False if high is not None and high <= other else None
@@ -16,7 +16,7 @@ def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """Serving's requests, its missed latency budgets, and its target share."""
+    """Serving's requests, how many of them missed a latency budget, and the share that should keep it."""
 
     late: int
     requests: int
@@ -24,13 +24,13 @@ class Promise:
 
     @property
     def kept(self) -> bool | None:
-        """Return whether serving keeps the target; None with too few requests."""
+        """Return whether serving keeps its target, or None if there are too few requests."""
         late = exceeds(*self._late, float(1 - self.target))
         return None if late is None else not late
 
     @property
     def more(self) -> int | None:
-        """Return how many more requests like these would tell; None if none would."""
+        """Return how many more requests like these are needed for a verdict, or None if no number would be enough."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None
@@ -39,7 +39,8 @@ class Promise:
 
     @property
     def text(self) -> str:
-        """Return `1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and what is missing."""
+        """Return a text such as `1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and say what is
+        missing."""
         if not self.requests:
             return "no requests"
         ends = [100 * (1 - end) for end in reversed(self._late)]

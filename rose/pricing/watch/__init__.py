@@ -1,1 +1,1 @@
-"""Budgets and forecasts of a month."""
+"""The budgets and the forecasts of a month."""

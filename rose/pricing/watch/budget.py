@@ -1,4 +1,5 @@
-"""Budgets of teams for months, and forecast cost. A charge or correction counts in the month of its hours."""
+"""Monthly budgets of teams, and forecasts of cost. A charge or a correction counts in the month of the hours that it
+charges."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _NO_CHARGE = "no charge names this team: check how it is spelt"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
+    """The budget of a team for a month. `set_us` is in UTC microseconds since the Unix epoch."""
 
     team: str
     month: str  # `2026-06`, UTC.
@@ -45,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TeamBudget:
-    """A team's budget for a month with its spending; `spent` = `closed` + `open`."""
+    """The budget of a team for a month, and what the team has spent. `spent` = `closed` + `open`."""
 
     team: str
     month: str
@@ -66,7 +67,7 @@ class TeamBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """A team's spending in a month (the fleet's if `team` is None), and its forecast."""
+    """What a team has spent in a month, and its forecast. If `team` is None, the figures are those of the fleet."""
 
     team: str | None
     month: str
@@ -82,8 +83,9 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
 
 
 def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set a team's budget for a month; return nano-dollars. Raises PricingError for an invalid amount or an empty team;
-    LedgerError."""
+    """Set the budget of a team for a month. Return it in nano-dollars.
+
+    Raises PricingError if the amount is invalid or the team is empty. Raises LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
@@ -106,7 +108,7 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
-    """Return the last budget of each team for the month, nano-dollars. Raises LedgerError."""
+    """Return the budget of each team for the month, as it was last set, in nano-dollars. Raises LedgerError."""
     recorded = (Budget(**fields) for fields in book_events.recorded(ledger, BUDGETED))
     return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
@@ -119,8 +121,8 @@ def show(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Return every team with a budget for the month; `book` prices open hours. Raises PricingError without budgets, or
-    for charges that cannot be priced."""
+    """Return every team that has a budget for the month. `book` prices open hours. Raises PricingError if there is no
+    budget, or if charges cannot be priced."""
     budgets_nano = budgets(ledger, month)
     if not budgets_nano:
         raise PricingError(
@@ -139,8 +141,9 @@ def expected(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """Return the fleet and every team, or only `team`; `book` prices open hours. Raises PricingError for an unknown
-    team, a month not begun, or charges that cannot be priced."""
+    """Return the figures of the fleet and of every team, or only of `team`. `book` prices open hours.
+
+    Raises PricingError for an unknown team, for a month that has not begun, or for charges that cannot be priced."""
     costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
@@ -160,7 +163,7 @@ def current_month(now_us: int | None = None) -> Period:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """Hourly charges of a month so far, and of the days before that fit its forecast."""
+    """The hourly charges of a month so far, and of the earlier days to which the forecast is fitted."""
 
     hours: pl.DataFrame
     stamp: Stamp
@@ -189,7 +192,8 @@ class _Costs:
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
-        """Return nano-dollars of a team (None: all) in the month, total and closed."""
+        """Return two sums of a team's nano-dollars in the month: all, and those of closed hours. None means every
+        team."""
         begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
         hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
         return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
@@ -199,7 +203,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return the team's cost on each past day, from the fleet's first whole day on."""
+        """Return the team's cost on each past day. It begins with the first day of which the fleet has every hour."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
         if past.is_empty():

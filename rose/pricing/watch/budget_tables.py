@@ -1,4 +1,4 @@
-"""Budgets and forecasts as tables."""
+"""Tables of budgets and forecasts."""
 
 from collections.abc import Iterator, Sequence
 

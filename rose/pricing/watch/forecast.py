@@ -1,19 +1,23 @@
-"""The forecast cost of a month: the amount spent, and the remaining days drawn from a fitted model.
+"""The forecast cost of a month. It is the amount spent so far, plus the remaining days, drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error, with first-order autoregressive errors of coefficient r, in
-logarithms, or in dollars where a day cost less than a twentieth of the middle day. For each r between -0.9 and 0.99 the
-rest is fitted by generalised least squares; r is weighted by its restricted likelihood, with a uniform prior, and the
-other parameters are drawn from what the fit leaves open (flat prior). Source: Zellner, An Introduction to Bayesian
-Inference in Econometrics, 1971, ch. 4.
+[D] Cost of a day = level + trend + weekday + error. The errors are autoregressive of first order with coefficient r.
+The model uses logarithms. If a day cost less than a twentieth of the median day, it uses dollars. For each r between
+-0.9 and 0.99, all other parameters are fitted by generalised least squares. r is weighted by its restricted likelihood,
+with a uniform prior. The other parameters are drawn from the distribution that the fit leaves for them (flat prior).
+Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
 
-The forecast is the middle of the draws, the interval their middle 95%. The current day counts by its remaining hours.
-Planned runs are not included.
+The forecast is the median of the draws, and the interval is their middle 95%. The current day counts in proportion to
+its remaining hours. Planned runs are not included.
 
-Days to come are assumed to differ as past days do. A day departs if its news beyond the day before exceeds `NEWS`
-robust deviations (1.4826 medians of the absolute deviations), its Studentized residual exceeds chance (1% over all
-days), or its logarithm lies beyond `FAR` such deviations. The worst day is a level shift if the cost did not come back,
-a holiday if it was cheaper, else a burst. Enough days after a shift or a holiday are forecast alone; after a burst
-there is no forecast."""
+Future days are assumed to vary as past days did. A day is a departure in any of three cases:
+- The change that the day before does not explain exceeds `NEWS` robust deviations. A robust deviation is 1.4826 times
+  the median of the absolute deviations.
+- Its Studentized residual is larger than chance explains (1% over all days).
+- Its logarithm is more than `FAR` robust deviations from the median.
+
+The worst of these days gets a name. It is a level shift if the cost did not come back, a holiday if the day was
+cheaper, or otherwise a burst. If enough days follow a level shift or a holiday, the forecast uses only those days.
+After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Nano-dollars at the end of the month; None without enough data (`method` says why)."""
+    """The nano-dollars at the end of the month. They are None without enough data, and `method` says why."""
 
     method: str
     expected_nano: int | None = None
@@ -57,8 +61,8 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Forecast a month. `history` is the cost of each past day, nano-dollars, without gaps; `left` has the later days
-    with their remaining share."""
+    """Return the forecast of a month. `history` has the cost of each past day in nano-dollars, without gaps. `left` has
+    each remaining day with its remaining share."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -95,7 +99,8 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A fit for one r: coefficients, a root of their covariance over the error's variance, and residual squares."""
+    """The fit for one r: the coefficients, a root of their covariance divided by the error's variance, and the sum of
+    squared residuals."""
 
     carried: float
     coefficients: Floats
@@ -107,7 +112,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Past and coming days, in logarithms or in dollars over `unit`."""
+    """Past and future days, as logarithms or as dollars divided by `unit`."""
 
     first: date
     logs: bool
@@ -134,7 +139,7 @@ class _Model:
         return cls(first, logs, unit, y, x, share, list(_fits(y, x[:days])))
 
     def departure(self) -> tuple[str, date] | None:
-        """Return the most unusual day and its name, if any."""
+        """Return the most unusual day with its name, or None if no day is unusual."""
         fit, known = max(self.fits, key=lambda one: one.log_likelihood), self.x[: len(self.y)]
         error = self.y - known @ fit.coefficients
         departs = np.maximum(
@@ -173,13 +178,15 @@ class _Model:
 
 
 def _beyond(values: Floats) -> Floats:
-    """Return distances from the middle in robust deviations."""
+    """Return the distance of each value from the median, in robust deviations."""
     away = values - np.median(values)
     return np.asarray(away / max(1.4826 * float(np.median(np.abs(away))), _LEAST_DEVIATION), dtype=np.float64)
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return externally Studentized residuals over what chance explains (Bonferroni), but for the first day."""
+    """Return the externally Studentized residuals, divided by the limit that chance explains (Bonferroni).
+
+    The first day has none."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]
