@@ -1,4 +1,5 @@
-"""Engines that outlive their starter. An engine ends once its record is gone or its page had no agent for too long."""
+"""Engines that outlive the process that started them. An engine ends once its record is gone, or once its page had no
+agent for too long."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rose.runtime.engines.sglang import EngineSpec
 
-#: Prints the pid of the remaining process, whose output goes to stderr.
+#: Starts a program and prints the pid of the process that remains. The output of that process goes to stderr.
 _SCRIPT = """
 import os, sys
 pid = os.fork()
@@ -40,8 +41,8 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 def start_detached(
     arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
 ) -> int:
-    """Run this Python as a program that survives this process; return its pid. `prefix`: `placement.start_prefix`.
-    Raises OSError."""
+    """Run this Python as a program that survives this process, and return the program's pid. `prefix` comes from
+    `placement.start_prefix`. Raises OSError if the program does not start."""
     started = subprocess.run(
         [*prefix, sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
@@ -56,7 +57,7 @@ def start_detached(
     return int(started.stdout)
 
 
-UNKNOWN_EXIT = 256  # Exit code of an ended process whose code only its parent knows.
+UNKNOWN_EXIT = 256  # The exit code of an ended process if only its parent knows the true code.
 _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0
@@ -78,7 +79,8 @@ _version = functools.cache(installed_version)
 
 @dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """A running engine: its first process, identified by its start in this boot, and its settings."""
+    """A running engine: its settings and its first process. The pid and the start time since this boot identify the
+    process."""
 
     pid: int
     start_ticks: int
@@ -88,7 +90,7 @@ class EngineRecord:
 
     @classmethod
     def of_process(cls, pid: int, port: int, spec_sha256: str) -> EngineRecord:
-        """Raises ProcessLookupError for an unknown pid."""
+        """Return the record of a process. Raises ProcessLookupError if the pid is unknown."""
         return cls(pid, start_ticks(pid), boot_id(), port, spec_sha256)
 
     @classmethod
@@ -99,7 +101,7 @@ class EngineRecord:
             return None
 
     def write(self, page: Path) -> None:
-        """Raises OSError."""
+        """Write the record beside the page. Raises OSError."""
         path = record_path(page)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         partial.write_text(json.dumps(dataclasses.asdict(self)))
@@ -117,7 +119,7 @@ class EngineRecord:
 
 
 class DetachedProcess:
-    """A process that is no child of this one, with the methods of `subprocess.Popen` that engines need."""
+    """A process that is not a child of this process. It has the methods of `subprocess.Popen` that engines need."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -133,14 +135,14 @@ class DetachedProcess:
             return None
 
     def poll(self) -> int | None:
-        """Return `UNKNOWN_EXIT` after its end; None while it runs."""
+        """Return `UNKNOWN_EXIT` if the process has ended, or None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end of the process. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         if not self._ended:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
@@ -166,7 +168,7 @@ def living(folder: Path) -> Iterator[EngineRecord]:
 
 
 def spec_sha256(spec: EngineSpec) -> str:
-    """Return the digest of the arguments and code that an adopted engine must have."""
+    """Return a digest of the engine's arguments and code. An adopted engine must have the same digest."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
     facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
     facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
@@ -181,7 +183,8 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def watch_from_within() -> None:
-    """In an engine's first process: write its record, and end the engine once it is given up."""
+    """Write the record of this engine, and watch it: the engine ends once it is given up. Call this in the engine's
+    first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)
@@ -196,7 +199,8 @@ def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since the boot. Raises ProcessLookupError if it has ended."""
+    """Return when a process started, in clock ticks since the boot. Raises ProcessLookupError if the process has
+    ended."""
     try:
         fields = _stat(pid)
     except FileNotFoundError:
@@ -207,7 +211,8 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is gone or was killed: under `SCHED_IDLE` a killed one keeps its locks for seconds."""
+    """Return whether a process is gone or was killed. Under `SCHED_IDLE`, a killed process keeps its locks for
+    seconds."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()
@@ -219,7 +224,8 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` after the name, whose parentheses may contain anything."""
+    """Return the fields of `/proc/PID/stat` after the process name. The name is in parentheses and may contain any
+    character."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -1,5 +1,5 @@
-"""A rollout engine's HTTP proxy for other hosts: checks a token and forwards only `/generate`. SGLang's embedded server
-has no keys, so it listens on loopback."""
+"""The HTTP proxy of a rollout engine for other hosts. It checks a token, and forwards only `/generate`. SGLang's
+embedded server has no keys, so that server listens only on loopback."""
 
 import asyncio
 import errno
@@ -34,7 +34,8 @@ def environment(door: Door | None, port: int) -> dict[str, str]:
 
 
 def open_from_within() -> None:
-    """In an engine's first process: open its door, if any, and return once it listens; else exit with the reason."""
+    """Open the door of this engine, if it has one, and return once the door listens. If the door cannot listen, exit
+    with the reason. Call this in the engine's first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)

@@ -1,5 +1,6 @@
-"""A process that has loaded SGLang and forks engines, which start faster. It dies with its starter, an engine with its
-requester. After an update it refuses requests."""
+"""A process that has loaded SGLang and forks engines, which then start faster. The server dies with the process that
+started it. An engine dies with the process that requested it. After an update of the code, the server refuses
+requests."""
 
 from __future__ import annotations
 
@@ -19,18 +20,19 @@ from rose.runtime.engines.adoption import DetachedProcess, installed_version
 from rose.runtime.platform.placement import start_prefix
 
 PACKET_BYTES_MAX = 1 << 20
-#: Loading SGLang takes minutes, and a fresh process would slow that down. The end of a server is noticed at once.
+#: Loading SGLang takes minutes, and a fresh process would slow the loading down. If the server ends, the requester
+#: notices it at once.
 _ANSWER_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 5.0
 
 
 class ForkError(Exception):
-    """No engine was forked; the message says why."""
+    """No engine was forked. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForkServer:
-    """A running server. `path` is its socket, in a private folder."""
+    """A running fork server. `path` is its socket, in a private folder."""
 
     path: Path
     process: subprocess.Popen[bytes]
@@ -39,8 +41,9 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server on `cores` at `path`; requests wait until SGLang is loaded. `environment` is added to this
-        process's variables; the server refuses an engine that would load SGLang differently. Raises OSError."""
+        """Start a server on `cores` with its socket at `path`. Requests wait until SGLang is loaded. The server has
+        this process's variables and those in `environment`. It refuses an engine that would load SGLang differently.
+        Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -70,7 +73,7 @@ class ForkServer:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the server; engines continue. Safe to call twice."""
+        """End the server. Its engines continue. It is safe to call this twice."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_GRACE_S)
@@ -91,7 +94,8 @@ def installed_code() -> dict[str, str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Return a server's variables. One OpenMP thread, because a pool does not survive a fork."""
+    """Return the variables of a server. They allow one OpenMP thread, because a pool of threads does not survive a
+    fork."""
     from rose.runtime.platform import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
@@ -107,9 +111,10 @@ def fork_engine(
     nice: int = 0,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Have the server fork an engine with this whole environment and output `log`; it dies with this process unless
-    detached. It begins on `cores`, by default the server's, at `nice`. `own_session`: the kernel weighs it separately.
-    Blocks while the server loads. Raises ForkError."""
+    """Make the server fork an engine. `environment` is the engine's whole environment, and `log` receives its output.
+    The engine dies with this process unless it is detached. It begins on `cores` (default: the server's cores) with
+    niceness `nice`. With `own_session`, the kernel weighs it separately. This call waits while the server loads. Raises
+    ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     message |= {"cores": list(cores), "nice": nice}
     request = json.dumps(message | {"code": installed_code()}).encode()

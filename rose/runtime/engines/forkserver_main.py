@@ -1,5 +1,6 @@
-"""`python -m rose.runtime.engines.forkserver_main`: loads SGLang once, then forks engines. A fork breaks threads,
-OpenMP regions and CUDA, so the server starts none. Settings read at load must match."""
+"""`python -m rose.runtime.engines.forkserver_main` loads SGLang once, then forks engines. A fork breaks threads, OpenMP
+regions and CUDA, so the server starts none of them. An engine must have the same values as the server for the variables
+that SGLang reads while it loads."""
 
 import atexit
 import gc
@@ -28,7 +29,7 @@ _READ_AT_LOAD = (
     *("SGLANG_", "ROSE_ENGINE_ON_CPU", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "LD_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
-#: Variables among them that are read later or set again in `_apply`.
+#: Those of these variables that are read later, or set again in `_apply`.
 _READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"}
 LOADED = (
     "sglang.launch_server",
@@ -42,7 +43,7 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the variables whose values in `theirs` would load SGLang differently than `ours`."""
+    """Return the variables that have other values in `theirs` than in `ours`, and so would load SGLang differently."""
     return sorted(
         name
         for name in ours.keys() | theirs.keys()
@@ -51,7 +52,7 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def cuda_in_use() -> bool:
-    """Return whether this process has CUDA open, which does not survive a fork."""
+    """Return whether this process has opened CUDA. An open CUDA does not survive a fork."""
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if str(entry.readlink()).startswith("/dev/nvidia"):
@@ -65,14 +66,14 @@ def load() -> None:
 
 
 class Server:
-    """Answers requests until the process behind `creator`, a pidfd, ends."""
+    """Answers requests until another process ends. `creator` is the pidfd of that process."""
 
     def __init__(self, listening: socket.socket, creator: int) -> None:
         self._environment = dict(os.environ)
         self._code = installed_code()
         load()
         self._set_by_load = {k: v for k, v in os.environ.items() if self._environment.get(k) != v}
-        gc.collect()  # Collections in engines would only copy pages of loaded objects.
+        gc.collect()  # A garbage collection in an engine would only copy pages of loaded objects.
         gc.freeze()
         self._listening = listening
         self._selector = selectors.DefaultSelector()
@@ -112,11 +113,11 @@ class Server:
         if pid == 0:
             connection.close()
             self._become(request, requester, log)
-        # The child does this too: neither waits for the other.
+        # The child does this too, so that neither waits for the other.
         placement.place_start(pid, request["cores"], request["nice"])
         if not request.get("own_session"):
             os.setpgid(pid, pid)
-        # A pid may be reused; the handle stays this process's.
+        # A pid may be reused. The handle always means this process.
         pidfd = os.pidfd_open(pid)
         try:
             socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [pidfd])
@@ -179,7 +180,7 @@ class Server:
 
 
 def end_with(requester: int) -> None:
-    """Kill this process's group once the process behind the pidfd `requester` ends."""
+    """Kill the group of this process once another process ends. `requester` is the pidfd of that process."""
 
     def watch() -> None:
         watching = selectors.DefaultSelector()
@@ -204,7 +205,7 @@ def _apply(environment: Mapping[str, str]) -> None:
 
 
 def _fork_children() -> None:
-    """Make SGLang fork its scheduler and detokenizer instead of spawning them, unless CUDA is in use."""
+    """Make SGLang fork its scheduler and detokenizer, where it would spawn them. Do nothing if CUDA is in use."""
     import multiprocessing
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

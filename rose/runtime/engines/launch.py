@@ -1,5 +1,5 @@
-"""`python -m rose.runtime.engines.launch ...`: SGLang's server with ROSE's plugin. Stand-ins are installed at import,
-since SGLang's spawned processes import the main module again."""
+"""`python -m rose.runtime.engines.launch ...` runs SGLang's server with ROSE's plugin. The stand-ins are installed
+while this module is imported, because the processes that SGLang spawns import the main module again."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies; exit now if the parent is dead."""
+    """Make the kernel kill this process when its parent dies. If the parent is already dead, exit now."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit(f"the process {parent_pid} that started this engine is gone")

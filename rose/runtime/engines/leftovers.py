@@ -1,4 +1,4 @@
-"""Engine logs, of which some are kept, and SGLang's shared memory, which is removed once it is unused."""
+"""Cleans up after engines. Some engine logs are kept. SGLang's shared memory is removed once nobody uses it."""
 
 import fcntl
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 
 LOGS_KEPT = 4
 _SHARED_MEMORY = Path("/dev/shm")
-#: SGLang's load files, its segments with their creator's pid, and semaphores of `multiprocessing`.
+#: SGLang's load files, its memory segments with the pid of their creator, and the semaphores of `multiprocessing`.
 _KNOWN = re.compile(r"sglang_loads_\w+\.shm|sgl_shm_[a-z]+_(\d+)_\w+|sem\.mp-\w+")
-UNUSED_AFTER_S = 600.0  # A younger file may be between two processes.
+UNUSED_AFTER_S = 600.0  # A younger file may be on its way from one process to another.
 
 
 def shift_logs(log: Path) -> None:
-    """Rename `engine.log` to `engine.1.log`, and so on; the oldest log is removed."""
+    """Rename `engine.log` to `engine.1.log`, and so on. Remove the oldest log."""
     names = [log, *(log.with_name(f"{log.stem}.{number}{log.suffix}") for number in range(1, LOGS_KEPT + 1))]
     for newer, older in reversed(list(pairwise(names))):
         with suppress(FileNotFoundError):
@@ -36,7 +36,8 @@ def remove_unused() -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether no process has this user's file open or mapped: only then the kernel grants a write lease."""
+    """Return whether the file belongs to this user and no process has it open or mapped. Only then does the kernel
+    grant a write lease."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

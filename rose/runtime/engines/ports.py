@@ -1,4 +1,5 @@
-"""TCP ports for later, outside the ephemeral range, Ray's workers (to 19999) and SGLang's ranks (from 22000)."""
+"""Finds TCP ports for later use. They are outside the ephemeral range, Ray's workers (up to 19999) and SGLang's ranks
+(from 22000)."""
 
 import errno
 import random
@@ -11,12 +12,13 @@ from rose.errors import UserError
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORTS = range(20_000, 22_000)
 
-#: An abstract socket's name claims a port: unique on this network, and gone with the process.
+#: The name of an abstract socket claims a port. The name is unique on this network, and is gone when the process ends.
 _claims: list[socket.socket] = []
 
 
 def free_port(*hosts: str) -> int:
-    """Return a port that is free on all `hosts` and that no other call returns meanwhile. Raises UserError."""
+    """Return a port that is free on all `hosts`. No other call returns this port while the process lives. Raises
+    UserError if no port is free."""
     hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):
@@ -35,7 +37,8 @@ def free_port(*hosts: str) -> int:
 
 
 def claim(port: int) -> bool:
-    """Reserve a port from all `free_port` calls while this process lives; False if it is claimed already."""
+    """Reserve a port, so that no `free_port` call returns it while this process lives. Return False if the port is
+    already claimed."""
     if (claimed := _claimed(port)) is None:
         return False
     _claims.append(claimed)
@@ -53,7 +56,8 @@ def _claimed(port: int) -> socket.socket | None:
 
 
 def outside_ephemeral() -> list[int]:
-    """Return the candidate ports outside the kernel's ephemeral range; all if it covers them."""
+    """Return the candidate ports outside the kernel's ephemeral range. If that range covers all candidates, return
+    all."""
     try:
         first, last = map(int, _EPHEMERAL.read_text().split())
     except (OSError, ValueError):
@@ -62,12 +66,12 @@ def outside_ephemeral() -> list[int]:
 
 
 def listen_once(host: str, port: int) -> None:
-    """Raises OSError if a server cannot listen there now."""
+    """Raise OSError if a server cannot listen there now."""
     socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
 
 
 def _can_listen(host: str, port: int) -> bool:
-    """Raises UserError for an address that is not this host's."""
+    """Return whether a server can listen there now. Raises UserError if the address does not belong to this host."""
     try:
         listen_once(host, port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`rose serve-cpu`: a user's own SGLang server on CPU cores, to try `serving_url` without a GPU."""
+"""`rose serve-cpu` runs a user's own SGLang server on CPU cores. With it, one can try `serving_url` without a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def serve_cpu_command(
     port: Annotated[int, typer.Option(help="HTTP port on this machine.", min=1, max=65535)] = 30000,
     core: Annotated[list[int] | None, typer.Option(help="CPU core; may be repeated. Left out: the first.")] = None,
 ) -> None:
-    """Serve a model by an SGLang server of your own on CPU cores, until Ctrl-C; a fleet file's serving_url names it."""
+    """Run an SGLang server of your own on CPU cores until Ctrl-C, and name it in a fleet file as serving_url."""
     from rose.config import FleetConfig
     from rose.errors import UserError
     from rose.runtime.engines.sglang import require_free_port

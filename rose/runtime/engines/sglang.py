@@ -1,4 +1,4 @@
-"""Starts an SGLang server as a process, waits until it answers, and leaves no process when it ends."""
+"""Starts an SGLang server as a process, waits until it answers, and leaves no process behind at the end."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _LOG_TAIL_LINES = 15
 
 
 class EngineError(UserError):
-    """An engine failed to start, died or answered wrongly; the message has the remedy."""
+    """An engine failed to start, died or answered wrongly. The message names the remedy."""
 
     exit_code = 1
 
 
 class AddressInUseError(EngineError):
-    """Another server has a port that the engine needs."""
+    """Another server uses a port that the engine needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
-    `start_cores`, default all, and `nice` apply from the first instruction. `idle_class` makes its computing
-    preemptible. `fork_server` is a socket. `overlap`: schedule steps ahead on cores too, which delays results by one
-    step. `any_port`: another port will do. `orphan_s`: outlive the starter, and end after this many seconds without an
-    agent."""
+    """How to start an engine on `gpu`, or on `cores` if `gpu` is None. HTTP and text run on `host_cores` (default:
+    `cores`). `start_cores` (default: all) and `nice` apply from the first instruction. `idle_class` makes the engine's
+    computing preemptible. `fork_server` is a socket. `overlap` schedules steps ahead on cores too, which delays results
+    by one step. `any_port` allows another port. With `orphan_s`, the engine outlives its starter, and ends after this
+    many seconds without an agent."""
 
     engine_id: str
     model: str
@@ -87,12 +87,13 @@ class EngineSpec:
         return f"http://{address}:{self.port}"
 
     def elsewhere(self) -> EngineSpec | None:
-        """Return the same engine on another port; None if it needs this one."""
+        """Return the same engine on another port, or None if the engine needs this port."""
         return dataclasses.replace(self, port=ports.free_port(*addresses(self.door))) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raises AddressInUseError with a taken port and its purpose, EngineError if it is unusable."""
+    """Raise AddressInUseError if the port is taken, or EngineError if it cannot be used. The message names the port and
+    its purpose."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
@@ -105,14 +106,15 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 
 
 def has_embedded_server() -> bool:
-    """Return whether this SGLang has its HTTP server in the scheduler, at a fifth of its processor time."""
+    """Return whether this SGLang has its HTTP server in the scheduler. Such a server needs a fifth of the processor
+    time."""
     spec = importlib.util.find_spec("sglang")
     folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)
 
 
 class EngineProcess:
-    """A running engine. `start` returns once it answers; `stop` ends the whole process group."""
+    """A running engine. `start` returns once the engine answers. `stop` ends its whole process group."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
@@ -129,7 +131,8 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process. Without `orphan_s` it dies with this thread, or with this process if it is forked."""
+        """Start the process. Unless `orphan_s` is set, it dies with this thread. If it is forked, it dies with this
+        process."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)
@@ -148,7 +151,7 @@ class EngineProcess:
                         log,
                         cores=self._start_cores,
                         nice=spec.nice,
-                        # A session without serving's cores gives way as a whole.
+                        # If a session does not have serving's cores, all of it gives way.
                         own_session=spec.idle_class and not spec.plugin.gated,
                     )
                     return
@@ -174,7 +177,8 @@ class EngineProcess:
         return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait for one generation. Raises EngineError with the log's end, AddressInUseError."""
+        """Wait until the engine has answered one request. Raises AddressInUseError if its port is taken, or EngineError
+        with the end of the log."""
         deadline = time.monotonic() + timeout_s
         body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}
         while time.monotonic() < deadline:
@@ -206,7 +210,7 @@ class EngineProcess:
         return [leader, *leader.children(recursive=True)]
 
     def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> object:
-        """POST JSON and return the JSON answer. Raises urllib.error.URLError."""
+        """Send JSON in a POST request, and return the JSON answer. Raises urllib.error.URLError."""
         request = urllib.request.Request(
             self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
@@ -215,10 +219,10 @@ class EngineProcess:
         return json.loads(text) if text else None
 
     def stop(self) -> None:
-        """End the engine and its children: SIGTERM, then SIGKILL. Safe to call twice."""
+        """End the engine and its children with SIGTERM, then with SIGKILL. It is safe to call this twice."""
         if self._process is None:
             return
-        # Signal the leader alone: SGLang takes a child that ends first for a crash.
+        # Signal only the leader: if a child ends first, SGLang believes that it crashed.
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -226,7 +230,7 @@ class EngineProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the process group, and wait for its leader. Safe to call twice."""
+        """Kill the process group with SIGKILL, and wait for its leader. It is safe to call this twice."""
         if self._process is None or self._killed:
             return
         if self.spec.gpu is not None:
@@ -258,7 +262,7 @@ class EngineProcess:
         spec = self.spec
         arguments = [
             f"--model-path={spec.model}",
-            # The ledger's name: this machine's folder has no meaning for readers.
+            # This name is for the ledger, whose readers do not know this machine's folders.
             f"--served-model-name={spec.model_name}",
             f"--host={LOOPBACK}",
             f"--port={spec.port}",
@@ -282,7 +286,8 @@ class EngineProcess:
 
     @property
     def _start_cores(self) -> Sequence[int]:
-        """Return the cores of the start; a CPU host's are all of the host, and not only the starter's."""
+        """Return the cores on which the engine starts. On a CPU host, these are all cores of the host, even if the
+        starter has fewer."""
         return self.spec.start_cores or (range(os.cpu_count() or 1) if self.spec.gpu is None else ())
 
     def _environment(self) -> dict[str, str]:

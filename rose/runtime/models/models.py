@@ -1,4 +1,4 @@
-"""Finds or makes the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
+"""Finds or makes the checkpoint that an engine loads. The checkpoint is built-in, local, or from Hugging Face."""
 
 import fcntl
 import hashlib
@@ -20,7 +20,8 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return bytes: 2 (K and V) * layers * kv heads * head size * element size. Raises ValueError."""
+    """Return the bytes of KV memory per token: 2 (K and V) * layers * kv heads * head size * element size. Raises
+    ValueError if the configuration cannot be read."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -43,7 +44,8 @@ def has_tokenizer(checkpoint: Path) -> bool:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return bytes of the safetensors files, else of a dense Llama of that shape. Raises ValueError."""
+    """Return the bytes of the safetensors files. If there are none, return the bytes of a dense Llama of the same
+    shape. Raises ValueError if the checkpoint cannot be read."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX
@@ -89,11 +91,12 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 class CacheError(UserError):
-    """A cache that must be written to and cannot be."""
+    """The cache must be written to, but that is not possible."""
 
 
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """Return `cache`/`name`, which one process makes by `build` while others wait. Raises CacheError."""
+    """Return the folder `cache`/`name`. If it is missing, one process makes it with `build` while others wait. Raises
+    CacheError if the cache cannot be written to."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -135,11 +138,12 @@ _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
 class ModelError(UserError):
-    """A model that is not available under its name."""
+    """No model is available under this name."""
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
-    """Return the checkpoint of a built-in model, a folder, or `owner/model` of Hugging Face. Raises ModelError."""
+    """Return the checkpoint of a model. `name` is a built-in model, a folder, or `owner/model` on Hugging Face. Raises
+    ModelError if there is no such model."""
     if name == SMOLLM2:
         return smollm2(cache, progress)
     if name == FROZENLAKE:
@@ -151,7 +155,8 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
 
 
 def local(name: str) -> Path | None:
-    """Return `name` as a folder; None for a built-in or Hugging Face model. Raises ModelError for any other name."""
+    """Return `name` as a folder, or None if it is a built-in or Hugging Face model. Raises ModelError for any other
+    name."""
     folder = Path(name).expanduser()
     if name in (SMOLLM2, FROZENLAKE):
         return None
@@ -168,7 +173,8 @@ def local(name: str) -> Path | None:
 
 
 def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
-    """Return the folder of `owner/model`, newest revision; without a network the cached one. Raises ModelError."""
+    """Return the folder of the newest revision of `owner/model`. Without a network, return the cached revision. Raises
+    ModelError if there is none."""
     from huggingface_hub import snapshot_download
 
     progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
@@ -184,14 +190,16 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
 
 
 def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
-    """Return SmolLM2-135M-Instruct, converted from a pip package's GGUF file. Raises ModelError without it."""
+    """Return SmolLM2-135M-Instruct, converted from the GGUF file of a pip package. Raises ModelError if the package
+    lacks the file."""
     source = packaged_gguf()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     return once(cache, f"{SMOLLM2}-{digest}-{CONVERSION}", lambda folder: convert(source, folder, progress))
 
 
 def packaged_gguf() -> Path:
-    """Return the GGUF file of the installed package, without importing it: its dependencies are not needed."""
+    """Return the GGUF file of the installed package. The package is not imported, so its dependencies are not needed.
+    Raises ModelError if there is no such file."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -207,7 +215,8 @@ def packaged_gguf() -> Path:
 
 
 def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
-    """Write a Llama's GGUF file as a bfloat16 checkpoint in `folder`. Raises ModelError for another model."""
+    """Write the Llama in a GGUF file as a bfloat16 checkpoint in `folder`. Raises ModelError if the file has another
+    model."""
     import torch
     from gguf import GGUFReader
     from safetensors.torch import save_file
@@ -237,7 +246,8 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
-    """Write byte-level BPE as SmolLM2's: single digits, then GPT-2's splitting."""
+    """Write a byte-level BPE tokenizer as SmolLM2 has it. It first splits off single digits, then splits as GPT-2
+    does."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokens: list[str] = meta["tokenizer.ggml.tokens"]

@@ -1,5 +1,6 @@
-"""The built-in policy: a small Llama, saved as a Hugging Face checkpoint with the parameter names of
-`LlamaForCausalLM`. Our forward pass needs no transformers. Masters are float32, checkpoints bfloat16."""
+"""The built-in policy: a small Llama. It is saved as a Hugging Face checkpoint with the parameter names of
+`LlamaForCausalLM`. Its forward pass here does not need transformers. The master weights are float32, checkpoints are
+bfloat16."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from rose.runtime.rollout import vocabulary
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyShape:
-    """Dimensions under the names of Hugging Face's Llama configuration."""
+    """The dimensions of a policy. They have the names of Hugging Face's Llama configuration."""
 
     vocab_size: int = vocabulary.SIZE
     hidden_size: int = 128
@@ -49,7 +50,7 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """Return the shape in `folder`/config.json. Raises ValueError for another kind of model."""
+        """Return the shape in `folder`/config.json. Raises ValueError if the folder has another kind of model."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         shape = cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
         for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias"):
@@ -125,7 +126,7 @@ class Policy(nn.Module):
         self.shape = shape
         self.model = Backbone(shape)
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
-        if shape.tie_word_embeddings:  # A checkpoint has no `lm_head.weight` then.
+        if shape.tie_word_embeddings:  # Then a checkpoint has no `lm_head.weight`.
             self.lm_head.weight = self.model.embed_tokens.weight
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
@@ -136,8 +137,8 @@ class Policy(nn.Module):
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return hidden states [batch, length, hidden_size] after the last norm. `ids` is int64 [batch, length], padded
-        on the right; attention is causal, so padding reaches no real token."""
+        """Return the hidden states [batch, length, hidden_size] after the last norm. `ids` is int64 [batch, length],
+        padded on the right. Attention is causal, so the padding does not affect real tokens."""
         cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -160,7 +161,8 @@ class Policy(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> Policy:
-        """Read a checkpoint folder into float32 masters on `device`. Raises ValueError for another kind of model."""
+        """Return the policy in a checkpoint folder, with float32 master weights on `device`. Raises ValueError if the
+        folder has another kind of model."""
         policy = cls(PolicyShape.read(folder))
         weights = load_file(folder / "model.safetensors")
         if policy.shape.tie_word_embeddings:
@@ -170,7 +172,7 @@ class Policy(nn.Module):
 
 
 def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [length, head_dim] of the rotary embedding (Su et al. 2021)."""
+    """Return the cosines and the sines of the rotary embedding, each [length, head_dim] (Su et al. 2021)."""
     half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
     angles = torch.arange(length, device=device)[:, None] / shape.rope_theta**half
     angles = torch.cat([angles, angles], -1)
@@ -178,13 +180,13 @@ def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[T
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs (i, i + head_dim / 2), the layout of Hugging Face's Llama."""
+    """Rotate the pairs (i, i + head_dim / 2). Hugging Face's Llama has the same layout."""
     left, right = x.chunk(2, -1)
     return x * cos + torch.cat([-right, left], -1) * sin
 
 
 def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:
-    """Return int64 [rows, longest], filled on the right with `value`."""
+    """Return the rows as int64 [rows, longest]. Shorter rows are filled on the right with `value`."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.int64, device=device)
 

@@ -1,5 +1,5 @@
-"""The built-in policy's start: imitation of a player with true reasoning and partly random moves. An untrained policy
-never reaches the goal. Imports torch only for training."""
+"""Trains the start of the built-in policy by imitation, because an untrained policy never reaches the goal. The
+imitated player reasons correctly, and makes some random moves. This module imports torch only to train."""
 
 import dataclasses
 import hashlib
@@ -18,18 +18,18 @@ from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
 
 RECIPE = 2  #: Raise it when equal settings give another checkpoint.
 
-_STREAM = 1  #: Seed prefix of warm-start maps: RL never trains on them.
+_STREAM = 1  #: The seed prefix of warm-start maps. RL never trains on these maps.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
     task: TaskConfig
     seed: int = 0
-    noise: float = 0.4  #: Share of random moves of the imitated player.
+    noise: float = 0.4  #: The share of the imitated player's moves that are random.
     episodes: int = 2000
     batch_episodes: int = 8
     learning_rate: float = 1.5e-3
-    shape: dict[str, Any] = field(default_factory=dict)  #: Changed fields of `PolicyShape`.
+    shape: dict[str, Any] = field(default_factory=dict)  #: The fields of `PolicyShape` that differ from the default.
 
     def digest(self) -> str:
         settings = dataclasses.asdict(dataclasses.replace(self, task=None))  # type: ignore[arg-type]
@@ -40,14 +40,14 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """Return the cached or new warm-started checkpoint for `task`, trained on CPU cores."""
+    """Return the warm-started checkpoint for `task`. If the cache lacks it, train it on CPU cores."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player and save the policy in `folder`. Results repeat for equal settings, machine, device and
-    threads."""
+    """Imitate the noisy player, and save the policy in `folder`. The result is the same if the settings, the machine,
+    the device and the number of threads are the same."""
     import torch
     from torch.nn import functional
 

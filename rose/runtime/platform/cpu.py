@@ -1,4 +1,4 @@
-"""Stand-ins and settings for released SGLang on CPU cores. Never imported where a GPU is used."""
+"""Stand-ins and settings that released SGLang needs on CPU cores. This module is never imported where a GPU is used."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NoReturn
 
-#: PASSIVE: waiting OpenMP threads must not spin on a shared core. On a host with GPUs SGLang would take one by itself.
+#: PASSIVE: OpenMP threads that wait must not spin on a shared core. No CUDA device is visible: on a host with GPUs,
+#: SGLang would take one by itself.
 ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 
 #: `--sleep-on-idle` matters most: without it an idle scheduler spins on a core.
@@ -19,8 +20,8 @@ ARGUMENTS = (
     "--mem-fraction-static=0.1",
 )
 
-#: Names that SGLang's CPU path imports from `sgl_kernel`, which has no CPU build on the package index. All are for
-#: speculative decoding, which ROSE does not use.
+#: Names that SGLang's CPU path imports from `sgl_kernel`. The package index has no build of `sgl_kernel` for CPUs. All
+#: names are for speculative decoding, which ROSE does not use.
 _KERNELS = (
     "assign_draft_cache_locs_contiguous_cpu",
     "assign_extend_cache_locs_cpu",
@@ -34,13 +35,13 @@ _KERNELS = (
 _TORCHVISION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _libraries: list[object] = []
 
-#: Flags of /proc/cpuinfo (x86, then Arm) of cores that multiply bfloat16 in hardware.
+#: Flags in /proc/cpuinfo (x86, then Arm) that show that cores multiply bfloat16 in hardware.
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return the type that engines compute in. Without bfloat16 units, float32 is four to seven times faster from 16
-    rows on, and exact."""
+    """Return the type in which engines compute. On cores without bfloat16 units, float32 is exact, and from 16 rows on
+    it is four to seven times faster."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -49,7 +50,7 @@ def dtype() -> Literal["bfloat16", "float32"]:
 
 
 def install() -> None:
-    """Install the stand-ins; call it before `sglang` is imported, in spawned children too."""
+    """Install the stand-ins. Call this before `sglang` is imported, also in spawned children."""
     define_torchvision()
     if "sgl_kernel" not in sys.modules:
         module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
@@ -59,8 +60,8 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define the compiled operators of a torchvision that was built for CUDA, so that it can be imported beside a torch
-    for cores; models of text never call them."""
+    """Define the compiled operators of a torchvision that was built for CUDA. Then torchvision can be imported beside a
+    torch that was built for CPU cores. Text models never call these operators."""
     import torch
 
     if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
@@ -68,7 +69,7 @@ def define_torchvision() -> None:
     spec = PathFinder.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return
-    with suppress(OSError):  # A build for cores has them.
+    with suppress(OSError):  # A build for cores has the operators.
         torch.ops.load_library(Path(spec.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
         return
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]

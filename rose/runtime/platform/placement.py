@@ -1,4 +1,4 @@
-"""Cores, scheduling class and OOM rank of an engine's threads."""
+"""The cores, the scheduling class and the OOM rank of an engine's threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import psutil
 
 _SCHEDULER_TITLE = b"sglang::scheduler"  # Title of SGLang's computing processes; others serve HTTP and text.
-WATCHER = "rose-watcher"  # Name of a scheduler's thread that watches for serving's credit.
+WATCHER = "rose-watcher"  # The name of a scheduler's thread that waits for credit from serving.
 _SERVER_THREADS = (
     WATCHER,
     "tokio-",
@@ -24,22 +24,23 @@ _SERVER_THREADS = (
     "detokenizer",
     "tracing-",
 )
-_PASSES_MAX = 10  # Maximum number of passes: new threads start meanwhile.
+_PASSES_MAX = 10  # The maximum number of passes. Several are needed because new threads start meanwhile.
 _LEAST_SESSION_NICE = 19
-#: A third of the weight of a session that feeds it or trains, so that its turns do not delay a step.
+#: An engine's session has a third of the weight of a session that feeds the engine or trains. So the engine's turns on
+#: a core do not delay a step.
 _LESS_SESSION_NICE = 5
 _OOM_SCORE_FIRST = 1000
 
 
 def start_prefix(cores: Sequence[int], nice: int) -> list[str]:
-    """Return the beginning of a command line that keeps a program to `cores` and `nice` from its first instruction."""
+    """Return the beginning of a command line. It keeps a program to `cores` and `nice` from its first instruction."""
     further = nice - os.getpriority(os.PRIO_PROCESS, 0)
     niceness = ["nice", "-n", str(further)] if further > 0 else []
     return [*niceness, "taskset", "-c", ",".join(map(str, cores))] if cores else niceness
 
 
 def place_start(pid: int, cores: Sequence[int], nice: int) -> None:
-    """Keep a forked process, this one for 0, to `cores` and `nice`."""
+    """Keep a forked process to `cores` and `nice`. A `pid` of 0 means this process."""
     if cores:
         os.sched_setaffinity(pid, cores)
     os.setpriority(os.PRIO_PROCESS, pid, max(nice, os.getpriority(os.PRIO_PROCESS, pid)))
@@ -55,8 +56,8 @@ def is_scheduler(process: psutil.Process) -> bool:
 def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers on `cores`, other processes on `host_cores` with `nice`. `idle_class` gives schedulers
-    SCHED_IDLE. Raises PermissionError where that cannot be undone."""
+    """Keep schedulers on `cores`, and other processes on `host_cores` with niceness `nice`. With `idle_class`,
+    schedulers get SCHED_IDLE. Raises PermissionError if this host does not allow a way back from it."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler
@@ -73,7 +74,8 @@ def place(
 
 
 def leave_idle_class() -> list[int]:
-    """Move this process's threads from SCHED_IDLE to the usual class; return the moved threads, this one last."""
+    """Move the threads of this process from SCHED_IDLE to the usual class. Return the moved threads, the calling thread
+    last."""
     threads = []
     for thread in _threads(os.getpid()):
         with suppress(ProcessLookupError):
@@ -90,7 +92,7 @@ def enter_idle_class(threads: Iterable[int]) -> None:
 
 
 def go_first_when_memory_runs_out() -> None:
-    """Have the kernel kill this process and its future children before any other."""
+    """Make the kernel kill this process and its future children before any other process."""
     # Fails where /proc is read-only.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_FIRST))
@@ -111,7 +113,7 @@ def _serves(pid: int, thread: int) -> bool:
 
 
 def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
-    """Return whether a setting changed."""
+    """Set the cores, the class and the niceness of a thread. Return whether a setting changed."""
     changed = False
     with suppress(ProcessLookupError):
         if cores and os.sched_getaffinity(thread) != cores:
@@ -135,7 +137,8 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Lower the weight of an engine's own session: with autogroups the kernel divides cores among sessions first."""
+    """Lower the weight of an engine's own session. With autogroups, the kernel first divides the cores among
+    sessions."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

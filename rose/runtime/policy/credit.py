@@ -1,14 +1,22 @@
-"""How much rollout work may run beside serving's live requests. *Work* is a rollout's time alone on the device.
+"""How much rollout work may run beside serving's live requests. *Work* is the time that a rollout would take if it had
+the device alone.
 
-A device that two engines share delays serving's step by `factor` times the work in it. At the start of each decode step
-serving grants work = min(slack_share * slack, room) / factor. Slack is what the step may take longer by before a live
-request misses its own TPOT budget, or the largest prompt that may come now the smallest TTFT budget. Room keeps a
-request's tokens within `stretch` times what they take alone: the smallest (stretch * fewer - 1) * alone - factor * work
-since its first token. Requests that take longer are more at a time (Little's law), and more of them make longer steps:
-`fewer` is what the step would take with 1/stretch of its requests, as a share of what it takes.
+Two engines on one device slow each other down. A step of serving takes longer by `factor` times the work beside it. At
+the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
-The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
-Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU."""
+Slack keeps the latency budgets. It is the time by which the step may become longer before a budget is missed. The
+budgets are the TPOT budgets of the live requests, and the smallest TTFT budget for the largest prompt that may come
+now.
+
+Room limits how much rollouts stretch a request: its tokens may take at most `stretch` times as long as they take alone.
+Room is the smallest (stretch * fewer - 1) * alone - factor * work of all live requests, since their first tokens.
+`fewer` accounts for a second effect: if requests take longer, more of them are live at a time (Little's law), and steps
+become longer. `fewer` is the time that the step would take with 1/stretch of its requests, divided by the time that it
+takes.
+
+The factor is fitted by least squares with forgetting, to the delay of the steps that had work beside them. The delay is
+how much longer than predicted a step took. Until the factor is known, it is a guess. It is never below the cost of time
+slices between two processes on a GPU."""
 
 from __future__ import annotations
 
@@ -23,11 +31,11 @@ FACTOR_GUESSED = 1.5
 FACTOR_MIN = 1.15
 STRETCH_MAX = 2.3
 LEARNED_STEPS = 32
-CONTROL_EVERY = 32  # Of so many decode steps two get no credit: the second tells what a step takes alone.
+CONTROL_EVERY = 32  # In this many decode steps, two get no credit: the second shows what a step takes alone.
 LAYERS_TO_STOP = 2  # A rollout step stops after the running layer and the queued one.
-SLICE_NS = 6_000_000  # A process may keep a device for so long after it should have stopped (a core; a GPU: 2 ms).
+SLICE_NS = 6_000_000  # How long a process may keep a core after it should have stopped (a GPU: 2 ms).
 _OVERRUN_SPREADS = 3.0
-_OVERRUNS_MAX = 3  # More delay than predicted in so many of the last ten steps halves the credit, then stops it.
+_OVERRUNS_MAX = 3  # If so many of the last ten steps had more delay than predicted, credit is halved, then stopped.
 _OVERRUNS_SEEN = (1 << 10) - 1
 _CLEAN_STEPS = 100  # After so many steps without a cut the credit is restored.
 _PAUSE_NS = 1_000_000_000
@@ -37,10 +45,10 @@ _SCALE = (1e-6,)
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """The fit of the factor, and the limits that follow when steps take longer than the factor explains."""
+    """The fit of the factor, and the limits that follow if steps take longer than the factor explains."""
 
     fit: LinearFit = field(default_factory=lambda: LinearFit.prior(_SCALE))
-    overruns: int = 0  # One bit a step, the newest lowest.
+    overruns: int = 0  # One bit per step; the newest step has the lowest bit.
     clean: int = 0
     halved: bool = False
     paused_until_ns: int = 0
@@ -54,7 +62,8 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step `delay_ns` longer than predicted beside `work_ns` > 0; `spread_ns` is the usual error."""
+        """Learn from a step that took `delay_ns` longer than predicted, beside work of `work_ns` > 0. `spread_ns` is
+        the usual error of the prediction."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -71,8 +80,9 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """Nanoseconds since a request's first token, and in that time rollouts' time while serving rested (`lent_ns`), and
-    their work beside serving's steps. `due_ns`: when its TPOT budget wants its next token."""
+    """A live request of serving. Times are nanoseconds since its first token. `elapsed_ns` is the whole time. `lent_ns`
+    is the time of rollouts while serving rested. `work_ns` is the work of rollouts beside the steps of serving.
+    `due_ns` is when its TPOT budget requires the next token."""
 
     elapsed_ns: int
     lent_ns: int
@@ -82,17 +92,18 @@ class LiveRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreditFacts:
-    """Facts at the start of serving's decode step. Times are nanoseconds, moments monotonic; None is unknown."""
+    """Facts at the start of a decode step of serving. Times are nanoseconds, moments are monotonic, and None means
+    unknown."""
 
     lease: LeaseTerms
-    ttft_budget_ns: int  # The smallest of a request that may come now.
-    live: Sequence[LiveRequest]  # The requests of the step.
+    ttft_budget_ns: int  # The smallest budget that a request may have if it comes now.
+    live: Sequence[LiveRequest]  # The requests in this decode step.
     waiting: bool
     decode_ns: int | None
-    fewer_decode_ns: int | None  # The same with 1/stretch of the requests.
+    fewer_decode_ns: int | None  # The predicted step with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
     largest_prefill_ns: int | None
-    layer_ns: int  # A layer's time alone in the rollouts' next step; 0: unknown.
+    layer_ns: int  # The time that a layer of the rollouts' next step takes alone; 0: unknown.
     room_in_memory: bool
     others: bool  # Whether a third process computes on the device.
     control: bool  # Whether this step measures its time alone.
@@ -102,7 +113,7 @@ class CreditFacts:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Rollouts may begin `work_ns` of work before `until_ns`; `limit` is the rule that allows no more."""
+    """How much work rollouts may begin: `work_ns`, before `until_ns`. `limit` is the rule that allows no more."""
 
     work_ns: int
     until_ns: int
@@ -110,13 +121,14 @@ class Credit:
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:
-    """Return the largest share of a device that work can have beside serving that is never empty."""
+    """Return the largest share of a device that rollout work can take beside serving, if serving always has
+    requests."""
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's pool holds the live requests when each takes longer: their number grows with their
-    tokens' time (Little's law), at most by STRETCH_MAX."""
+    """Return whether serving's memory pool still holds the live requests if each takes longer. The number of requests
+    grows with the time of their tokens (Little's law), at most by STRETCH_MAX."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 

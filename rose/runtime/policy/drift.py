@@ -1,4 +1,4 @@
-"""When to audit an engine's weights, and when to bring them back."""
+"""Decides when to audit an engine's weights, and when to restore them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,16 +8,17 @@ RETRY_NS = 5_000_000_000  # Wait after a failed resync, times the number of fail
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """State of one engine's weights. Times are monotonic nanoseconds."""
+    """The state of one engine's weights. Times are monotonic nanoseconds."""
 
     held: bool  # Whether it verifiably held a version, bit for bit.
     trusted: bool
-    looked_ns: int  # When all weights were last hashed, or the last attempt.
+    looked_ns: int  # When all weights were last hashed, or when that was last tried.
     failures: int = 0
 
 
 def next_action(standing: Standing, audit_every_ns: int, now_ns: int) -> Literal["audit", "resync", "wait"]:
-    """Return what to do now. `audit_every_ns` 0 never audits. A sync hashes all weights, so it counts as an audit."""
+    """Return what to do now. If `audit_every_ns` is 0, nothing is audited. A sync counts as an audit, because it hashes
+    all weights."""
     waited_ns = now_ns - standing.looked_ns
     if not standing.trusted:
         return "resync" if waited_ns >= standing.failures * RETRY_NS else "wait"

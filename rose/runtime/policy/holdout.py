@@ -1,4 +1,5 @@
-"""Random windows without leases, which measure what lending costs; only device name, number and seed decide."""
+"""Random windows without leases, which measure the cost of lending. Only the device name, the window's number and the
+seed decide."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,11 +9,11 @@ _DIGITS = 13
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldoutRules:
-    """How often and for how long leases are withheld. `share` 0: never."""
+    """How often and for how long leases are withheld. If `share` is 0, they are never withheld."""
 
     share: float
     window_ns: int
-    washout_ns: int  # For so long after a change the old state still has effects.
+    washout_ns: int  # For this long after a change, the old state still has effects.
     seed: int
 
     def __post_init__(self) -> None:
@@ -21,7 +22,8 @@ class HoldoutRules:
 
 @dataclass(frozen=True, slots=True)
 class HoldoutWindow:
-    """[t0_ns, t1_ns) of a device, UTC nanoseconds since the Unix epoch. A `draw` below the share withholds leases."""
+    """The window [t0_ns, t1_ns) of a device, in UTC nanoseconds since the Unix epoch. Leases are withheld if `draw` is
+    below the share."""
 
     t0_ns: int
     t1_ns: int
@@ -30,7 +32,7 @@ class HoldoutWindow:
 
 
 def draw(seed: int, device_id: str, number: int) -> float:
-    """Return a uniform number in [0, 1): the first 52 bits of SHA-256 of `seed/device_id/number`."""
+    """Return a uniform number in [0, 1). It is made of the first 52 bits of SHA-256 of `seed/device_id/number`."""
     digest = hashlib.sha256(f"{seed}/{device_id}/{number}".encode()).hexdigest()
     return float(int(digest[:_DIGITS], 16) / 16**_DIGITS)
 

@@ -1,5 +1,6 @@
-"""How much KV memory rollouts may hold. Headroom stays free for serving; past its high watermark the rollout budget is
-halved once and frozen until the next term, so it cannot oscillate."""
+"""Decides how much KV memory rollouts may hold. Headroom stays free for serving. If less is free than the high
+watermark allows, the rollout budget is halved once. The budget is then frozen until the next term, so that it cannot
+oscillate."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvMemory:
-    """KV memory of a device and the tokens of its two models; serving's waiting prompts count as held."""
+    """The KV memory of a device, and the tokens of its two models. Waiting prompts of serving count as held."""
 
     device_bytes: int
     serving_bytes_per_token: int
@@ -31,7 +32,7 @@ class KvMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Return the free bytes; negative when both pools hold more than the device's share."""
+        """Return the free bytes. They are negative if both pools together hold more than the device has."""
         return self.device_bytes - self.serving_bytes - self.rollout_bytes
 
 
@@ -44,20 +45,20 @@ class HeldKv:
 
 
 def initial_budget_bytes(memory: KvMemory) -> int:
-    """Return a new lease's budget: everything but serving's tokens and headroom."""
+    """Return the budget of a new lease: all memory except serving's tokens and the headroom."""
     return max(0, memory.device_bytes - memory.headroom_bytes - memory.serving_bytes)
 
 
 def under_pressure(memory: KvMemory) -> bool:
-    """Return whether less headroom is free than the high watermark leaves."""
+    """Return whether less memory is free than the high watermark allows: (1 - high_watermark) of the headroom."""
     return memory.free_bytes < (1.0 - memory.high_watermark) * memory.headroom_bytes
 
 
 def cut_budget(budget: int, *, frozen: bool) -> int:
-    """Return the budget after pressure: half, once; a frozen budget stays."""
+    """Return the budget after memory pressure. It is half of the budget, but a frozen budget stays."""
     return budget if frozen else budget // 2
 
 
 def retraction_order(requests: Iterable[HeldKv]) -> list[str]:
-    """Return request ids, youngest first: the least work is lost with them."""
+    """Return request ids, the youngest first, because the least work is lost with them."""
     return [request.request_id for request in sorted(requests, key=lambda request: -request.arrived_ns)]

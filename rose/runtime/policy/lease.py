@@ -1,5 +1,5 @@
-"""The lease machine: changes of a lease from facts and a time. A lease ends without the gateway's answers. If lending
-makes serving late, the lease is taken back in steps."""
+"""The state machine of a lease. It derives each change from facts and a time. A lease ends if the gateway does not
+answer. If lending makes serving late, the lease is taken back in steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from rose.runtime.policy.slack import ServingLoad
 Ending = Literal["released", "preempted", "expired"]
 Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "release", "preempt", "expire"]
 
-LATE_ALONE_SHARE_MAX = 0.05  # If serving alone is late more often than this, nothing is lent.
+LATE_ALONE_SHARE_MAX = 0.05  # If serving is late more often than this without lending, nothing is lent.
 ACTIVATION_NS_MAX = 5_000_000_000
 _RENEWED_SHARE_MIN = 1 / 8  # A renewal moves the expiry by at least this share of the time to live: answers come often.
 
@@ -39,16 +39,16 @@ def never_borrow(case: BorrowCase) -> bool:
 
 
 class Level(IntEnum):
-    """How much of the lease lateness has taken back. The step after the last level ends the lease."""
+    """How much of the lease was taken back because serving was late. The step after the last level ends the lease."""
 
     FULL = 0
     THROTTLED = 1  # Half the shares of compute, regret and slack.
-    SHRUNK = 2  # And half the KV budget.
+    SHRUNK = 2  # Also half the KV budget.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRules:
-    """How every lease of a device is granted. `borrow` and `guards` come from the policy."""
+    """The rules by which each lease of a device is granted. `borrow` and `guards` come from the policy."""
 
     ttl_ns: int
     compute_share: float
@@ -59,7 +59,8 @@ class LeaseRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseState:
-    """The lease in force, or the last one. Times are monotonic nanoseconds; number 0: none yet."""
+    """The lease in force, or the last lease. Times are monotonic nanoseconds. Number 0 means that there was no lease
+    yet."""
 
     number: int = 0
     ended: Ending | None = "released"
@@ -73,10 +74,10 @@ class LeaseState:
     frozen: bool = False
     level: Level = Level.FULL
     cuts_taken: int = 0
-    late_seen: int = 0  # Counts again once `settled_at` requests have finished; earlier ones were in flight.
+    late_seen: int = 0  # It counts again once `settled_at` requests finished; earlier ones were in flight.
     settled_at: int = 0
     clean_since_ns: int = 0
-    in_time_at_end: int = 0  # Serving's requests in time, finished by the lease's end.
+    in_time_at_end: int = 0  # Serving's requests that had finished in time when the lease ended.
 
     def __post_init__(self) -> None:
         assert self.kv_budget_bytes <= self.kv_budget_full_bytes, "a budget never exceeds what was granted"
@@ -88,7 +89,8 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class EngineCut:
-    """The rollout engine's last own cut: `count` so far, the lease, and the budget left."""
+    """The last cut that the rollout engine made by itself: the `count` of its cuts so far, the lease, and the budget
+    that is left."""
 
     count: int = 0
     lease_number: int = 0
@@ -130,7 +132,7 @@ class Change:
 
 
 def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """Return the change due at `now_ns`, if any. Call again after each change."""
+    """Return the change that must happen at `now_ns`, or None. Call this again after each change."""
     if not facts.state.in_force:
         # A cut may be seen after its lease's end; it still binds the next lease of the term.
         return _cut(facts, now_ns) or _grant(facts, now_ns)
@@ -142,7 +144,7 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 
 def refusal(facts: LeaseFacts, now_ns: int) -> Reason | None:
-    """Return why nothing can be granted; None if something can."""
+    """Return why no lease can be granted, or None if one can."""
     rules, load = facts.rules, facts.load
     if facts.withheld:
         return Reason("withheld", WITHHELD)
@@ -191,7 +193,7 @@ def _budget_bytes(facts: LeaseFacts) -> int:
 
 
 def released(state: LeaseState, reason: str) -> Change:
-    """Return the release of a lease by its owner, whatever the facts."""
+    """Return the change that releases a lease for its owner. The facts do not matter."""
     assert state.in_force, f"lease {state.number} is not in force"
     return Change("release", reason, replace(state, ended="released"))
 
@@ -201,7 +203,8 @@ def _answer_holds(facts: LeaseFacts, now_ns: int) -> bool:
 
 
 def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
-    """Return whether a taken device can be lent again: serving met a budget since, or was idle for a term."""
+    """Return whether a device that was taken back can be lent again. It can if serving has met a budget since then, or
+    was idle for a term."""
     in_time = _in_time(load)
     idle_ns = facts.history.idle_ns(now_ns)
     return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns  # A restarted engine counts from 0.
@@ -322,7 +325,8 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return requests late by lending since the last step down, once requests in flight then have finished."""
+    """Return how many requests lending has made late since the last step down. The number is 0 until the requests that
+    were in flight at that step have finished."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -330,7 +334,8 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the state after a look at serving's counters, which restart at 0; late requests in flight are ignored."""
+    """Return the state after a look at serving's counters. The counters may restart at 0. Late requests that were in
+    flight at the last step down are ignored."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

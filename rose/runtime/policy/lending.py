@@ -1,16 +1,16 @@
-"""Why a device lends nothing: for `rose status`, the page "Fleet now" and the ledger's `hold`."""
+"""Explains why a device lends nothing. `rose status`, the page "Fleet now" and the ledger's `hold` show the reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_MINUTE_NS = 55_000_000_000  # From here on, an observed time is called a minute.
-_BUSY_SHARE = 0.5  # Serving that worked this share of the time explains an engine on its cores that stands still.
+_MINUTE_NS = 55_000_000_000  # An observed time of at least this is called a minute.
+_BUSY_SHARE = 0.5  # If serving works this share of the time, an engine on the same cores may stand still.
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`name` is the ledger's, `text` is for the owner."""
+    """A reason why a device lends nothing. `name` is for the ledger, `text` is for the owner."""
 
     name: str
     text: str
@@ -18,8 +18,8 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """A rollout engine. `turns` are open in its run, or without one in the fleet. `version_min`: their oldest accepted
-    version."""
+    """The state of a rollout engine. `turns` is the number of open turns in its run, or in the fleet if it has no run.
+    `version_min` is the oldest version that these turns accept."""
 
     engine_id: str
     borrowed: bool
@@ -37,13 +37,13 @@ class EngineState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LendingFacts:
-    """A device as the controller knows it. Serving was at work for `serving_ns` of the last `observed_ns`."""
+    """What the controller knows about a device. Serving was at work for `serving_ns` of the last `observed_ns`."""
 
     engine: EngineState | None
     drained: bool = False
     drain_reason: str | None = None
     silent_ns: int = 0
-    refused: Reason | None = None  # By its agent.
+    refused: Reason | None = None  # Why the agent of the device refuses a lease.
     serving_ns: int = 0
     observed_ns: int = 0
 
@@ -56,7 +56,7 @@ def at_work(serving_ns: int, observed_ns: int) -> str:
 
 
 def why_not_lent(facts: LendingFacts) -> Reason | None:
-    """Return why no rollout can run on a device; None if one can."""
+    """Return why no rollout can run on a device, or None if one can."""
     if facts.drained:
         return Reason("drained", "drained" if facts.drain_reason is None else f"drained: {facts.drain_reason}")
     if facts.silent_ns:
@@ -99,7 +99,7 @@ def _lease(facts: LendingFacts, engine: EngineState) -> Reason | None:
 
 
 def _busy(facts: LendingFacts) -> str:
-    """Return a clause on how busy serving was, if that explains an idle engine."""
+    """Return a clause on how busy serving was. It is empty if that does not explain an idle engine."""
     assert facts.engine is not None
     if not facts.engine.borrowed or facts.serving_ns < _BUSY_SHARE * facts.observed_ns or not facts.observed_ns:
         return ""

@@ -1,4 +1,5 @@
-"""Policies for sharing a device, each a choice of four pure decisions, for the live runtime and replays."""
+"""Policies for sharing a device. Each policy is a choice of four pure decisions. The live runtime and replays use
+them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from rose.runtime.policy.slack import Decision, StepFacts
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`place` a turn, `borrow` a device, `admit` a rollout step, `cut` a KV budget. `yields`: running steps yield
-    between layers. `guards`: rollouts answer to serving's lateness, memory pressure and priority."""
+    """The decisions and flags of a policy. `place` decides where a turn runs, and `borrow` whether a device is
+    borrowed. `admit` decides whether a rollout step runs, and `cut` how a KV budget is cut. With `yields`, running
+    steps yield between layers. With `guards`, rollouts are limited by late serving, by memory pressure and by serving's
+    priority."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Callable[[BorrowCase], bool]
@@ -28,10 +31,10 @@ def _keep(budget: int, *, frozen: bool) -> int:
 
 
 POLICIES = {
-    #: Slack, regret, yields between layers, a budget that is cut under pressure.
+    #: It has slack, regret, yields between layers, and a budget that is cut under memory pressure.
     "rose": Policy(place, worth_borrowing, slack.admit, cut_budget, yields=True, guards=True),
     "solo": Policy(place_dedicated, never_borrow, slack.admit_none, _keep, yields=True, guards=True),
-    #: Both run whenever they like; the operating system or the GPU divides the device.
+    #: With these, both engines run whenever they want. The operating system or the GPU divides the device.
     "share_all": Policy(place, always_borrow, slack.admit_any, _keep, yields=False, guards=False),
     "static_split": Policy(place, always_borrow, slack.admit_share, _keep, yields=False, guards=False),
 }
@@ -39,5 +42,5 @@ NAMES = tuple(POLICIES)  # A policy's index is its number on the arbiter page.
 
 
 def numbered(number: int) -> Policy:
-    """Return the policy of a number; an unknown number lends nothing."""
+    """Return the policy with this number. For an unknown number, return a policy that lends nothing."""
     return POLICIES[NAMES[number]] if 0 <= number < len(NAMES) else POLICIES["solo"]

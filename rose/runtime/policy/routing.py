@@ -1,10 +1,10 @@
-"""Chooses where a turn runs, and how much device time turns want."""
+"""Chooses where a turn runs, and computes how much device time the turns want."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-SLOWER_MAX = 2.0  # Another prefill, or dedicated instead of idle time, is worth a turn up to this many times slower.
+SLOWER_MAX = 2.0  # A turn may be so many times slower to avoid another prefill or dedicated time.
 STALLED_PACES = 4  # A turn is stalled after this many times its time elsewhere, ...
 STALLED_MIN_NS = 250_000_000  # ... which counts as at least this: moving costs another prefill.
 
@@ -13,7 +13,8 @@ Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 @dataclass(slots=True)
 class WorkerFacts:
-    """A rollout engine. Times are monotonic nanoseconds. Never mutated; frozen, it is four times as slow."""
+    """A rollout engine. Times are monotonic nanoseconds. Nothing mutates an object of this class. The class is still
+    not frozen, since that would make it four times slower."""
 
     engine_id: str
     policy_version: int
@@ -23,9 +24,9 @@ class WorkerFacts:
     alive_until_ns: int  # End of its liveness without further news; 0: not alive.
     lease_until_ns: int | None  # End of its lease; 0: none; None: a dedicated device.
     pace_ns: int = 0  # Recent time of a turn; 0: unknown.
-    pace_turns: float = 0.0  # Turns side by side in that time.
-    pace_tokens: float = 0.0  # Tokens of such a turn: its prompt, and the most that it may make; 0: unknown.
-    busy_since_ns: int | None = None  # Since when it has turns but completed none; None: no turns.
+    pace_turns: float = 0.0  # How many turns ran side by side in that time.
+    pace_tokens: float = 0.0  # Tokens of such a turn: its prompt and the most new tokens; 0: unknown.
+    busy_since_ns: int | None = None  # Since when it has had turns but completed none; None: it has no turns.
 
     @property
     def borrowed(self) -> bool:
@@ -33,29 +34,29 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        """Return the load with one more turn."""
+        """Return the load of the engine with one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
     def alive(self, now_ns: int) -> bool:
         return self.alive_until_ns > now_ns
 
     def usable(self, now_ns: int) -> bool:
-        """Return whether it is alive, and its lease is in force if it needs one."""
+        """Return whether the engine is alive. If it needs a lease, the lease must also be in force."""
         return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
 
     def lease_left_ns(self, now_ns: int) -> int | None:
-        """Return the lease's remaining time; None on a dedicated device."""
+        """Return the time that is left of the lease, or None on a dedicated device."""
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
 
     def turn_ns(self, now_ns: int) -> int:
-        """Return a turn's time: the recent pace, or the time since the last completion if longer."""
+        """Return the time of a turn: the recent pace, or the time since the last completion if that is longer."""
         if self.pace_ns == 0 or self.busy_since_ns is None:
             return self.pace_ns
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
-        """Return the expected time of one more turn; more parallel turns make it longer. `unknown_ns` stands for an
-        unknown pace."""
+        """Return the expected time of one more turn. More parallel turns make it longer. `unknown_ns` is used if the
+        pace is unknown."""
         return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
             1.0, (self.in_flight + 1) / (self.pace_turns + 1)
         )
@@ -63,7 +64,8 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """Facts about a turn. `version_min` is the staleness bound; engines in `avoid` preempted it just now."""
+    """Facts about a turn. `version_min` is the oldest version that the turn accepts. The engines in `avoid` have just
+    preempted the turn."""
 
     prefix_engine_id: str | None
     version_min: int
@@ -77,13 +79,18 @@ class Placement:
 
 
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """Choose a worker for one turn; `engine_id` None: it waits.
+    """Choose a worker for one turn. An `engine_id` of None means that the turn waits.
 
-    Eligible workers are live, have room, new enough weights and a needed lease, and are not avoided. First comes the
-    holder of the turn's prefix with slack ("prefix"), then a borrowed worker with slack ("lease"), since idle serving
-    time is paid for, then the quickest ("least_loaded"). The first two may be at most `SLOWER_MAX` times slower. An
-    unknown pace counts as the slowest known pace; without any, the load decides. A worker without slack is the last
-    resort; without any worker the turn waits ("queue")."""
+    A worker is eligible if it is alive, has room, has new enough weights, and is not avoided. If it needs a lease, it
+    must have one. Workers are tried in this order:
+
+        1. the worker that holds the turn's prefix, if it has slack ("prefix")
+        2. a borrowed worker with slack, because idle serving time is already paid for ("lease")
+        3. the quickest worker ("least_loaded")
+
+    The first two may be at most `SLOWER_MAX` times slower than the quickest. An unknown pace counts as the slowest
+    known pace. If no pace is known, the load decides. A worker without slack is the last resort. If there is no worker,
+    the turn waits ("queue")."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
@@ -122,7 +129,7 @@ class RunningTurn:
     engine_id: str
     version_min: int
     running_ns: int
-    tokens: int = 0  # Of its prompt, and the most that it may make.
+    tokens: int = 0  # The tokens of its prompt, and the most new tokens that it may make.
 
 
 def stalled_after_ns() -> int:
@@ -130,8 +137,9 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return turns to move off borrowed engines: each ran `STALLED_PACES` times as long as on another engine with slack
-    and room, scaled by its tokens. The longest come first, while there is room."""
+    """Return the turns to move off borrowed engines, the longest first, while there is room for them. Such a turn ran
+    `STALLED_PACES` times longer than it would on another engine with slack and room. The comparison is scaled by the
+    turn's tokens."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -174,8 +182,9 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: the time of the turns that fill
-    it, times 1 / (1 - follow_share) turns per trajectory, or the time waited if longer."""
+    """Return how many nanoseconds the turns want on each live engine with new enough weights. The number is at least 1.
+    It is the time of the turns that fill the engine, times the number of turns per trajectory, 1 / (1 - follow_share).
+    If the turns have waited for a longer time, that time is returned."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -1,4 +1,5 @@
-"""Serving's recent history for lending: how often it was late by itself, and how long it is idle."""
+"""The recent history of serving. Lending needs to know how often serving was late by itself, and for how long it has
+been idle."""
 
 from __future__ import annotations
 
@@ -7,22 +8,22 @@ from dataclasses import dataclass
 from rose.runtime.policy.slack import ServingLoad
 
 LAST_REQUESTS = 100  # Number of "last" requests.
-_LEAST_REQUESTS = 20  # A share needs at least these.
-FORGET_NS = 60_000_000_000  # Lateness is forgotten: otherwise a hundred requests could bar lending for hours.
+_LEAST_REQUESTS = 20  # A share is computed only from at least this many requests.
+FORGET_NS = 60_000_000_000  # Lateness is forgotten. Otherwise a hundred requests could stop lending for hours.
 
 
 @dataclass(frozen=True, slots=True)
 class ServingHistory:
-    """Counters when the last requests finished: (finished, late alone, monotonic nanoseconds), oldest first. Times are
-    monotonic nanoseconds."""
+    """Counters at the times when the last requests finished, the oldest first. `counts` has (finished, late alone,
+    time). Times are monotonic nanoseconds."""
 
     counts: tuple[tuple[int, int, int], ...] = ()
     idle_since_ns: int | None = None  # None: busy.
     loading_ns: int | None = None  # When rollout engines of the host were last seen to load; None: never.
 
     def observe(self, load: ServingLoad | None, now_ns: int, *, loading: bool = False) -> ServingHistory:
-        """Return the history after a look at `now_ns`. An engine without a load has none. `loading`: rollout engines of
-        the host load."""
+        """Return the history after a look at `now_ns`. If there is no load, the history is empty. `loading` says
+        whether rollout engines on the host are loading."""
         if load is None:
             return ServingHistory()
         busy = load.wanted or load.waiting > 0 or load.running > 0
@@ -42,7 +43,7 @@ class ServingHistory:
 
     @property
     def late_alone_share(self) -> float:
-        """Return the share of recent requests late without lending; 0 for too few requests."""
+        """Return the share of recent requests that were late without lending, or 0 if there are too few requests."""
         if not self.counts:
             return 0.0
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]
@@ -51,7 +52,7 @@ class ServingHistory:
 
     @property
     def beside_loading(self) -> bool:
-        """Whether rollout engines loaded while the last requests ran."""
+        """Return whether rollout engines were loading while the last requests ran."""
         return self.loading_ns is not None and bool(self.counts) and self.loading_ns >= self.counts[0][2]
 
     def idle_ns(self, now_ns: int) -> int:

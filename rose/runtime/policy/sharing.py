@@ -1,5 +1,5 @@
-"""Assigns rollout engines to RL runs by priority, then weight, with few switches and fewer changes of model, which
-restart an engine."""
+"""Assigns rollout engines to RL runs by priority, then by weight. There are few switches between runs. Changes of model
+are even fewer, because they restart an engine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine, its last switch, and how long it lacked a lease or weights for turns. `model` is its model or
-    the next, since `model_since_ns`; `start_ns`: time of its last start. It cannot run `unstarted`."""
+    """A usable engine. `switch_ns` and `start_ns` say how long its last switch and its last start took. `unable_ns`
+    says how long it lacked a lease, or weights for turns. `model` is its model or its next model, since
+    `model_since_ns`. The engine cannot run the model `unstarted`."""
 
     engine_id: str
     capacity: int
@@ -28,14 +29,14 @@ class EngineFacts:
 
     @property
     def away(self) -> bool:
-        """Return whether it does no work for an unknown time."""
+        """Return whether the engine does no work for an unknown time."""
         return self.unable_ns >= AWAY_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with weights. `turns` are queued or in flight; `served` is its past capacity (see `serve`). `quiet_ns`:
-    time without turns; None: always."""
+    """A run with weights. `turns` counts its turns that are queued or in flight. `served` is the capacity that it has
+    had so far (see `serve`). `quiet_ns` is the time since it last had turns, or None if it never had any."""
 
     run_id: str
     turns: int
@@ -47,9 +48,9 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return each engine's run. Higher priorities get room for all their turns first. Within a priority, runs get whole
-    engines by weight, and the least served run gets the next. Spare engines spread turns. Runs keep engines where
-    possible, during a hold always. `may_change` limits changes of model."""
+    """Return the run of each engine. Runs with higher priority first get room for all their turns. Within a priority,
+    runs get whole engines by weight: the least served run gets the next engine. Spare engines then spread the turns.
+    Runs keep their engines where possible, and always during a hold. `may_change` limits changes of model."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     by_priority = [
@@ -72,8 +73,9 @@ def hold_ns(engine: EngineFacts) -> int:
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may change its model: not while its run pauses for up to a start's time, nor before its
-    model, if wanted, has worked for as many starts as a run works for switches."""
+    """Return whether an engine may change its model. It may not if its run has paused for less time than a start takes.
+    If a run wants the present model, the engine must also have had this model for a hold. The hold is computed from the
+    time of a switch and a start."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
@@ -83,7 +85,8 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return how long a run without turns counts as pausing: the longest that it may have to wait for another run."""
+    """Return how long a run without turns counts as pausing. This is the longest time that it may have to wait for
+    another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(_hold_ns, switches), default=HOLD_MIN_NS)
@@ -100,8 +103,9 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return slot-seconds by weight after `elapsed_ns` more. A new run begins at the level of the least served run. A
-    run that pauses for up to `paused_ns` keeps its claim, up to another run's possible gain."""
+    """Return the slot-seconds of each run, divided by weight, after `elapsed_ns` more. A new run begins at the level of
+    the least served run. A run that pauses for up to `paused_ns` keeps its claim, but not more than another run can
+    gain."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -142,7 +146,7 @@ class _Allotment:
                 return
 
     def spread(self, runs: list[RunFacts]) -> None:
-        """Assign engines to turns that would share one."""
+        """Assign free engines to turns that would otherwise share an engine."""
         while self._free:
             if not self._serve_least([run for run in runs if self._count[run.run_id] < run.turns]):
                 return
@@ -168,7 +172,7 @@ class _Allotment:
         return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
 
     def _serve_least(self, runs: list[RunFacts]) -> bool:
-        """Give an engine to the run served least of those that can have one; return whether there was one."""
+        """Give an engine to the least served of the runs that can have one. Return whether there was such a run."""
         for run in sorted(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
             if (engine := self._best(run, own=False)) is not None:
                 self._give(engine, run.run_id)
@@ -176,7 +180,8 @@ class _Allotment:
         return False
 
     def _best(self, run: RunFacts, *, own: bool) -> EngineFacts | None:
-        """Return the engine for a run: its own, one of its model, one that no run wants. `own`: only the first."""
+        """Return the best engine for a run, or None. The run's own engine comes first, then an engine with the run's
+        model, then an engine that no run wants. If `own`, consider only the run's own engines."""
         return min(
             (
                 engine

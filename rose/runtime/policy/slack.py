@@ -1,29 +1,34 @@
-"""Whether a rollout step may run now on a device that serves. Serving always comes first.
+"""Decides whether a rollout step may run now on a device that serves. Serving always comes first.
 
-A request's priority decides its latency budgets. Its first token is due at arrival + TTFT budget, every other one at
-last token + TPOT budget. *Slack* limits lateness: prefill slack = earliest due first token - now - T_prefill(all that
-waits), decode slack = earliest due next token - now - T_prefill(all that waits) - T_decode(batch). A rollout step needs
-positive slack after the time it is predicted to keep the device once serving wants it: the whole step, or one layer
-where it gives way between layers. The largest next request must meet the smallest TTFT budget too.
+The priority of a request decides its latency budgets. Its first token is due at arrival + TTFT budget, every other
+token at last token + TPOT budget. *Slack* limits lateness:
 
-*Regret* limits cost: rollouts' device time since a request arrived may be at most a share of what serving alone would
-have taken. Where no request lives, the next one is expected to wait half of a running step's time to give way. A step
-that costs several times the share is held until it meets that many times fewer requests.
+    prefill slack = earliest due first token - now - T_prefill(all that waits)
+    decode slack = earliest due next token - now - T_prefill(all that waits) - T_decode(batch)
 
-Predictions come from past steps; an unknown time admits nothing beside a request. Before the first request, its budget
-stands for its prefill time."""
+A rollout step is predicted to keep the device for some time once serving wants it. This is the time of the whole step,
+or of one layer if the step gives way between layers. Slack must stay positive after this time. The largest next request
+must also meet the smallest TTFT budget.
+
+*Regret* limits cost. Since a request arrived, rollouts may have used the device only for a share of the time that the
+request would have taken without rollouts. If no request is live, the next one is expected to wait for half of the time
+that a running step takes to give way. A step that costs several times the share is held until it meets that many times
+fewer requests.
+
+Predictions come from past steps. If a time is unknown, no step is admitted beside a request. Before the first request,
+its budget is used in place of its prefill time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 PROBE_AFTER_NS = 2_000_000_000
-CREDIT_LAYERS = 2  # A step begins on credit where so many of its layers fit.
+CREDIT_LAYERS = 2  # A step begins on credit if this many of its layers fit.
 REGRET_SPENT_SHARE = 0.5  # Part of the regret share beside a request. The rest covers cold caches and late yields.
 
 
 class Hold(IntEnum):
-    """Why a rollout step was not admitted. The numbers are stable: they are on the arbiter page."""
+    """The reason why a rollout step was not admitted. The numbers are stable, because they are on the arbiter page."""
 
     NONE = 0
     NO_LEASE = 1
@@ -37,7 +42,7 @@ class Hold(IntEnum):
     UNKNOWN_TIMES = 9
     NO_SERVING = 10
     POLICY = 11
-    # Why nothing may run beside serving's steps, where slack and times are not it.
+    # The reasons why nothing may run beside serving's steps, other than slack and times.
     STRETCH = 12
     SERVING_MEMORY = 13
     INTERFERENCE = 14
@@ -46,7 +51,7 @@ class Hold(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServingLoad:
-    """State of the serving engine. Times are nanoseconds, moments monotonic; None is unknown."""
+    """The state of the serving engine. Times are nanoseconds, moments are monotonic, and None means unknown."""
 
     wanted: bool
     waiting: int
@@ -57,7 +62,7 @@ class ServingLoad:
     decode_ns: int | None
     largest_prefill_ns: int | None  # T_prefill of the largest configured request.
     usual_prefill_ns: int | None  # T_prefill of a usual request.
-    ttft_budget_ns: int  # The smallest of a possible next request; 0: unknown, and nothing is admitted.
+    ttft_budget_ns: int  # The smallest budget of a possible next request. 0: unknown; nothing is admitted.
     regret_room_ns: int  # Device time left to rollouts before a request exceeds its share.
     worked_ns: int  # Rollouts' device time in all at the time of `regret_room_ns`.
     finished: int  # Requests ended since the start.
@@ -67,8 +72,8 @@ class ServingLoad:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Latency promised to serving requests, in ns. `classes`: budgets by priority; `ttft_ns` and `tpot_ns` apply
-    otherwise."""
+    """The latency that serving requests were promised, in ns. `classes` has the budgets by priority. `ttft_ns` and
+    `tpot_ns` apply to all other priorities."""
 
     ttft_ns: int
     tpot_ns: int
@@ -84,7 +89,8 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseTerms:
-    """A rollout engine's lease on the page. `expires_ns` is monotonic; `policy` indexes `policies.NAMES`."""
+    """The lease of a rollout engine, as it stands on the arbiter page. `expires_ns` is monotonic. `policy` is an index
+    into `policies.NAMES`."""
 
     number: int = 0
     expires_ns: int = 0
@@ -93,7 +99,7 @@ class LeaseTerms:
     regret_share: float = 0.0
     frozen: bool = False
     policy: int = 0
-    stretch: float = 1.0  # A token's stretch beside live requests, and the share of slack to spend.
+    stretch: float = 1.0  # How far a token may be stretched; the next field is the share of slack to spend.
     slack_share: float = 0.0
 
     @property
@@ -126,12 +132,13 @@ class Decision:
 
 
 def attainable(load: ServingLoad) -> bool:
-    """Return whether serving alone is predicted to meet the smallest TTFT budget with its largest request."""
+    """Return whether serving could meet the smallest TTFT budget with its largest request if no rollouts ran."""
     return (load.largest_prefill_ns or 0) < load.ttft_budget_ns
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return rollouts' remaining device time: `share` of the request's time alone, `solo_ns`, less `lent_ns`."""
+    """Return how much device time rollouts have left beside a request. They may use a part of `share` of `solo_ns`, the
+    time that the request takes alone. They have used `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 
@@ -166,8 +173,8 @@ def admit(facts: StepFacts) -> Decision:
 
 
 def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
-    """Return how long to hold a step that only the next request opposes. A step at k times its share may run 1/k of the
-    time."""
+    """Return how long to hold a step if only the next request forbids it. A step that costs k times its share may run
+    1/k of the time."""
     expected_ns, room = _next_regret(load, facts)
     if hold is not Hold.REGRET or room <= 0:
         return PROBE_AFTER_NS
@@ -205,15 +212,16 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return the next request's expected wait for a step to yield, and its share of its time alone, at first its
-    budget."""
+    """Return how long the next request is expected to wait until a step yields, and how long it may wait. The second
+    number is a share of the request's time alone. While that time is unknown, the request's budget is used."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:
-    """Return "alone" for a request that is late even without `lent_ns`, else "lending"; None if in time."""
+    """Return "alone" if a request is late even without `lent_ns`, "lending" if it is late because of `lent_ns`, or None
+    if it is in time."""
     if took_ns <= budget_ns:
         return None
     return "alone" if took_ns - lent_ns > budget_ns else "lending"
@@ -225,7 +233,7 @@ def admit_any(facts: StepFacts) -> Decision:
 
 
 def admit_share(facts: StepFacts) -> Decision:
-    """Admit a fixed share of time and memory, whatever serving does."""
+    """Admit a step within a fixed share of time and memory, whatever serving does."""
     lease = facts.lease
     if lease.expires_ns <= facts.now_ns:
         return Decision(False, Hold.NO_LEASE)

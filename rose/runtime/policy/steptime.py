@@ -1,12 +1,14 @@
-"""Predictions of an engine's next step time on the device, waits excluded, fitted online.
+"""Predicts how long the next step of an engine takes on the device, without waits. The predictions are fitted online:
 
-T_prefill = a + b * tokens + c * pairs and T_decode = a + b * batch + c * context, where pairs are those of a new token
-and one before it that it attends to. Each is fitted by least squares with exponential forgetting (Ljung, "System
-Identification", 2nd ed., section 11.2). No coefficient is negative (non-negative least squares; Lawson and Hanson,
-"Solving Least Squares Problems", chapter 23, by trying every set of zero coefficients). Outliers are limited by the
-spread of former errors (Huber's rule); several in a row on the same side mean that the device changed, and the fit
-begins anew. Until a fit has enough steps, the largest observation bounds the prediction: T grows at most in proportion
-to its features."""
+    T_prefill = a + b * tokens + c * pairs
+    T_decode = a + b * batch + c * context
+
+A pair is a new token and an earlier token that it attends to. Each fit uses least squares with exponential forgetting
+(Ljung, "System Identification", 2nd ed., section 11.2). No coefficient is negative (non-negative least squares; Lawson
+and Hanson, "Solving Least Squares Problems", chapter 23). For this, the fit tries every set of zero coefficients.
+Outliers are limited by the spread of earlier errors (Huber's rule). Several outliers in a row on the same side mean
+that the device changed; then the fit begins anew. Until a fit has enough steps, the largest observation bounds the
+prediction: T grows at most in proportion to its features."""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from math import sqrt
 FORGETTING = 0.98
 WARM_UP_STEPS = 1
 FITTED_STEPS = 5
-OUTLIER_SPREADS = 4.0  # An observation counts as at most this many mean absolute errors from its prediction, ...
+OUTLIER_SPREADS = 4.0  # An observation is moved to at most this many mean absolute errors from its prediction, ...
 _SPREAD_WEIGHT = 0.05  # ... a mean over about 1 / weight steps, ...
 _SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
 _RIDGES = (1e-6, 1e-6, 1e-6)
-_PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing of attention: its share drowns in their noise.
-_KNOWN_UP_TO = 1.25  # A fit is taken as known up to so many times the largest features that it learned from.
+_PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing about attention: noise hides its share.
+_KNOWN_UP_TO = 1.25  # A fit counts as known up to this many times the largest features that it has learned.
 # Both scales bring typical features near one, for the covariance's condition.
 _PREFILL_SCALE = (1.0, 1 / 256, 1 / 65536)
 _DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
@@ -36,8 +38,9 @@ _Matrix = tuple[_Vector, ...]
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """A least-squares fit of `weights @ (features * scale)`, ns, after `count` observations. `error_share`: recent mean
-    of |predicted - observed| / observed, predicted before learning."""
+    """A least-squares fit of `weights @ (features * scale)`, in ns, after `count` observations. `error_share` is the
+    recent mean of |predicted - observed| / observed. Each prediction was made before the fit learned from the
+    observation."""
 
     gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
     moment: _Vector  # Sum over observations, with forgetting, of x times duration.
@@ -48,7 +51,7 @@ class LinearFit:
     spread_ns: float = 0.0
     error_share: float = 0.0
     beyond: int = 0
-    bound: tuple[tuple[float, ...], float] | None = field(default=None)  # Bounds all other observations in proportion.
+    bound: tuple[tuple[float, ...], float] | None = field(default=None)  # It bounds all others in proportion.
     largest: _Vector = ()  # The largest value of each feature.
 
     @classmethod
@@ -96,12 +99,12 @@ class LinearFit:
         )
 
     def knows(self, features: tuple[float, ...]) -> bool:
-        """Return whether such a step is close to the learned ones."""
+        """Return whether a step with these features is close to the steps that the fit has learned."""
         pairs = zip(features, self.largest, strict=True)
         return self.fitted and all(wanted <= _KNOWN_UP_TO * learned for wanted, learned in pairs)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
-        """Return predicted nanoseconds; None before any observation."""
+        """Return the predicted nanoseconds, or None before the first observation."""
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
         return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
@@ -125,8 +128,9 @@ def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:
 
 
 def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int]) -> _Vector:
-    """Return the w of (gram + ridges) @ w = moment for the coefficients `kept`. Gaussian elimination without pivoting,
-    as the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section 4.2)."""
+    """Return the w that solves (gram + ridges) @ w = moment for the coefficients `kept`. This is Gaussian elimination
+    without pivoting, because the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section
+    4.2)."""
     rows = [[gram[i][j] + (ridges[i] if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):
@@ -143,14 +147,16 @@ def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int])
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return the upper bound of a step of other features if none grows faster than in proportion."""
+    """Return an upper bound for a step with other features. It holds if time grows at most in proportion to each
+    feature."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Both fits of one engine. Predictions are None until a step of that kind."""
+    """The prefill fit and the decode fit of one engine. A prediction is None until the engine has had a step of that
+    kind."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -166,7 +172,8 @@ class StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
     def prefill_ns(self, tokens: int, pairs: float | None = None) -> int | None:
-        """Return T_prefill, ns, of `tokens` new tokens; without `pairs`, of one prompt without a cached prefix."""
+        """Return T_prefill in ns for `tokens` new tokens. Without `pairs`, the tokens are one prompt that has no cached
+        prefix."""
         return _whole(self.prefill.predict_ns((1.0, tokens, attended(tokens) if pairs is None else pairs)))
 
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:
@@ -177,7 +184,8 @@ class StepTimes:
         return self.decode.knows((1.0, batch, context_tokens))
 
     def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
-        """Return the most tokens after a prefix whose prefill is predicted within `limit_ns`; None if unknown."""
+        """Return the largest number of tokens after a prefix whose prefill is predicted to take at most `limit_ns`.
+        Return None if it is unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None
@@ -191,7 +199,8 @@ class StepTimes:
 
 
 def attended(tokens: int, prefix_tokens: float = 0) -> float:
-    """Return the pairs of each of a prompt's `tokens` new tokens and one before it, its cached prefix included."""
+    """Return the number of pairs in a prompt. A pair is one of its `tokens` new tokens and one token before it, which
+    may be in the cached prefix."""
     return tokens * (prefix_tokens + tokens / 2)
 
 

@@ -1,4 +1,4 @@
-"""Compiles the codec before the first sync: run `python -m` this module after installing."""
+"""Compiles the codec before the first sync. Run this module with `python -m` after the installation."""
 
 import tempfile
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Moves only changed elements between an accelerator and the host, and writes them in place: captured graphs hold the
-parameter's address."""
+"""Moves only changed elements between an accelerator and the host, and writes them in place. A parameter must keep its
+address, because captured graphs hold it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _BLOCK_ELEMENTS = 1 << 24  # Elements compared or written at once, which bounds 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    positions: torch.Tensor | None  # In C order, ascending; None: all elements, and `values` has the tensor's shape.
+    positions: torch.Tensor | None  # Ascending, in C order. None: all elements; `values` then has the tensor's shape.
     values: torch.Tensor  # In the published type.
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return the bitwise change between two tensors of one shape, type and device; all of `new` if that is
-        shorter."""
+        """Return the bitwise change between two tensors of one shape, type and device. If all of `new` is shorter than
+        the change, return all of `new`."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -38,8 +38,8 @@ class Patch:
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
 
     def write(self, tensor: torch.Tensor) -> None:
-        """Write into `tensor` in place; its type may be wider. Raises TransferError for some elements of a tensor that
-        is not contiguous."""
+        """Write the change into `tensor` in place. The type of `tensor` may be wider. Raises TransferError if only some
+        elements change and `tensor` is not contiguous."""
         if self.positions is None:
             tensor.detach().copy_(self.values, non_blocking=True)
             return
@@ -54,12 +54,13 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    bits: Bits  # In host memory: the tensor's own if it is contiguous there, else a copy.
-    on_device: torch.Tensor | None  # To compare the next version with; None for a tensor in host memory.
+    bits: Bits  # In host memory: the tensor's own memory if it is contiguous there, else a copy.
+    on_device: torch.Tensor | None  # The next version is compared with it. None for a tensor in host memory.
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
-    """Return a tensor's bits in host memory. An accelerator copies only the changes since `last`, and keeps a copy."""
+    """Return the bits of a tensor in host memory. From an accelerator, copy only the changes since `last`, and keep a
+    copy of the tensor there."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     if last is None or last.on_device is None or last.on_device.device != tensor.device:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)

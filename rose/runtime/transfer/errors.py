@@ -1,4 +1,4 @@
-"""The error of weight transfer; `origin` has subclasses for an origin's answers."""
+"""The errors of weight transfer. `origin` has subclasses for the answers of an origin."""
 
 from typing import ClassVar
 
@@ -6,13 +6,13 @@ from rose.errors import UserError
 
 
 class TransferError(UserError):
-    """A version could not be published, fetched, staged or applied; the engine is unchanged."""
+    """A version could not be published, fetched, staged or applied. The engine is unchanged."""
 
     exit_code: ClassVar[int] = 1
 
 
 class ConflictError(TransferError):
-    """A version, or its base, differs from the published version."""
+    """A version or its base differs from the published version."""
 
 
 def of_run(run_id: str) -> str:

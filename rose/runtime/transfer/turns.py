@@ -1,4 +1,4 @@
-"""Turns on a shared device: long work is done in portions, each in a turn."""
+"""Turns on a shared device. Long work is done in portions, and each portion takes one turn."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-#: Context of each portion of work. Entering may wait for the device, or raise an error that ends the work.
+#: The context of each portion of work. Entering it may wait for the device, or may raise an error that ends the work.
 Turn = Callable[[], AbstractContextManager[object]]
 at_once: Turn = nullcontext  # For a device that is not shared.
-PORTION_BYTES = 4 << 20  # Copied or hashed at most in one turn, about a millisecond, unless rows are longer.
+PORTION_BYTES = 4 << 20  # One turn copies or hashes at most this, in about 1 ms, unless a row is longer.
 
 
 def portions(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield the same rows of tensors of one shape, in C order, up to PORTION_BYTES at a time."""
+    """Yield the same rows of several tensors of one shape, in C order. Each portion has at most PORTION_BYTES."""
     flat = [tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach() for tensor in tensors]
     rows = len(flat[0])
     count = max(1, PORTION_BYTES * rows // max(1, *(tensor.nbytes for tensor in flat)))

@@ -1,13 +1,14 @@
-"""Engine settings on a GPU. `NATIVE_KERNELS` runs engines without SGLang's compiled kernels."""
+"""Settings for engines on a GPU. With `NATIVE_KERNELS`, engines run without SGLang's compiled kernels."""
 
 import importlib.util
 import os
 
-#: With 1 an engine starts without `sglang-kernel`, on plain torch and Triton: same mechanisms, less speed.
+#: With 1, an engine starts without `sglang-kernel`, on plain torch and Triton. It has the same mechanisms, but is
+#: slower.
 NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
 
-#: A step launched ahead could not be held, and an idle spinning scheduler takes a core. Decode keeps its graphs, one
-#: per layer: see `rose.runtime.coserving.hooks.gate`.
+#: A step that was launched ahead could not be held. An idle scheduler that spins would take a core. Decode keeps its
+#: graphs, one per layer: see `rose.runtime.coserving.hooks.gate`.
 GATED_ARGUMENTS = ("--disable-overlap-schedule", "--cuda-graph-backend-prefill=disabled", "--sleep-on-idle")
 DEDICATED_ARGUMENTS = ("--sleep-on-idle",)
 
@@ -17,7 +18,7 @@ _NATIVE_ARGUMENTS = (
     "--grammar-backend=none",
     "--cuda-graph-backend-prefill=disabled",
 )
-#: The compiled prefix tree needs the torch that it was built with.
+#: The compiled prefix tree works only with the torch for which it was built.
 _NATIVE_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 _NATIVE_ENVIRONMENT = {
     "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
@@ -27,7 +28,8 @@ _NATIVE_ENVIRONMENT = {
 
 
 def native_kernels() -> bool:
-    """Return whether engines run without the kernels: requested, and not installed."""
+    """Return whether engines run without the kernels. They do if this was requested and the kernels are not
+    installed."""
     return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
 
 
@@ -47,12 +49,12 @@ def environment() -> dict[str, str]:
 
 
 def environment_on_cores() -> dict[str, str]:
-    """Return the variables that engines on CPU cores need too, since they load the same torch."""
+    """Return the variables that engines on CPU cores need too, because they load the same torch."""
     return _NATIVE_TREE if native_kernels() else {}
 
 
 def install() -> None:
-    """Install the stand-in for the kernels where engines need it; call it before `sglang` is imported."""
+    """Install the stand-in for the kernels if engines need it. Call this before `sglang` is imported."""
     if native_kernels():
         from rose.runtime.platform.gpu import sgl_kernel_absent
 

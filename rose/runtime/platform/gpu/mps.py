@@ -1,4 +1,5 @@
-"""NVIDIA's Multi-Process Service, where the host's owner runs its daemon: a lent engine ranks below serving."""
+"""NVIDIA's Multi-Process Service (MPS), if the host's owner runs its daemon. It gives a lent engine a lower priority
+than serving."""
 
 import ctypes
 import os
@@ -20,7 +21,8 @@ def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def client_environment(compute_share: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return a lent engine's variables: low priority, and at most `compute_share` (0 to 1) of the GPU."""
+    """Return the variables of a lent engine. They give it low priority, and at most `compute_share` (0 to 1) of the
+    GPU. Without a daemon there are none."""
     if not daemon_runs(environment):
         return {}
     client = {"CUDA_MPS_CLIENT_PRIORITY": _BELOW_NORMAL}
@@ -30,7 +32,8 @@ def client_environment(compute_share: float, environment: Mapping[str, str] = os
 
 
 def in_use(index: int) -> bool:
-    """Return whether this process shares the GPU with CUDA index `index` through the service; False if unknown."""
+    """Return whether this process shares the GPU with CUDA index `index` through MPS. Return False if that is
+    unknown."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -42,8 +45,8 @@ def in_use(index: int) -> bool:
 
 
 def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None:
-    """End the GPU work of a process group before a kill, whose effect on MPS clients is undefined. Does nothing without
-    a daemon."""
+    """End the GPU work of a process group. Call this before the group is killed: without it, the effect of a kill on
+    MPS clients is undefined. Does nothing if there is no daemon."""
     if not daemon_runs(environment):
         return
     with suppress(OSError, subprocess.SubprocessError):
@@ -55,7 +58,7 @@ def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None
 
 
 def _control(command: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the process ids that the daemon answers."""
+    """Return the process ids in the daemon's answer."""
     done = subprocess.run(
         [_CONTROL],
         input=f"{command}\n",

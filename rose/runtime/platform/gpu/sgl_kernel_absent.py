@@ -1,4 +1,4 @@
-"""A stand-in for `sgl_kernel` on a GPU host without it: with plain torch and Triton, a Llama calls none of it."""
+"""A stand-in for `sgl_kernel`, for a GPU host that lacks it. On plain torch and Triton, a Llama calls nothing in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NoReturn
 
 _PACKAGE = "sgl_kernel"
 _DUAL_GEMM = "sglang.kernels.ops.gemm.cutedsl_dual_gemm"
-#: SGLang calls them at start-up; the answer is False.
+#: SGLang calls these functions when it starts. The stand-in answers False.
 _QUESTIONS = {f"{_PACKAGE}.utils.is_arch_support_pdl", f"{_DUAL_GEMM}.can_use_dual_gemm"}
 
 
@@ -51,7 +51,7 @@ class _Finder(MetaPathFinder, Loader):
         return _AbsentModule(spec.name, __doc__)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Do nothing: the stand-in has no code to run."""
 
 
 def _no(*_args: object) -> bool:
@@ -63,6 +63,6 @@ def in_use() -> bool:
 
 
 def install() -> None:
-    """Make `import sgl_kernel` find the stand-in in this process. Safe to call twice."""
+    """Make `import sgl_kernel` find the stand-in in this process. It is safe to call this twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""Prepares a staged version beside a running engine, and writes it into the parameters during a pause."""
+"""Prepares a staged version while the engine runs, and writes it into the engine's parameters during a pause."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version beside the engine; return its changes. Raises TransferError with the tensor and both
-    values. `current` maps published names to parameters or views of them (`fused.hf_views`), and is only read.
-    `regions` has each parameter's box of the whole tensor; None: whole tensors. Results are hashed, so that a wrong
-    base fails. Threads enter `turn` for each portion of work on the device; its errors are raised here."""
+    """Decode a staged version while the engine runs, and return the prepared changes. `current` maps published names to
+    parameters or to views of them (`fused.hf_views`), and is only read. `regions` maps each name to the box of the
+    whole tensor that the parameter holds; None means whole tensors. The results are hashed, so a wrong base is
+    detected. Threads enter `turn` for each portion of work on the device; an error from `turn` is raised here. Raises
+    TransferError if a result is wrong; the message names the tensor and both values."""
     started_ns = time.monotonic_ns()
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
@@ -82,7 +83,7 @@ def prepare(
                 patch = Patch(None, beside_engine.keep(from_bits(new, dtype)))
             return patch, of_bits(new, beside) if beside_engine.fingerprinted else None
 
-    # A pool for this call: on an error it joins all threads that read a chunk's file.
+    # This pool is for one call: on an error it joins all threads that read the file of a chunk.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
         done = dict(zip(regions, pool.map(one, regions), strict=True))
     fingerprints = {name: number for name, (_, number) in done.items() if number is not None}
@@ -92,7 +93,7 @@ def prepare(
 
 @dataclass(eq=False)
 class Prepared:
-    """A verified version, ready to write. `fingerprints` is empty on the CPU."""
+    """A verified version that is ready to write. `fingerprints` is empty on the CPU."""
 
     staged: Staged
     _current: Mapping[str, torch.Tensor]
@@ -110,8 +111,9 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes in place, once, while no forward pass runs; return the duration, ns. `into` has other
-        tensors of the version's shapes, perhaps of wider types. `turn` is entered for each tensor in host memory."""
+        """Write the changes in place while no forward pass runs, and return the duration in ns. Call this only once.
+        `into` names other tensors to write to. They have the shapes of the version, and may have wider types. `turn` is
+        entered for each tensor in host memory."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -128,7 +130,7 @@ class Prepared:
 
 
 def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:
-    """Copy without torch, whose threads wait for each other on a busy host."""
+    """Copy without torch: on a busy host, the threads of torch wait for each other."""
     with turn():
         if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
             return patch.write(tensor)

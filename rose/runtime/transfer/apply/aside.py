@@ -1,5 +1,5 @@
-"""Reads and compares an engine's weights beside its steps. An accelerator gets a stream, which every working thread
-enters, and pinned host memory."""
+"""Reads and compares an engine's weights while the engine computes steps. On an accelerator it uses pinned host memory,
+and a stream that every working thread enters."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -24,7 +24,7 @@ class Aside:
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Make the stream wait for the calling thread's queued work."""
+        """Make the stream wait for the work that the calling thread has queued."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
@@ -32,8 +32,8 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the bits in host memory, read-only: a copy, unless the tensor is contiguous there. Each portion is a
-        turn."""
+        """Return the tensor's bits in host memory, read-only. They are a copy, unless the tensor is in host memory and
+        contiguous. Each portion is copied in one turn."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)

@@ -19,9 +19,10 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """Return a message on the first piece that differs from `manifest`, else None. `views` has the engine's parameters
-    under published names, `regions` their boxes of the whole tensors (None: all). A value that the published type
-    cannot hold differs. Each portion enters `turn`. Raises TransferError if pieces cross the edges of regions."""
+    """Return a message that names the first piece that differs from `manifest`, or None. `views` maps published names
+    to the engine's parameters. `regions` maps them to the boxes of the whole tensors that the engine holds; None means
+    whole tensors. A value that the published type cannot hold counts as a difference. Each portion of work enters
+    `turn`. Raises TransferError if a piece crosses the edge of a region."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -39,7 +40,7 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Return each tensor's fingerprint in the published type; None if that type cannot hold a value."""
+    """Map each name to the tensor's fingerprint in the published type, or to None if that type cannot hold a value."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 

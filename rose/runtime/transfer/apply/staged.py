@@ -1,4 +1,4 @@
-"""Fetched and verified packages in a folder: manifests `NN.json` in order, and `chunks` by SHA-256."""
+"""A folder of fetched and verified packages. It has manifests `NN.json` in order, and `chunks` named by SHA-256."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staged:
-    """Packages that lead from `base_version` (None: from any state) to `version`."""
+    """Packages that lead from `base_version` to `version`. If `base_version` is None, they need no base."""
 
     folder: Path
     manifests: tuple[Manifest, ...]
@@ -46,7 +46,8 @@ class Staged:
 
     @property
     def changed_elements(self) -> int:
-        """Elements sent as changed; an element that changed in two links counts twice."""
+        """Return the number of elements that were sent as changed. An element that changed in two links counts
+        twice."""
         return sum(manifest.changed_elements for manifest in self.manifests)
 
     @property
@@ -54,7 +55,8 @@ class Staged:
         return sum(manifest.encode_ns for manifest in self.manifests)
 
     def chunk(self, chunk: Chunk) -> memoryview:
-        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or has another size."""
+        """Return the bytes of a chunk as a memory map. Raises TransferError if the chunk is missing or has another
+        size."""
         return map_file(self.folder / "chunks" / chunk.sha256, chunk.size_bytes)
 
     def remove(self) -> None:
@@ -69,8 +71,9 @@ class Staged:
         *,
         signer: str | None = None,
     ) -> Staged:
-        """Open a staged folder; check every byte that a holder of `regions` needs (None: of present chunks), and the
-        manifests' `signer`. Each hashed portion is a turn. Raises TransferError for a missing or altered byte."""
+        """Open a staged folder and check it. The check covers the signature of the manifests (`signer`) and every byte
+        that a holder of `regions` needs. If `regions` is None, it covers all chunks that are present. Each portion is
+        hashed in one turn. Raises TransferError if a byte is missing or altered."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

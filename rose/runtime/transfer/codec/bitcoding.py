@@ -1,8 +1,9 @@
-"""The code of `fast`: gaps before changed elements, signs, and distances.
+"""The encoding `fast`: for each changed element, the gap before it, the sign of its step, and the distance.
 
-Most elements move by one. Far steps are listed apart: their gaps among the changed elements, and their distances less
-two; if most steps are far, all distances less one. Signs are bits, numbers Rice codes whose parameter `k` follows the
-mean of earlier numbers. Bits are packed least significant first; each run of numbers begins with a byte."""
+Most elements move by one. A longer step is called far. Far steps are listed apart: their gaps among the changed
+elements, and their distances minus two. If most steps are far, the distances of all steps minus one are listed instead.
+A sign is one bit. A number is a Rice code, whose parameter `k` follows the mean of the earlier numbers. Bits are packed
+with the least significant bit first. Each sequence of numbers begins at a new byte."""
 
 import threading
 
@@ -17,11 +18,11 @@ Words = npt.NDArray[np.uint32]
 Steps = npt.NDArray[np.int32]
 
 _BEYOND_BYTES = 72  # `_read` may read this many bytes past the end; their content does not matter.
-_ESCAPE = 20  # A quotient this long is an escape: the value follows in 32 bits.
-_PAIRED = 7  # Up to this parameter two codes that are no escapes have no more bits than are looked at.
-_LARGEST = 31  # Up to this parameter no code has more bits than are looked at.
-_FIRST = 11  # The sum of eight values of which the parameter 0 is right.
-_SHORT, _SENSELESS = -1, -2  # From `_read_all`: the block ends before its numbers, or they make no sense.
+_ESCAPE = 20  # A quotient of this length is an escape: the value follows in 32 bits.
+_PAIRED = 7  # Up to this parameter, `_look` returns enough bits for two codes that are no escapes.
+_LARGEST = 31  # Up to this parameter, `_look` returns enough bits for any code.
+_FIRST = 11  # The sum of eight values for which the parameter 0 is right.
+_SHORT, _SENSELESS = -1, -2  # From `_read_all`: the block ends before its numbers, or its numbers make no sense.
 _U = np.uint64
 _own = threading.local()
 
@@ -36,7 +37,8 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps of `changed` elements; the gaps may lead past the elements. Raises TransferError."""
+    """Return the gaps and steps of `changed` elements. The gaps may lead past the last element. Raises TransferError if
+    the block is malformed."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
@@ -74,8 +76,8 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Write sign bits, and gaps and distances of far steps; return how many distances. If most steps are far, write the
-    distances of all steps, less one, without gaps."""
+    """Write the sign bits, then the gaps and distances of the far steps, and return the number of distances. If most
+    steps are far, write the distances of all steps minus one, and no gaps."""
     byte: Int = 0
     far_count: Int = 0
     last: Int = -1
@@ -118,14 +120,15 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """Return the next Rice parameter, and half of `total`, so that older values count less. `total` is about the sum of
-    sixteen values; 2**k lies between their mean and half of it."""
+    """Return the next Rice parameter, and half of `total`: older values then count less. `total` is about the sum of
+    sixteen values. 2**k lies between half of their mean and their mean."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append `width` <= 32 bits; `bits` < 32 of `acc` are not written yet."""
+    """Append the lowest `width` bits of `value`, at most 32. `acc` holds `bits` bits, fewer than 32, that are not
+    written yet."""
     acc |= _U(value) << _U(bits)
     bits += width
     out[at] = acc & _U(0xFFFFFFFF)
@@ -135,7 +138,8 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers below 2**32 from bit `at`; return the bit after them. `out` needs two words a number, plus one."""
+    """Write numbers below 2**32 from bit `at` on, and return the position of the bit after them. `out` needs room for
+    two words per number, and for one more."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -169,7 +173,7 @@ def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, 
 
 @jit
 def _look(data: Array, at: Int) -> Int:
-    """Return at least 57 bits from the bit `at`; compiled, this is one load."""
+    """Return at least 57 bits, from bit `at` on. When compiled, this is a single read from memory."""
     byte = np.uintp(at) >> np.uintp(3)
     word = _U(data[byte]) | _U(data[byte + np.uintp(1)]) << _U(8)
     word |= _U(data[byte + np.uintp(2)]) << _U(16) | _U(data[byte + np.uintp(3)]) << _U(24)
@@ -180,7 +184,8 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Read numbers of `_write`; return the bit after them, -1 if one begins in the last `_BEYOND_BYTES` of `data`."""
+    """Read the numbers that `_write` wrote, and return the position of the bit after them. Return -1 if a number begins
+    in the last `_BEYOND_BYTES` of `data`."""
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
     total = _FIRST << k
@@ -209,7 +214,8 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
 def _read_all(
     data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
 ) -> Int:
-    """Read the output of `_write_all`, and join the steps; return the bit after it, `_SHORT` or `_SENSELESS`."""
+    """Read what `_write_all` wrote, and join the steps. Return the position of the bit after it, or `_SHORT` or
+    `_SENSELESS` if the data are wrong."""
     signs_to = signs_from + (gaps.size + 7 >> 3)
     at = _read(data, 8 * signs_to, k, gaps)
     if at >= 0 and far.size < gaps.size:

@@ -1,4 +1,4 @@
-"""Torch tensors as the integer bit patterns of the codec, and their hashes."""
+"""Converts torch tensors to the integer bit patterns that the codec uses, and hashes them."""
 
 from typing import Any, cast
 
@@ -19,7 +19,8 @@ _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
-    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for an unsupported dtype."""
+    """Return the name of the dtype in manifests, such as `bfloat16`. Raises TransferError if the dtype is not
+    supported."""
     if tensor.dtype not in _NAMES:
         kinds = ", ".join(_NAMES.values())
         raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {kinds}: leave it out")
@@ -27,7 +28,7 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
 
 
 def check_plain(name: str, tensor: Any) -> None:
-    """Raise TransferError unless the tensor has all its elements on one device."""
+    """Raise TransferError unless the tensor is dense and has all its elements on one device."""
     if not isinstance(tensor, torch.Tensor) or hasattr(tensor, "placements"):
         kind = f"a {type(tensor).__name__}"  # A DTensor has its elements on several ranks.
     elif tensor.is_meta:
@@ -44,13 +45,15 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 def integers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in C order as signed integers on the tensor's device; a copy if not contiguous."""
+    """Return the elements in C order as signed integers, on the tensor's device. They are a copy if the tensor is not
+    contiguous."""
     # A view to another dtype of the same width is not defined for 0-d tensors in all torch versions; flatten first.
     return tensor.detach().reshape(-1).view(_TORCH_INTEGERS[tensor.element_size()])
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """Return the tensor's bit patterns in its shape; they share contiguous CPU memory. Raises TransferError."""
+    """Return the tensor's bit patterns in its shape. They share the memory of the tensor if it is contiguous and on the
+    CPU. Raises TransferError if the tensor is not dense, or if its dtype is not supported."""
     check_plain(name, tensor)
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
@@ -67,7 +70,7 @@ def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
 
 
 def digest(bits: Bits, turn: Turn = at_once) -> str:
-    """Return the XXH3-128 of the array's memory in hex. It detects accidents, and is no signature."""
+    """Return the XXH3-128 hash of the array's memory, in hex. The hash detects accidents, but is no signature."""
     memory = bits.reshape(-1).view(np.uint8)
     hasher = xxhash.xxh3_128()
     for start in range(0, memory.size, PORTION_BYTES):

@@ -1,4 +1,4 @@
-"""Encodes blocks of an array in several threads. A block stays in the cache until it is decoded."""
+"""Encodes the blocks of an array in several threads. Each block stays in the cache until it is decoded."""
 
 import os
 import threading
@@ -15,14 +15,14 @@ from rose.runtime.transfer.codec.bitcoding import Steps, Words
 from rose.runtime.transfer.codec.header import Bits, Buffer, Header
 from rose.runtime.transfer.errors import TransferError
 
-#: Number of changed elements in a block, and its code in `fast` or in the array's encoding.
+#: The number of changed elements in a block, and the code of the changes: in `fast`, or in the encoding of the array.
 FastBlock = tuple[int, bytes]
 SentBlock = tuple[int, bytes]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _BLOCK_ELEMENTS = 1 << 21
-_IN_THREADS = 16  # An array of fewer blocks has one thread: other threads take other tensors.
+_IN_THREADS = 16  # An array with fewer blocks gets one thread: other threads take other tensors.
 _own = threading.local()
 
 
@@ -37,7 +37,7 @@ def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
 
 
 def room(elements: int) -> tuple[Words, Steps]:
-    """Return this thread's buffers for gaps and steps: touching new memory takes longer."""
+    """Return this thread's buffers for gaps and steps. They are kept, because new memory takes longer to touch."""
     if elements > getattr(_own, "room", -1):
         _own.room = max(elements, 2 * _BLOCK_ELEMENTS)
         _own.gaps, _own.steps = np.empty(_own.room, np.uint32), np.empty(_own.room, np.int32)
@@ -72,7 +72,8 @@ def encode(base: Bits, new: Bits, header: Header) -> SentBlock:
 
 
 def advance(base: Bits, new: Bits, header: Header) -> tuple[SentBlock, FastBlock]:
-    """Return the code of a block's changes, also in `fast`, and decode it into `base`. Raises TransferError."""
+    """Return the code of a block's changes, and their code in `fast`. Also decode the code into `base`. Raises
+    TransferError if it cannot be decoded."""
     in_fast = fast(base.size, *find(base, new, header.half))
     sent = in_fast if header.encoding in ("fast", "dense") else encode(base, new, header)
     decode(base, base, *sent, header)

@@ -1,4 +1,4 @@
-"""Changes between two arrays, which can be merged and undone."""
+"""The changes between two arrays. They can be merged and undone."""
 
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,8 @@ class Changes:
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
 
     def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:
-        """Return the changed positions of the flattened array, ascending, and their steps in [-`half`, `half`)."""
+        """Return the changed positions of the flattened array in ascending order, and their steps in [-`half`,
+        `half`)."""
         places, all_steps = [], []
         for cut, block in self.cut():
             gaps, steps = blocks.gaps_and_steps(cut.stop - cut.start, block)
@@ -47,7 +48,8 @@ def between(base: Bits, new: Bits) -> Changes:
 
 
 def merge(first: Changes, second: Changes) -> Changes:
-    """Return the changes from the base of `first` to the result of `second`, which begins where `first` ends."""
+    """Return the changes from the base of `first` to the result of `second`. The base of `second` is the result of
+    `first`."""
 
     def run(item: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
         cut, *both = item

@@ -1,4 +1,4 @@
-"""Chooses the encoding that brings an array to a receiver soonest."""
+"""Chooses the encoding with which an array reaches a receiver soonest."""
 
 import os
 from collections.abc import Mapping
@@ -6,21 +6,22 @@ from dataclasses import dataclass
 
 from rose.runtime.transfer.codec.header import Encoding
 
-#: Nanoseconds of a core to encode, check and decode: for each element, for each of its bytes, and for each change.
+#: Nanoseconds that one core takes to encode, check and decode. One number is per element, one per byte of an element,
+#: and one per change.
 _COST_NS: dict[Encoding, tuple[float, float, float]] = {
     "dense": (0.0, 0.2, 0.0),
     "fast": (0.4, 0.0, 20.0),
     "small": (2.0, 0.0, 35.0),
     "planes": (0.0, 2.0, 0.0),
 }
-_MOST = 0.6  # Above this share of changed elements only `planes` is worth its time.
-#: The smallest encoding within this factor of the quickest is chosen: a link has other users.
+_MOST = 0.6  # If more than this share of elements changed, only `planes` is worth its time.
+#: Among the encodings within this factor of the quickest one, the smallest is chosen, since a link has other users.
 _ABOUT_AS_QUICK = 1.15
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The rate to the receivers, bytes/s, and the cores at each end."""
+    """A link's rate to the receivers in bytes/s, and the number of cores at each end."""
 
     bytes_per_s: float
     cores: int

@@ -1,13 +1,17 @@
-"""Encodes the difference between two arrays of float bit patterns losslessly; the receiver has the base.
+"""Encodes the difference between two arrays of float bit patterns without loss. The receiver has the base.
 
-An optimiser step moves most changed bf16 weights by one unit in the last place. A delta has the positions of changed
-elements, and their steps in ULP order modulo 2**bits, so that every bit pattern is restored, NaN payloads included.
-`choice` takes the quickest encoding on the link: - `fast` (`bitcoding`): gaps, signs and distances as Rice codes; -
-`small` (`grouping`): the same by exponent of the base, close to the entropy; - `planes` (`planes`): the bytes of all
-steps, compressed by zstd; - `dense`: the array itself.
+An optimiser step moves most changed bf16 weights by one unit in the last place (ULP). A delta has the positions of the
+changed elements, and their steps. A step counts in ULP order modulo 2**bits, so every bit pattern is restored, even a
+NaN payload. `choice` takes the encoding that is quickest on the link:
 
-An encoded array is a `header`, then blocks if any element changed. Each of several blocks begins with two varints: its
-changed elements and its bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
+- `fast` (`bitcoding`): gaps, signs and distances as Rice codes
+- `small` (`grouping`): the same, grouped by the exponent of the base; its size is close to the entropy
+- `planes` (`planes`): the bytes of all steps, compressed by zstd
+- `dense`: the array itself
+
+An encoded array is a `header`, followed by blocks if any element changed. If there are several blocks, each begins with
+two varints: the number of its changed elements, and the number of its bytes. Arrays are little-endian unsigned integers
+of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,9 +35,9 @@ from rose.runtime.transfer.codec.header import (
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn, at_once
 
-_MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # By bytes per element: e4m3, bf16 and fp32. Callers pass it for other types.
+_MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # For each size in bytes: e4m3, bf16 and fp32. Callers pass other types' bits.
 _Block = tuple[slice, int, memoryview]  # A block: its elements, the number of changes, and their code.
-#: Encodings are tried on samples: this share of an array, in parts so long.
+#: Encodings are tried on a sample: one element in `_SAMPLED_OF`, taken in parts of `_SAMPLED_PART` elements.
 _SAMPLED_OF = 32
 _SAMPLED_PART = 128
 _SAMPLED_MIN, _SAMPLED_MAX = 1 << 16, 1 << 17
@@ -47,9 +51,9 @@ def encode(
     mantissa_bits: int | None = None,
     link: Link = LINK,
 ) -> bytes:
-    """Encode `new` against `base` (same shape and dtype), or in full without a base. The default encoding is the
-    quickest on the `link`; `mantissa_bits` defaults by item size. The result has at most `new.nbytes + HEADER_BYTES`
-    bytes."""
+    """Encode `new` against `base`, or in full if there is no base. Both have the same shape and dtype. By default, the
+    encoding is the quickest on the `link`, and `mantissa_bits` follows from the item size. The result has at most
+    `new.nbytes + HEADER_BYTES` bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None or encoding == "dense":
@@ -67,7 +71,8 @@ def encode(
 
 
 def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK) -> tuple[bytes, Changes]:
-    """Encode `new` as `encode` does, and decode it into `base` block by block. Also returns the changes."""
+    """Encode `new` as `encode` does, and decode the result into `base` block by block. Return the result and the
+    changes."""
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _header(new, "dense", mantissa_bits)
@@ -117,8 +122,9 @@ def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encod
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the encoded array, in `out` or a new buffer; `out` may be `base`. A block is a turn. A wrong base is not
-    noticed: compare hashes. Raises TransferError for a malformed blob, and leaves `out` undefined."""
+    """Return the decoded array in `out`, or in a new buffer. `out` may be `base`. Each block is decoded in one turn. A
+    wrong base is not noticed here, so compare the hashes. Raises TransferError if the blob is malformed; the content of
+    `out` is then undefined."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

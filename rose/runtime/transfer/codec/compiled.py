@@ -1,5 +1,5 @@
-"""Numba's compiler as the codec uses it. Compiled functions that call each other must be in one file: numba's cache of
-a file does not see changes in another."""
+"""Numba's compiler with the settings of the codec. Keep compiled functions that call each other in one file: numba
+caches each file separately, and does not see changes in another file."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -15,7 +15,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def jit(function: _F) -> _F:
-    """Compile on first use for any type of array, without Python's lock, and cache the result beside the source."""
+    """Return a function that is compiled on its first use, for any type of array. It runs without Python's lock. The
+    compiled code is cached beside the source."""
     return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
@@ -30,7 +31,7 @@ def ones(_: Any, word: Any) -> Any:
 
 @instruction
 def zeros_below(_: Any, word: Any) -> Any:
-    """Return the number of bits below the lowest set bit; 64 without one."""
+    """Return the number of bits below the lowest set bit, or 64 if no bit is set."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )
@@ -38,7 +39,7 @@ def zeros_below(_: Any, word: Any) -> Any:
 
 @instruction
 def zeros_above(_: Any, word: Any) -> Any:
-    """Return the number of bits above the highest set bit; 64 without one."""
+    """Return the number of bits above the highest set bit, or 64 if no bit is set."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctlz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )

@@ -1,4 +1,5 @@
-"""Compiled differences between two arrays of bit patterns: 64 elements at once, counted without branches."""
+"""Compiled functions that find, apply and merge differences between two arrays of bit patterns. They compare 64
+elements at once, and count without branches."""
 
 from typing import Any
 
@@ -10,15 +11,15 @@ from numba.core import cgutils
 from rose.runtime.transfer.codec.compiled import Array, Int, instruction, jit, ones, zeros_below
 
 _FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both parts fit the nearest cache.
-_MOVED_AT_ONCE = 512  # Elements moved after their places were added up, so that no step waits for another place.
+_MOVED_AT_ONCE = 512  # The places of so many elements are added up first, so that no step waits for a place.
 _NOWHERE = np.int64(1) << 62
-GROUPS = 256  # At most so many groups of elements.
+GROUPS = 256  # Elements have at most this many groups.
 _U = np.uint64
 
 
 @instruction
 def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
-    """Return a bit for each differing element among the 64 from `at`. Checks no bounds."""
+    """Return 64 bits for the 64 elements from `at` on. A bit is set if its element differs. Bounds are not checked."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loaded = []
@@ -46,7 +47,7 @@ def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
 
 @jit
 def _ulp_order(bits: Int, half: Int) -> Int:
-    """Return the rank of the bit pattern; `half` is 2**(bits - 1)."""
+    """Return the rank of a bit pattern in ULP order. `half` is 2**(bits - 1)."""
     negative = -np.int64(bits >= half)
     return bits ^ (negative & (half - 1) | half)
 
@@ -59,8 +60,8 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gap before each changed element and its step in [-half, half); return the number of changes. `gaps` and
-    `steps` need room for every element."""
+    """Write the step of each changed element, in [-half, half), and the gap before the element. Return the number of
+    changes. `gaps` and `steps` need room for every element."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -92,7 +93,8 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo) times the steps; False if they pass the end."""
+    """Copy `base` to `new`, and move the elements by `sign` times the steps. `sign` is 1, or -1 to undo the steps.
+    Return False if the gaps lead past the end."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -116,7 +118,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write `first`, then `second`, to `gaps` and `steps`; return the number of steps."""
+    """Merge the changes `first` and then `second` into `gaps` and `steps`. Return the number of steps."""
     count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE
@@ -143,7 +145,8 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write ascending positions and new values of changed elements; return their number, -1 without room."""
+    """Write the positions of changed elements in ascending order, and their new values. Return the number of changed
+    elements, or -1 if the arrays have too little room."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = _differ(base, new, np.uintp(at))
@@ -165,7 +168,8 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 @jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
-    """Write each change's group, and how many elements of the group lie between it and the change before."""
+    """Write the group of each change. Also write how many elements of this group lie between the change and the
+    previous change in the group."""
     since = np.zeros(GROUPS, np.int64)
     i = np.uintp(0)
     for number in range(gaps.size):
@@ -192,8 +196,8 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Copy `base` to `new`, moved by the changes of `spread` sorted by group, which end at `ends`; False past the
-    end."""
+    """Copy `base` to `new`, and move it by the changes that `spread` wrote. The changes are sorted by group; `ends` has
+    the end of each group. Return False if the changes lead past the end."""
     left, at = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
     at[1:] = ends[:-1]
     for number in range(GROUPS):
@@ -224,7 +228,8 @@ def _crossed(step: Int, half: Int) -> Int:
 
 @jit
 def cross(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> bool:
-    """If more than a quarter of the changes cross 0, replace all steps by the differing bits, the sign lowest."""
+    """If more than a quarter of the changes cross 0, replace all steps by the differing bits, with the sign bit lowest.
+    Return whether the steps were replaced."""
     i: Int = -1
     crossings = 0
     for number in range(gaps.size):

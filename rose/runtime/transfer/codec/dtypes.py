@@ -1,4 +1,4 @@
-"""The floating types that can be sent, by their names in manifests."""
+"""The floating types that can be sent, by the names that manifests use."""
 
 from typing import Any
 

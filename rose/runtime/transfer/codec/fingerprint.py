@@ -1,6 +1,6 @@
-"""A 64-bit fingerprint that an accelerator computes in place: the sum modulo 2**64 of all words of eight bytes, each
-offset by its place and mixed by a bijection. It detects any change within one aligned word, and misses about one in
-2**64 others."""
+"""A 64-bit fingerprint that an accelerator computes in place. Each word of eight bytes is offset by its place, and
+mixed by a bijection. The fingerprint is the sum of these words modulo 2**64. It detects any change within one aligned
+word. Of other changes, it misses about one in 2**64."""
 
 from typing import Any
 
@@ -13,8 +13,9 @@ from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
 _WORD_BYTES = 8
 _BLOCK_WORDS = 1 << 21  # Words mixed at once on an accelerator: 16 MB fit its cache, and take well under a millisecond.
-#: The offset of a word for each place, and the odd factors of the rounds: from splitmix64 and MurmurHash3. Two rounds
-#: are too few: flipping all four signs of a bfloat16 word twice cancels out far too often.
+#: The offset from one place to the next, and the odd factors of the rounds. They come from splitmix64 and MurmurHash3.
+#: Two rounds are too few: if all four signs of a word of bfloat16 are flipped in two places, the changes cancel out far
+#: too often.
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53, 0xD6E8FEB86659FD93)
 _U = np.uint64
@@ -23,7 +24,7 @@ _FIRST, _SECOND, _THIRD = (_U(factor) for factor in _FACTORS)
 
 
 def of_bits(bits: Bits, turn: Turn = at_once) -> int:
-    """Return the fingerprint of an array in host memory, in C order. Each portion is a turn."""
+    """Return the fingerprint of an array in host memory, read in C order. Each portion takes one turn."""
     memory = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     whole = memory.size // _WORD_BYTES * _WORD_BYTES
     total = 0
@@ -39,8 +40,8 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint of a tensor's elements as `dtype`, on its device; None if `dtype` cannot hold a value. A
-    block is a turn."""
+    """Return the fingerprint of the tensor's elements after conversion to `dtype`, or None if `dtype` cannot hold a
+    value. The tensor's device computes it. Each block takes one turn."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))

@@ -1,7 +1,7 @@
-"""The code of `small`: changes grouped by the exponent of their base, which the receiver has.
+"""The encoding `small`: changes are grouped by the exponent of their base, which the receiver has.
 
-A step changes small weights more often and further. Within one exponent changes are spread evenly, so Rice codes of
-their gaps come within a few percent of the entropy."""
+A step changes small weights more often and further. Among the weights with one exponent, changes are spread evenly.
+Rice codes of the gaps therefore come within a few percent of the entropy."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from rose.runtime.transfer.codec.bitcoding import Steps, Words
 from rose.runtime.transfer.codec.header import Bits, Header, packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
-_RANGE = 15  # Exponents so far below the largest are one group.
-_LOOKED_AT = 61  # The largest exponent is that of every so many elements.
+_RANGE = 15  # All exponents at least this far below the largest one are in one group.
+_LOOKED_AT = 61  # One element in so many is checked to find the largest exponent.
 
 
 def encode(base: Bits, new: Bits, gaps: Words, steps: Steps, header: Header) -> bytes:
-    """Encode the changes of `differences.find`; `steps` may be overwritten."""
+    """Encode the changes that `differences.find` returned. This may overwrite `steps`."""
     crossing = differences.cross(base, new, header.half, gaps, steps)
     shift, mask = _exponent(header)
     low = max(int(np.max(base[::_LOOKED_AT] >> shift & mask)) - _RANGE, 0)
@@ -36,7 +36,8 @@ def encode(base: Bits, new: Bits, gaps: Words, steps: Steps, header: Header) -> 
 
 
 def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Header) -> None:
-    """Write the result to `new`, which may be `base`. Raises TransferError; `new` is then undefined."""
+    """Write the result to `new`, which may be `base`. Raises TransferError if the block is malformed; `new` is then
+    undefined."""
     if len(block) < 2:
         raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes of a block")
     crossing, low = block[0] != 0, block[1]

@@ -1,4 +1,5 @@
-"""The header of an encoded array: a magic byte, the kind, and the numbers of elements and of changes as varints."""
+"""The header of an encoded array: a magic byte, a byte for the kind, and two varints. The varints are the number of
+elements and the number of changes."""
 
 import sys
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ _NUMBER_BYTES = 9  # A number takes at most this many bytes.
 _MAGIC = 0xD4  # Rises with the format of any encoding.
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small", "planes")
 _ITEM_BYTES = (1, 2, 4)
-#: Meaning of a header's second byte: encoding, bytes per element, bits of the mantissa.
+#: What the second byte of a header means: the encoding, the bytes per element, and the bits of the mantissa.
 _KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
 HEADER_BYTES = 2 + 2 * _NUMBER_BYTES  # A header takes at most this many bytes.
 
@@ -65,7 +66,7 @@ def check_array(array: Bits) -> None:
 
 
 def packed_number(value: int) -> bytes:
-    """Return a number below 2**63 as a varint: seven bits a byte, least significant first."""
+    """Return a number below 2**63 as a varint. It has seven bits per byte, the least significant bits first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -75,7 +76,8 @@ def packed_number(value: int) -> bytes:
 
 
 def take_number(data: Buffer, at: int) -> tuple[int, int]:
-    """Return the varint at byte `at`, and the position after it. Raises TransferError without a varint."""
+    """Return the varint at byte `at`, and the position after it. Raises TransferError if there is no complete
+    varint."""
     value = 0
     for number, byte in enumerate(data[at : at + _NUMBER_BYTES]):
         value |= (byte & 127) << 7 * number

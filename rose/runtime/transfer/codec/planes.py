@@ -1,4 +1,5 @@
-"""The code of `planes`: the lowest bytes of all differences, then the next bytes, each plane compressed by zstd."""
+"""The encoding `planes`: the lowest bytes of all differences, then the next bytes, and so on. Each of these planes is
+compressed by zstd."""
 
 import threading
 from collections.abc import Iterator
@@ -9,15 +10,16 @@ import zstandard
 from rose.runtime.transfer.codec.header import Bits, packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
-_AT_ONCE = 1 << 15  # Elements split at once: all steps fit the nearest caches.
-_LOOKED_AT = 61  # Every so many elements are checked for changes that cross 0.
-#: Level 1, looking for few and long repetitions: short ones cost more time than they save bytes.
+_AT_ONCE = 1 << 15  # This many elements are split at once: all steps then fit the nearest caches.
+_LOOKED_AT = 61  # One element in so many is checked for a change that crosses 0.
+#: Level 1, set to look for few and long repetitions. A search for short ones costs more time than it saves bytes.
 _LEVEL = zstandard.ZstdCompressionParameters.from_level(1, hash_log=8, min_match=7)
 _own = threading.local()
 
 
 def encode(base: Bits, new: Bits) -> bytes:
-    """Encode differences, their sign lowest, or differing bits if more than a quarter of the changes cross 0."""
+    """Encode the differences, with the sign bit lowest. If more than a quarter of the changes cross 0, encode the
+    differing bits instead."""
     differ = base[::_LOOKED_AT] ^ new[::_LOOKED_AT]
     top = 8 * base.itemsize - 1
     crossing = 4 * int(np.count_nonzero(differ >> top)) > int(np.count_nonzero(differ))
@@ -40,7 +42,8 @@ def encode(base: Bits, new: Bits) -> bytes:
 
 
 def decode(block: memoryview, base: Bits, new: Bits) -> None:
-    """Write the result to `new`, which may be `base`. Raises TransferError; `new` is then undefined."""
+    """Write the result to `new`, which may be `base`. Raises TransferError if the block is malformed; `new` is then
+    undefined."""
     planes, at = [], 1
     for _ in range(base.itemsize):
         length, at = take_number(block, at)
@@ -63,7 +66,7 @@ def decode(block: memoryview, base: Bits, new: Bits) -> None:
 
 def _unpacked(code: memoryview, size: int) -> Bits:
     try:
-        if zstandard.frame_content_size(code) != size:  # Before zstd takes memory for it.
+        if zstandard.frame_content_size(code) != size:  # This check comes before zstd takes memory for the plane.
             raise zstandard.ZstdError(f"expected {size} bytes")
         plane: Bits = np.frombuffer(_codecs()[1].decompress(code), np.uint8)
     except (zstandard.ZstdError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Shards of a model by rank, as SGLang splits it, and the cells that a trainer publishes."""
+"""Splits a model into shards by rank, as SGLang does, and into the cells that a trainer publishes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model's published tensors with whole shapes, and the numbers that decide their split. `embed_tokens` and
-    `lm_head` may have padding rows beyond `vocab_size`. Raises TransferError for shapes that contradict the numbers."""
+    """The published tensors of a model with their whole shapes, and the numbers that decide how they are split.
+    `embed_tokens` and `lm_head` may have padding rows beyond `vocab_size`. Raises TransferError if the shapes
+    contradict the numbers."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -50,8 +51,8 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of tensor `name` that no receiver splits (a cell), or a publisher's part of a cell. `holders` are ranks of
-    the finest layout."""
+    """A box of the tensor `name`. It is a cell, which no receiver splits, or one publisher's part of a cell. `holders`
+    are the ranks of the finest layout that hold the box."""
 
     name: str
     region: Region
@@ -59,10 +60,12 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor on a rank of an SGLang engine of `tp` ranks. Heads, gate and up rows, and columns
-    of o_proj and down_proj are split evenly; more ranks than key and value heads share a head. The vocabulary is padded
-    to a multiple of 64 (of 64 * tp if tp does not divide 64); a rank of padding lacks the name. Other tensors are
-    whole. Attention data parallelism, expert parallelism and packed weights are not supported. Raises TransferError."""
+    """Return the box of each tensor that one rank holds, in an SGLang engine of `tp` ranks. Heads, the rows of gate and
+    up, and the columns of o_proj and down_proj are split evenly. If there are more ranks than key and value heads,
+    several ranks hold the same head. The vocabulary is padded to a multiple of 64, or to a multiple of 64 * tp if `tp`
+    does not divide that size. If a rank holds only padding of a tensor, the result lacks the tensor's name. Other
+    tensors are whole. Attention data parallelism, expert parallelism and packed weights are not supported. Raises
+    TransferError if SGLang cannot split the model in this way."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
@@ -75,8 +78,8 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    """Cut each tensor at the edges of every rank of receivers of `tp` ranks, or of a divisor that SGLang accepts.
-    Raises TransferError."""
+    """Cut each tensor at the edges of every rank, for receivers of `tp` ranks. Receivers may also have fewer ranks:
+    each divisor of `tp` that SGLang accepts. Raises TransferError if SGLang cannot split the model over `tp` ranks."""
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]

@@ -13,12 +13,13 @@ from rose.runtime.transfer.layout.shards import ModelShape, Piece
 from rose.runtime.transfer.package.manifest import TensorInfo
 
 Key = tuple[str, Region]
-Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called once an element is needed.
+Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called when an element is needed.
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A box of a tensor, the ranks of the finest receivers that hold it, and its elements in the box's shape."""
+    """A box of a tensor, with its elements in the shape of the box. `holders` are the ranks of the finest receivers
+    that hold the box."""
 
     info: TensorInfo
     region: Region
@@ -42,8 +43,8 @@ def cut_whole(
     model: ModelShape | None = None,
     cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> list[Cut]:
-    """Cut whole tensors into the model's cells, or into one piece each without a model. Tied tensors are left out.
-    Raises TransferError without tensors, and for an unknown dtype, name or shape."""
+    """Cut whole tensors into the cells of the model. Without a model, each tensor is one piece. Tied tensors are left
+    out. Raises TransferError if there are no tensors, or if a dtype, a name or a shape is unknown."""
     for name, tensor in tensors.items():
         check_plain(name, tensor)
     cuts = []
@@ -76,7 +77,8 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError unless the tensors match the published `version`, all of them if `whole`."""
+    """Raise TransferError unless the tensors match the published `version`. If `whole`, all tensors of the version must
+    be there."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):
@@ -90,7 +92,8 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return tensors that lie in the memory of an earlier one (tied embeddings), with its name."""
+    """Map each tensor that lies in the memory of an earlier tensor (tied embeddings) to the name of the earlier
+    tensor."""
     names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
     same: dict[str, str] = {}
     for name, tensor in tensors.items():

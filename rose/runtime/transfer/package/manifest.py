@@ -1,6 +1,6 @@
-"""Manifests of packages of weights: an anchor (a whole version) or a delta. Pieces of tensors for the same receivers
-lie in chunks, named by SHA-256. A file is a line with the SHA-256 of the rest and the signature, then gzipped canonical
-JSON: `tail -n +2 FILE | gzip -d` shows it."""
+"""Manifests of packages of weights. A package is an anchor (a whole version) or a delta. Pieces that go to the same
+receivers lie in one chunk; chunks are named by SHA-256. A manifest file begins with a line that has the SHA-256 of the
+rest, and the signature. The rest is gzipped canonical JSON: `tail -n +2 FILE | gzip -d` shows it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, overlapping, tiles
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
-MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose hashes cannot be compressed.
-#: Bounds of an unpacked manifest: values take far more memory than their JSON. A piece of a matrix has 58 values, so
-#: there is room for 400,000 pieces: 700 tensors on 570 ranks.
+MANIFEST_BYTES_MAX = 64 << 20  # No model has a larger manifest, although hashes cannot be compressed.
+#: The most bytes and the most values of an unpacked manifest: values take far more memory than their JSON. A piece of a
+#: matrix has 58 values, so there is room for 400,000 pieces: 700 tensors on 570 ranks.
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
 _BYTES_FREE, _RATIO_MAX = 4 << 20, 24
 _VALUE_SIGNS = (b",", b"[", b'"')
 _GZIP = 31  # zlib's gzip format.
 _SEAL_BYTES_MAX = 64 + 1 + 128
-_SIGNED = b"rose weights manifest "  # Signatures of the same key for other documents do not count here.
+_SIGNED = b"rose weights manifest "  # The prefix makes signatures of other documents by the same key invalid here.
 INDEX_BYTES_MAX = 8 << 20  # A hundred thousand packages.
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -44,7 +44,8 @@ _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The name of a package, which leads from `base_version` (None: an anchor) to `version`."""
+    """The name of a package that leads from `base_version` to `version`. If `base_version` is None, the package is an
+    anchor."""
 
     version: Number
     base_version: Number | None
@@ -82,8 +83,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
-    """A box of a tensor of whole `shape`: the place of its encoded bytes, and the XXH3-128 of its base and of its
-    result."""
+    """A box of a tensor whose whole shape is `shape`. The entry has the place of the encoded bytes, and the XXH3-128 of
+    the base and of the result."""
 
     name: Name
     dtype: Name
@@ -119,7 +120,7 @@ class PieceEntry:
 class Manifest:
     version: Number
     base_version: Number | None
-    encode_ns: Number  # Thread time to compare, encode and check, on all ranks together.
+    encode_ns: Number  # Thread time of all ranks together, to compare, encode and check.
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
     run_id: Name = ""  # The RL run that published it; "" without a run.
@@ -156,27 +157,29 @@ class Manifest:
 
     @property
     def weights_sha256(self) -> str:
-        """Identity of the weights, the same for every chain of packages to the version."""
+        """Return a digest that identifies the weights. Every chain of packages to the version gives the same digest."""
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def chunks_for(self, regions: Mapping[str, Region] | None) -> tuple[Chunk, ...]:
-        """Return the chunks that a holder of these boxes needs (None: all), each once."""
+        """Return the chunks that a holder of `regions` needs, each once. If `regions` is None, return all chunks."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
         indices = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(indices)))
 
     def to_bytes(self, key: Key | None = None) -> bytes:
-        """Return the file, signed if there is a key. Its bytes depend on the version of zlib."""
+        """Return the content of the manifest file, signed if there is a key. The bytes depend on the version of
+        zlib."""
         packed = zlib.compress(msgspec.json.encode(self), level=6, wbits=_GZIP)
         seal = _sha256(packed)
         return seal + (b"" if key is None else b" " + key.sign(_SIGNED + seal).encode()) + b"\n" + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
-        """Parse and check; a part of one trainer rank (not `whole`) may have gaps. `signer` is the expected public key.
-        Raises TransferError."""
+        """Parse and check a manifest. If not `whole`, the manifest is the part of one trainer rank and may have gaps.
+        `signer` is the expected public key. Raises TransferError if the manifest is damaged, forged or
+        contradictory."""
         end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
         seal, _, signature = data[: max(end, 0)].partition(b" ")
         packed = data[end + 1 :]
@@ -200,7 +203,8 @@ class Manifest:
 
 
 def check_sound(manifest: Manifest, *, whole: bool) -> None:
-    """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) cover them."""
+    """Raise TransferError unless the pieces fill the chunks and lie inside their tensors. If `whole`, the pieces must
+    also cover the tensors."""
     if whole and not manifest.pieces:
         raise TransferError(f"manifest of version {manifest.version} has no pieces")
     if manifest.base_version is not None and manifest.base_version >= manifest.version:
@@ -239,7 +243,7 @@ def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
 
 def _check_chunks(manifest: Manifest) -> None:
     filled = [0] * len(manifest.chunks)
-    for piece in manifest.pieces:  # Pieces of a chunk lie in order, which gives their offsets.
+    for piece in manifest.pieces:  # The pieces of a chunk lie in order, so the order gives their offsets.
         if piece.chunk >= len(manifest.chunks):
             raise TransferError(f"manifest: tensor {piece.name!r} lies in chunk {piece.chunk} of {len(filled)}")
         if piece.offset != filled[piece.chunk] or piece.length <= 0:
@@ -258,7 +262,8 @@ def _sha256(packed: bytes) -> bytes:
 
 
 def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES_MAX) -> bytes:
-    """Return the content of gzip data. Raises ValueError for other data, and early for too many bytes or values."""
+    """Return the content of gzip data. Raises ValueError if the data are damaged, or as soon as they have too many
+    bytes or values."""
     unpacking = zlib.decompressobj(_GZIP)
     content, values = bytearray(), 0
     try:
@@ -276,13 +281,14 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def check_version(version: int) -> None:
-    """Raise TransferError for a number that no version has."""
+    """Raise TransferError if no version can have this number."""
     if type(version) is not int or not 0 <= version < 2**63:
         raise TransferError(f"version is {version!r}, expected a whole number from 0 to 2**63 - 1")
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the package's manifest. Raises TransferError if parts of several packages, overlaps or gaps are found."""
+    """Return the manifest of the package. Raises TransferError if the parts belong to several packages, overlap or
+    leave gaps."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
@@ -306,7 +312,8 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """Return the packages of fewest bytes from `have` (None: nothing) to `version`, in order. Raises TransferError."""
+    """Return the packages that lead from `have` to `version` with the fewest bytes, in order. `have` is None if the
+    receiver has nothing. Raises TransferError if no packages lead to `version`."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)
@@ -326,7 +333,7 @@ def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Pa
 
 
 def index_bytes(packages: Iterable[Package]) -> bytes:
-    """Return the list of packages as JSON: an origin's `index.json`, and the answer of `/v1/packages`."""
+    """Return the list of packages as JSON. An origin has it as `index.json`, and answers it at `/v1/packages`."""
     return msgspec.json.encode({"packages": list(packages)})
 
 
@@ -343,7 +350,8 @@ def read_index(data: bytes) -> list[Package]:
 
 
 def check_chain(manifests: Sequence[Manifest]) -> None:
-    """Raise TransferError unless links continue each other; `apply` checks pieces that they cut differently."""
+    """Raise TransferError unless each link continues the link before it. `apply` checks the pieces that two links cut
+    differently."""
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:
             raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")

@@ -1,4 +1,4 @@
-"""Manifests of single trainer ranks' parts of incomplete packages: parts/STEM.ATTEMPT.RANK-of-RANKS"""
+"""The parts of incomplete packages. A part is the manifest of one trainer rank: parts/STEM.ATTEMPT.RANK-of-RANKS"""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks; `attempt` names a start of all. Raises ValueError for a wrong rank or `attempt`."""
+    """One of `ranks` trainer ranks. `attempt` names one start of all ranks. Raises ValueError if the rank or `attempt`
+    is wrong."""
 
     rank: int = 0
     ranks: int = 1
@@ -30,14 +31,15 @@ class Parts:
         make_folder(folder)
 
     def write(self, writer: Writer, part: Manifest) -> None:
-        """Write a rank's part of a package in place of its earlier part. Raises OSError."""
+        """Write a rank's part of a package, and replace the rank's earlier part. Raises OSError."""
         write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
         return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
     def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
-        """Return the parts of the other ranks; None if one is missing. Raises TransferError for a damaged part."""
+        """Return the parts of the other ranks, or None if a part is missing. Raises TransferError if a part is
+        damaged."""
         others = [rank for rank in range(writer.ranks) if rank != writer.rank]
         try:
             return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
@@ -45,7 +47,8 @@ class Parts:
             return None
 
     def check_base(self, package: Package, writer: Writer) -> None:
-        """Raise TransferError if another rank's part has another base: a rank starts from its last version."""
+        """Raise TransferError if another rank's part has another base. The base of a rank is the last version that it
+        published."""
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
@@ -55,11 +58,11 @@ class Parts:
                 )
 
     def chunks(self) -> set[str]:
-        """Return the SHA-256 of all chunks of parts. Raises TransferError for a damaged part."""
+        """Return the SHA-256 of all chunks that the parts name. Raises TransferError if a part is damaged."""
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
 
     def forget(self, package: Package) -> None:
-        """Remove the parts of a complete package and of earlier versions, of all attempts."""
+        """Remove the parts of a complete package, and the parts of earlier versions. This covers all attempts."""
         for path in self._all():
             if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
                 path.unlink(missing_ok=True)

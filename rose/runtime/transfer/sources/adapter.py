@@ -1,4 +1,4 @@
-"""A LoRA adapter folder of PEFT, merged into the weights of its base."""
+"""A PEFT folder with a LoRA adapter, which is merged into the weights of its base."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rose.runtime.transfer.sources.rank_tensors import RankTensor
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-#: Options that a merge follows, or that do not concern it; `rank_pattern` shows in the shapes. Any other is refused.
+#: Options that the merge follows, and options that do not concern it. Any other option is refused. The shapes show what
+#: `rank_pattern` says.
 _FOLLOWED = frozenset(
     (
         *("r", "rank_pattern", "lora_alpha", "use_rslora", "lora_dropout", "base_model_name_or_path", "revision"),
@@ -29,7 +30,7 @@ _REQUIRED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (Tr
 
 
 class Adapter:
-    """The adapter in `folder`. Raises TransferError for a damaged adapter, and for PEFT options that cannot be
+    """The adapter in `folder`. Raises TransferError if the adapter is damaged, or if it has PEFT options that cannot be
     merged."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +45,8 @@ class Adapter:
         self._weights = mapped(folder / WEIGHTS)
 
     def base(self) -> Checkpoint:
-        """Return the checkpoint that the adapter names. Raises TransferError if it is no folder of this host."""
+        """Return the checkpoint that the adapter names. Raises TransferError if the checkpoint is not a folder on this
+        host."""
         name = self._config.get("base_model_name_or_path")
         if not isinstance(name, str) or not Path(name).is_dir():
             raise TransferError(
@@ -54,7 +56,8 @@ class Adapter:
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
-        """Return the base's tensors with the adapter added, in float32, and the changed names. Raises TransferError."""
+        """Return the tensors of the base with the adapter added in float32, and the names of the changed tensors.
+        Raises TransferError if the adapter does not fit the base."""
         merged = dict(base.tensors)
         changed = []
         left = set(self._weights)

@@ -1,4 +1,5 @@
-"""A Hugging Face checkpoint folder: names, types, shapes and mapped elements of a model's tensors."""
+"""A Hugging Face checkpoint folder. It gives the names, types and shapes of a model's tensors, and maps their elements
+from the files."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 class Checkpoint:
-    """The tensors in `folder`, mapped and not read. `tensors` lacks a tied output head, as an engine does. Raises
-    TransferError."""
+    """The tensors in `folder`, which are mapped and not read. `tensors` lacks a tied output head, as an engine does.
+    Raises TransferError if the folder is no checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,8 +43,8 @@ class Checkpoint:
 
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
-    """Return a folder's safetensors files with the names that its index puts there (None: all). Raises
-    TransferError."""
+    """Map each safetensors file in a folder to the names that the index puts there. A file without an index maps to
+    None, which means all its names. Raises TransferError if the folder is no checkpoint."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
@@ -60,7 +61,8 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
-    """Return `names` (None: all) of a safetensors file, mapped when needed. Raises TransferError."""
+    """Return the tensors `names` of a safetensors file, or all if `names` is None. Each is mapped when it is needed.
+    Raises TransferError if the file cannot be read or lacks a name."""
     try:
         tensors: Any = safe_open(file, framework="pt")
         present = set(tensors.keys())
@@ -79,7 +81,7 @@ def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return the object in a JSON file. Raises TransferError."""
+    """Return the object in a JSON file. Raises TransferError if the file cannot be read or has no object."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
-"""Delta folders of slime and Miles for SGLang's `/pull_weights`: a checkpoint's index with `delta_encoding` in its
-`metadata`, and each changed tensor's compressed byte difference."""
+"""Delta folders that slime and Miles write for SGLang's `/pull_weights`. Such a folder has the index of a checkpoint
+with `delta_encoding` in its `metadata`. It also has the compressed byte difference of each changed tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHECKSUMS: Mapping[str, Callable[[Any], str]] = {
     "xxh3-128": lambda memory: xxhash.xxh3_128(memory).hexdigest(),
     "adler32": lambda memory: f"{zlib.adler32(memory):08x}",
 }
-_ENCODINGS = ("xor", "overwrite")  # All bytes; or a count, the places and the new bytes, of 4, 4 and 1 byte each.
+_ENCODINGS = ("xor", "overwrite")  # Either all bytes; or a count (4 bytes), the places (4 each) and the new bytes.
 _ENTRY_BYTES = 5
 
 
@@ -42,7 +42,8 @@ class Delta:
 
     @classmethod
     def read(cls, folder: Path) -> Delta | None:
-        """Return the delta in `folder`; None for a folder of whole weights. Raises TransferError naming the field."""
+        """Return the delta in `folder`, or None if the folder has whole weights. Raises TransferError that names the
+        wrong field."""
         index = folder / INDEX
         metadata = read_json(index).get("metadata") if index.exists() else None
         if not isinstance(metadata, dict) or "delta_encoding" not in metadata:
@@ -64,8 +65,8 @@ class Delta:
         )
 
     def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-        """Return all tensors of the delta's version, from version `newest`: its base or itself. Elements are decoded
-        when needed. Raises ConflictError for another version."""
+        """Return all tensors of the delta's version. `base` holds version `newest`, which is the base of the delta or
+        its result. Elements are decoded when they are needed. Raises ConflictError if `newest` is another version."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
                 f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "
@@ -81,7 +82,7 @@ class Delta:
                 raise TransferError(f"{file} cannot be read ({error}): write it again") from None
             for name in names or there:
                 tensor = base.get(name)
-                if tensor is None and name.endswith(HEAD):  # The folder may name both of two tied tensors.
+                if tensor is None and name.endswith(HEAD):  # Two tensors may be tied, and the folder may name both.
                     tensor = next((base[other] for other in base if other.endswith(EMBEDDING)), None)
                 if tensor is None or name not in there:
                     lacks = file if tensor is not None else f"version {newest}"
@@ -93,7 +94,8 @@ class Delta:
     def _apply(
         self, name: str, base: torch.Tensor, read: Callable[[], Bytes], expected: str | None, *, changed: bool
     ) -> torch.Tensor:
-        """Return the tensor after the change. Raises TransferError unless it has the checksum that the folder names."""
+        """Return the tensor after the change. Raises TransferError unless the tensor then has the checksum in the
+        folder."""
         bits = to_bits(name, base).copy()
         memory = bits.reshape(-1).view(np.uint8)
         if changed:
@@ -125,7 +127,7 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def _decompressed(blob: Bytes, bytes_max: int) -> Bytes:
-    """Return the content of `blob`, cut after `bytes_max` + 1 bytes; empty if damaged."""
+    """Return the decompressed `blob`, cut after `bytes_max` + 1 bytes. If it is damaged, return an empty array."""
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().stream_reader(blob.data).read(bytes_max + 1), np.uint8)
     except zstandard.ZstdError:

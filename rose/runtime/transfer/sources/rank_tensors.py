@@ -1,4 +1,4 @@
-"""The tensors of one trainer rank: whole, or its shards of a DTensor."""
+"""The tensors of one trainer rank. A tensor is whole, or it is the rank's shard of a DTensor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from rose.runtime.transfer.package.manifest import TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class RankTensor:
-    """A tensor, and this rank's elements by their boxes. A `tied` tensor lies in the memory of an earlier tensor."""
+    """A tensor, and the elements that this rank has of it, by box. A `tied` tensor lies in the memory of an earlier
+    tensor."""
 
     info: TensorInfo
     boxes: Mapping[Region, Elements]
@@ -31,8 +32,8 @@ class RankTensor:
 
 
 def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-    """Return the tensors of a state dict. Raises TransferError unless each is a plain tensor or a DTensor of shards and
-    replicas."""
+    """Return the tensors of a state dict. Raises TransferError unless each is a plain tensor, or a DTensor that has
+    only shards and replicas."""
     # A trainer that has DTensors has imported this, which takes a second.
     loaded = sys.modules.get("torch.distributed.tensor")
     sharded: Any = () if loaded is None else loaded.DTensor
@@ -54,7 +55,7 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
                 "with the whole weights"
             )
         local[name] = plain
-    # Other threads read the tensors; their streams do not wait for the caller's.
+    # Other threads read the tensors. The streams of those threads do not wait for the caller's stream.
     for device in {plain.device for plain in local.values() if plain.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
     tied = aliases(local)
@@ -68,7 +69,7 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
 
 
 def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements]:
-    """Return this rank's boxes of a DTensor: several where two mesh dimensions split one axis unevenly."""
+    """Return this rank's boxes of a DTensor. There are several boxes if two mesh dimensions split one axis unevenly."""
     places = torch.nonzero(tensor.device_mesh.mesh == torch.distributed.get_rank()).tolist()
     if not places:
         return {}
@@ -80,7 +81,7 @@ def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements
             shards, _ = placement._split_tensor(along, length, with_padding=False, contiguous=False)
             indices[axis] = shards[coordinate].reshape(-1)
     expected = [len(index) for index in indices]
-    if list(local.shape) != expected and (local.numel() or all(expected)):  # Nothing has many shapes.
+    if list(local.shape) != expected and (local.numel() or all(expected)):  # A tensor without elements has many shapes.
         raise TransferError(
             f"tensor {name!r} has a local shape of {list(local.shape)} as {tensor.placements} of {list(tensor.shape)}, "
             f"expected {expected}"

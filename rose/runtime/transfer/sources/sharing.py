@@ -1,4 +1,5 @@
-"""Decides which trainer rank publishes which boxes. Every rank decides alike, from the offers of all ranks."""
+"""Decides which trainer rank publishes which boxes. Every rank decides the same, because it has the offers of all
+ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from rose.runtime.transfer.package.cuts import Cut
 from rose.runtime.transfer.package.manifest import TensorInfo
 from rose.runtime.transfer.sources.rank_tensors import RankTensor
 
-Offer = tuple[TensorInfo, tuple[Region, ...], bool]  # A rank's boxes of a tensor, and whether it is tied to another.
+Offer = tuple[TensorInfo, tuple[Region, ...], bool]  # A rank's boxes of a tensor, and whether the tensor is tied.
 
 
 def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
@@ -18,8 +19,8 @@ def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
 
 
 def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None) -> list[set[tuple[str, Region]]]:
-    """Return each rank's boxes, so that every element is published once, by the holder with the least load. Raises
-    TransferError if ranks disagree, overlap, or lack a part."""
+    """Return the boxes that each rank publishes. Every element is published once, by the least loaded rank that holds
+    it. Raises TransferError if the ranks disagree, if boxes overlap, or if a part is missing."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()
@@ -56,7 +57,8 @@ def cuts(tensors: Mapping[str, RankTensor], chosen: Collection[tuple[str, Region
 
 
 def _tensors(ranks: Sequence[Sequence[Offer]]) -> Iterator[tuple[TensorInfo, dict[Region, list[int]]]]:
-    """Yield each tensor with the ranks that have each box; tensors that are tied on every rank are left out."""
+    """Yield each tensor, and for each of its boxes the ranks that have the box. A tensor that is tied on every rank is
+    left out."""
     by_name: dict[str, list[tuple[int, Offer]]] = {}
     for rank, rank_offers in enumerate(ranks):
         for offer in rank_offers:

@@ -1,4 +1,4 @@
-"""A store's manifests: a package exists once its manifest does. Every change needs the lock."""
+"""The manifests of a store. A package exists once its manifest exists. Hold the lock for every change."""
 
 import os
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ class Catalog:
         self.folder = folder
         self._key = key
         make_folder(folder)
-        self._known: dict[str, tuple[Package, frozenset[str]]] = {}  # By file name, with the SHA-256 of its chunks.
-        self._last: Manifest | None = None  # Last added or read: the next version begins there.
+        self._known: dict[str, tuple[Package, frozenset[str]]] = {}  # File name -> package, SHA-256 of its chunks.
+        self._last: Manifest | None = None  # The manifest that was last added or read: the next version begins there.
 
     def locked(self) -> AbstractContextManager[None]:
         return locked(self.folder / "store.lock")
@@ -44,7 +44,8 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return a manifest of `version`: all have the same tensors and results. Raises TransferError."""
+        """Return one manifest of `version`. All manifests of a version have the same tensors and results. Raises
+        TransferError if the store does not have the version."""
         if not (packages := [package for package in self.packages() if package.version == version]):
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last
@@ -54,7 +55,7 @@ class Catalog:
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Add packages in order. Raises OSError without room, before any package exists."""
+        """Add packages in order. Raises OSError if the disk is full; then none of the packages exists."""
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes(self._key) for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]
@@ -64,7 +65,7 @@ class Catalog:
         for package in reversed(packages):
             (self.folder / _name(package)).unlink()
         for name in self._names():
-            if name.endswith(".tmp"):  # Left by a killed process.
+            if name.endswith(".tmp"):  # A killed process left this file.
                 (self.folder / name).unlink()
 
     def refresh(self) -> None:
@@ -85,7 +86,8 @@ class Catalog:
         sync_folder(self.folder)
 
     def _listed(self) -> list[tuple[Package, frozenset[str]]]:
-        """Return packages by version: deltas before the anchor, deltas of later bases first."""
+        """Return the packages by version. Within a version, deltas come before the anchor, and later bases come
+        first."""
         entries = {}
         for name in self._names():
             package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
@@ -94,7 +96,7 @@ class Catalog:
             try:
                 entries[name] = self._known.get(name) or _entry(self.manifest(package))
             except TransferError:
-                if (self.folder / name).exists():  # Otherwise it was removed after the listing.
+                if (self.folder / name).exists():  # Otherwise the file was removed after the listing.
                     raise
         self._known = dict(sorted(entries.items(), key=lambda item: _order(item[1][0])))
         return list(self._known.values())

@@ -1,5 +1,5 @@
-"""A store's chunks: files named by SHA-256, written once. Writers hold the lock in shared mode until a manifest names
-their chunks; removal holds it exclusively."""
+"""The chunks of a store. They are files that are named by SHA-256 and written once. Writers hold the lock in shared
+mode until a manifest names their chunks. A removal holds the lock exclusively."""
 
 import fcntl
 import hashlib
@@ -28,7 +28,8 @@ class ChunkFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold this from the first chunk until a manifest names the chunks. Call `sync` before that."""
+        """Hold the lock in shared mode. A writer holds it from its first chunk until a manifest names its chunks. Call
+        `sync` before the manifest names them."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._put.clear()
@@ -49,7 +50,7 @@ class ChunkFolder:
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
-        self._put.add(path)  # Also an existing chunk: its writer may have died before `sync`.
+        self._put.add(path)  # This includes an existing chunk: its writer may have died before `sync`.
         return chunk
 
     def sync(self) -> None:
@@ -63,7 +64,7 @@ class ChunkFolder:
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
-        """Remove all chunks but `named`. During a write, remove none and return False."""
+        """Remove all chunks except those that `named` returns. During a write, remove no chunk and return False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,7 +78,7 @@ class ChunkFolder:
 
 
 class ChunkBuilder:
-    """Concatenates encoded pieces into chunks, each for the same receivers."""
+    """Joins encoded pieces into chunks. All pieces of a chunk go to the same receivers."""
 
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._folder = folder

@@ -1,4 +1,5 @@
-"""Claims on a store, a file each: packages that a receiver fetches (pins), and each receiver's version (acks).
+"""Claims on a store. Each claim is a file. A pin keeps packages while a receiver fetches them. An ack records the
+version of a receiver.
 
 pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
 acks/DIGEST.json    {"receiver", "version", "at_unix_s"}"""
@@ -40,7 +41,8 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 
 class Claims:
-    """The folders `pins` and `acks` of a store. Hold the store's lock `locked` to call `pinned` and `acknowledged`."""
+    """The folders `pins` and `acks` of a store. Hold the store's lock, `locked`, when you call `pinned` or
+    `acknowledged`."""
 
     def __init__(
         self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
@@ -53,8 +55,8 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; return the pin's name. Check afterwards that the packages exist. Raises
-        TransferError."""
+        """Keep packages for `ttl_s`, and return the name of the pin. Check afterwards that the packages exist. Raises
+        TransferError if there are too many pins."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
                 raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")
@@ -94,7 +96,7 @@ class Claims:
             write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
-        """Return the version of each receiver active in the last `ttl_s`, and forget the others."""
+        """Return the version of each receiver that was active in the last `ttl_s`. Forget the other receivers."""
         versions: dict[str, int] = {}
         for path, ack in _all(self._acks, _Ack):
             if ack.at_unix_s <= self._now() - ttl_s:
@@ -129,9 +131,9 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 def unneeded(
     packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
-    """Return the removable packages. Kept are the newest `anchors_kept` anchors with their successors, the `pinned`
-    chains, and the cheapest chain to the newest version from each `acknowledged` version and each pinned chain's
-    end."""
+    """Return the packages that can be removed. The store keeps the newest `anchors_kept` anchors, all packages after
+    them, and the `pinned` chains. It also keeps the cheapest chain to the newest version, from each `acknowledged`
+    version and from the end of each pinned chain."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):
@@ -143,6 +145,6 @@ def unneeded(
     for version in {*acknowledged, *ends}:
         try:
             keep.update(plan(packages, newest, version))
-        except TransferError:  # It is already newest, or starts again from a kept anchor.
+        except TransferError:  # The version is the newest, or its receiver starts from a kept anchor.
             continue
     return [package for package in old if package not in keep]

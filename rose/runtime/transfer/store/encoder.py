@@ -1,5 +1,6 @@
-"""Encodes a version's pieces against the version before, then composite deltas and an anchor. Memory has the last
-version's bits, and earlier steps as `Changes`, merged pairwise like a binary counter."""
+"""Encodes the pieces of a version against the version before, then as composite deltas and as an anchor. Memory holds
+the bits of the last version, and the earlier steps as `Changes`. Two earlier steps are merged into one whenever a
+binary counter would carry."""
 
 import os
 import time
@@ -32,7 +33,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """The changes from `base_version` to the next span's base, or to the last version."""
+    """The changes from `base_version` to the base of the next span. The last span leads to the last version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class EncoderState:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)  # As in `Fetched`.
+    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)  # The same as in `Fetched`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,9 @@ def encode_first(
     anchor: bool,
     link: Link = LINK,
 ) -> tuple[Manifest, EncoderState]:
-    """Encode the pieces against `previous`, or whole without it; the chunks are put, not synced. Every piece is decoded
-    and compared, which uses up `previous`, also on failure. With `anchor` an accelerator copies all elements. Raises
-    TransferError for a piece that decodes differently, OSError."""
+    """Encode the pieces against `previous`, or whole if there is no previous version. The chunks are put, but not
+    synced. Every piece is decoded and compared. This uses up `previous`, even if an error is raised. If `anchor`, an
+    accelerator copies all elements. Raises TransferError if a piece decodes differently, or OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)
@@ -137,9 +138,10 @@ def encode_first(
 def encode_more(
     cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
-    """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced. Version v
-    gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v. Returns manifests, the
-    latest base first and the anchor last. Raises TransferError and OSError; `now` is then used up."""
+    """Encode the pieces of `now` as composite deltas, and also whole if `anchor`. The chunks are put, but not synced.
+    Version v gets a composite against v - s for each power of two s that divides v and has 1 < s <= `stride_max`.
+    Return the manifests: the latest base first, and the anchor last. Raises TransferError or OSError; `now` is then
+    used up."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
@@ -200,7 +202,8 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Yield results in order. Few jobs run ahead, since each result is large."""
+    """Yield the results in order. Only a few jobs start before their results are needed, because each result is
+    large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()
@@ -213,8 +216,8 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> EncoderState:
-    """Decode the boxes `keys` of the version at the end of a chain from an anchor; each link becomes a step. Raises
-    TransferError for a missing or damaged chunk."""
+    """Decode the boxes `keys` of the version at the end of a chain. The chain begins with an anchor. Each link becomes
+    a step. Raises TransferError if a chunk is missing or damaged."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]

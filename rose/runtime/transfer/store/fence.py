@@ -1,4 +1,4 @@
-"""Lets only one run, and only its newest publisher, publish into a store's folder."""
+"""Lets only one run publish into the folder of a store, and only the newest publisher of this run."""
 
 import json
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from rose.runtime.transfer.package.manifest import Package
 
 
 class FencedError(TransferError):
-    """A newer publisher has taken the folder over."""
+    """A newer publisher has taken over the folder."""
 
 
 class Fence:
-    """A publisher's claim to a folder: `publisher.json` has the newest `number` (None: take the next), and lower
-    numbers are refused. Hold the store's lock."""
+    """The claim of a publisher to a folder. `publisher.json` has the newest `number`, and lower numbers are refused. If
+    `number` is None, the publisher takes the next one. Hold the store's lock."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
@@ -27,8 +27,8 @@ class Fence:
         return self._number is not None
 
     def hold(self, packages: Iterable[Package]) -> None:
-        """Become the folder's publisher. Raises FencedError after a newer publisher, TransferError for packages of
-        another run, OSError."""
+        """Become the publisher of the folder. Raises FencedError if there is a newer publisher, TransferError if the
+        packages belong to another run, or OSError."""
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:

@@ -1,14 +1,14 @@
-"""The folder of published versions: trainers write it; servers, relays and object stores serve it.
+"""The folder of published versions. Trainers write it. Servers, relays and object stores serve it.
 
 VERSION-anchor.json, VERSION-from-BASE.json    manifests
 index.json                                     the packages and their sizes
 chunks/AB/AB...                                encoded pieces, by SHA-256
-parts/                                         single ranks' parts of an incomplete version
+parts/                                         what single ranks have written of an incomplete version
 pins/, acks/                                   packages in use (`claims`)
-publisher.json                                 the newest publisher's number (`fence`)
-store.lock                                     held while any of these but chunks and parts change
+publisher.json                                 the number of the newest publisher (`fence`)
+store.lock                                     held for any change, except in chunks and parts
 
-Several processes may use a folder at once, if their file system shares locks."""
+Several processes may use a folder at once if its file system shares locks between them."""
 
 import logging
 import math
@@ -66,9 +66,9 @@ class Published:
 
 
 class VersionStore:
-    """Publishes versions into `folder`, lists them, and removes unneeded packages (`claims.unneeded`). Every
-    `anchor_every` versions one is also published whole. Another `run_id` and a lower `fence` are refused. The `key`
-    signs manifests. A `tp` above 1, a receiver's tensor-parallel size, needs the `model`."""
+    """Publishes versions into `folder`, lists them, and removes packages that nobody needs (`claims.unneeded`). One
+    version in `anchor_every` is also published whole. Another `run_id` or a lower `fence` is refused. The `key` signs
+    manifests. `tp` is the tensor-parallel size of a receiver; above 1 it needs the `model`."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class VersionStore:
         return self._catalog.any_of(version).weights_sha256
 
     def newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """Return the newest version and its tensors, whose memory the next publication changes. Raises
-        TransferError."""
+        """Return the newest version and its tensors. The next publication changes the memory of these tensors. Raises
+        TransferError if there is no version."""
         if (version := self.latest()) is None:
             raise TransferError(f"{self.folder} has no version: publish a folder of the whole weights first")
         infos = self._catalog.any_of(version).tensors
@@ -136,10 +136,10 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta, and call `visible` once receivers see it; composite deltas, and an anchor if due,
-        follow. Only for a trainer of one process. Tied tensors are left out. Memory holds the weights twice. Raises
-        TransferError for an old version, another layout, an unknown dtype, a full disk, or (FencedError) a newer
-        publisher; earlier versions stay intact."""
+        """Write `version` as a delta, and call `visible` once receivers see it. Then write composite deltas, and an
+        anchor if one is due. Only a trainer of one process may call this. Tied tensors are left out. Memory holds the
+        weights twice. Raises FencedError if there is a newer publisher. Raises TransferError if the version is old, the
+        layout differs, a dtype is unknown, or the disk is full. Earlier versions stay intact."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -151,9 +151,9 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write one rank's pieces of `version`, and call `written`; only the last part's call returns the version.
-        Parts of different `writer.attempt` are never combined. The newest version must have the same weights. Raises
-        TransferError."""
+        """Write the pieces of `version` that one rank has, and call `written`. The call that writes the last part
+        returns the version; other calls return None. Parts with different `writer.attempt` are never combined. If
+        `version` is already the newest version, it must have the same weights. Raises TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -177,7 +177,7 @@ class VersionStore:
                 if gone or not self._swept:
                     self._catalog.remove(gone)
                     self._swept = self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
-                    self._catalog.refresh()  # Last: a full disk has room only now.
+                    self._catalog.refresh()  # This comes last, because a full disk has room only now.
         except OSError as error:
             raise TransferError(f"{self.folder} cannot be pruned ({error.strerror}); no needed version was lost")
 
@@ -196,11 +196,11 @@ class VersionStore:
             written()
             if state is not None:
                 with self._chunks.writing():
-                    stride_max = self.anchor_every * self.anchors_kept  # No composite is based before the oldest one.
+                    stride_max = self.anchor_every * self.anchors_kept  # No base is older than the oldest anchor.
                     more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max, link=self.link)
                     self._chunks.sync()
                     added = self._complete_more([replace(part, run_id=self.run_id) for part in more], writer)
-                # Chunks of a package that was left out, or that waits for other ranks, have no manifest.
+                # No manifest names the chunks of a package that was left out or that waits for other ranks.
                 swept = swept and len(added) == len(more)
                 if published is not None:
                     anchors = [manifest for manifest in added if manifest.base_version is None]
@@ -223,7 +223,7 @@ class VersionStore:
             state is not None
             and state.version < version
             and state.bits.keys() == keys
-            # Neither complete nor waiting for parts: all ranks restarted from an earlier version.
+            # If the version is neither complete nor waits for parts, all ranks restarted from an earlier version.
             and (state.version == latest or self._parts.has(state.version, writer))
         ):
             check_same_layout(state.tensors.values(), cuts, state.version, whole=whole)
@@ -318,7 +318,8 @@ class Publisher:
         self._rest: Future[Published | None] | None = None
 
     def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
-        """Return once this rank's part of `version` is written and its elements may change. Raises TransferError."""
+        """Return once this rank's part of `version` is written. From then on, the elements may change. Raises
+        TransferError if the part cannot be written."""
         self.wait()
         written: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(
@@ -331,7 +332,8 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait for the rest of the last version. Errors are logged; the next version adds missing packages."""
+        """Wait until the last version is complete. Errors are only logged: the next version adds the missing
+        packages."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

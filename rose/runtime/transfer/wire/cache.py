@@ -1,4 +1,5 @@
-"""A relay's chunks on disk within a budget of bytes. A file is complete once this process has checked its hash."""
+"""The chunks that a relay keeps on disk, up to a budget of bytes. A file is complete once this process has checked its
+hash."""
 
 import asyncio
 import fcntl
@@ -22,7 +23,8 @@ class _Entry:
 
 
 class ChunkCache:
-    """The chunks in `folder`, at most `budget_bytes`, for one thread. Raises TransferError for a folder in use."""
+    """The chunks in `folder`, at most `budget_bytes`. Only one thread may use it. Raises TransferError if the folder is
+    in use."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         if budget_bytes <= 0:
@@ -63,8 +65,8 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk to download; wait while all others are in use. Call `finish` afterwards. Raises
-        TransferError for a chunk larger than the budget."""
+        """Make room for a chunk that will be downloaded. Wait while all other chunks are in use. Call `finish`
+        afterwards. Raises TransferError if the chunk is larger than the budget."""
         if size_bytes > self.budget_bytes:
             raise TransferError(
                 f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; raise it"

@@ -1,4 +1,4 @@
-"""HTTP connections to one server that another thread can interrupt at any time, also while they connect."""
+"""HTTP connections to one server. Another thread can interrupt them at any time, even while they connect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Connections:
         self._address = (host, port)
         self._timeout_s = timeout_s
         self.check_address = check_address
-        self._idle: list[_Http] = []  # Connections without a request under way, the last used one at the end.
+        self._idle: list[_Http] = []  # Connections without a request under way; the last used one is at the end.
         self._lock = threading.Lock()
         self._interrupted = False
-        self.open: dict[_Http, socket.socket] = {}  # Second descriptors: TLS takes over the first ones.
+        self.open: dict[_Http, socket.socket] = {}  # A second descriptor per socket: TLS takes over the first.
 
     def take(self) -> http.client.HTTPConnection:
         try:
@@ -38,7 +38,7 @@ class Connections:
         self._idle.append(connection)
 
     def interrupt(self) -> None:
-        """Wake every thread that waits for the server with an OSError, and refuse later waits."""
+        """Raise OSError in every thread that waits for the server, and refuse later waits."""
         with self._lock:
             self._interrupted = True
             for handle in self.open.values():
@@ -50,7 +50,8 @@ class Connections:
             connection.close()
 
     def watch(self, connection: _Http, sock: socket.socket) -> None:
-        """Register a socket for `interrupt` before it connects. Raises ConnectionAbortedError after an interrupt."""
+        """Register a socket before it connects, so that `interrupt` can end it. Raises ConnectionAbortedError after an
+        interrupt."""
         with self._lock:
             if self._interrupted:
                 raise ConnectionAbortedError("it was interrupted")
@@ -58,7 +59,7 @@ class Connections:
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Close the second descriptor of a closed socket: the server waits for it."""
+        """Close the second descriptor of a closed socket, since the server waits for that."""
         with self._lock:
             self._forget(connection)
 
@@ -101,21 +102,21 @@ class _Http(http.client.HTTPConnection):
 
 
 class _Https(http.client.HTTPSConnection, _Http):
-    """Wraps what `_Http` connects."""
+    """An HTTPS connection over the socket that `_Http` connects."""
 
 
-_BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, so much may pass at once.
+_BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, this much may pass at once.
 
 
 class Throttle:
-    """Lets at most `max_bytes_per_s` pass, over all threads."""
+    """Lets at most `max_bytes_per_s` pass, in all threads together."""
 
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         if max_bytes_per_s is not None and max_bytes_per_s <= 0:
             raise ValueError(f"max_bytes_per_s is {max_bytes_per_s}, expected more than 0, or None for no limit")
         self._max_bytes_per_s = max_bytes_per_s
         self._lock = threading.Lock()
-        self._paid_s = time.monotonic()  # When all received bytes are paid for, seconds on the monotonic clock.
+        self._paid_s = time.monotonic()  # The time when all received bytes are paid for, in monotonic seconds.
 
     def wait(self, count_bytes: int) -> None:
         if self._max_bytes_per_s is None:

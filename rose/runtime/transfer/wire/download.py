@@ -1,4 +1,4 @@
-"""Downloads one chunk to disk, resumed, retried and checked. The file is the only state."""
+"""Downloads one chunk to disk. The download is resumed, retried and checked. The file is its only state."""
 
 import hashlib
 import threading
@@ -22,9 +22,10 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. A broken connection is retried up to `retries` times without a byte; a chunk with a
-    wrong hash is fetched once more. `progress` gets the bytes that may be passed on: the last byte only after the hash
-    matches. Raises GoneError, BrokenError (also once `stopped` is set; the bytes stay), or TransferError."""
+    """Complete the chunk in `path`. A broken connection is retried, at most `retries` times in a row without a new
+    byte. A chunk with a wrong hash is fetched once more. `progress` receives the number of bytes that may be passed on.
+    It includes the last byte only after the hash matches. Raises GoneError, BrokenError or TransferError. Also raises
+    BrokenError once `stopped` is set; the bytes then stay."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:
@@ -40,7 +41,7 @@ def download(
 
 
 def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:
-    """Return the result of `call`, retried after BrokenError until `stopped` is set."""
+    """Return the result of `call`. Retry it after a BrokenError, at most `retries` times and until `stopped` is set."""
     stopped = stopped or threading.Event()
     for failures in range(retries):
         try:

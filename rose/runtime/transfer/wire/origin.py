@@ -1,4 +1,4 @@
-"""Origins of versions: a server over HTTP, or a folder or an object store with a store's files."""
+"""Origins of versions. An origin is an HTTP server, or a folder or an object store that has the files of a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
-_ANSWER_BYTES_MAX = 1 << 20  # Largest answer to a request for a pin: few packages lead to a version.
+_ANSWER_BYTES_MAX = 1 << 20  # The largest answer to a request for a pin: few packages lead to a version.
 PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Valid names of a pin.
 
 
@@ -29,7 +29,7 @@ class GoneError(TransferError):
 
 
 class RefusedError(TransferError):
-    """The origin has other weights under the acknowledged version: the receiver drifted."""
+    """The receiver drifted: the origin has other weights for the version that the receiver acknowledged."""
 
 
 class BrokenError(TransferError):
@@ -57,8 +57,8 @@ class Route:
 
 
 class Origin(ABC):
-    """The source of a receiver or a relay, for several threads. Methods raise GoneError, BrokenError, or TransferError
-    for permanent errors; `acknowledge` also raises RefusedError."""
+    """The source from which a receiver or a relay fetches. Several threads may use it. Methods raise GoneError,
+    BrokenError, or TransferError if the error is permanent; `acknowledge` also raises RefusedError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
@@ -72,11 +72,11 @@ class Origin(ABC):
 
     @abstractmethod
     def manifest_bytes(self, package: Package) -> bytes:
-        """Return a package's manifest, unchecked."""
+        """Return the manifest of a package, unchecked."""
 
     @abstractmethod
     def manifest_tag(self, package: Package) -> str:
-        """Return a text that changes when the manifest does."""
+        """Return a text that changes when the manifest changes."""
 
     @abstractmethod
     def chunk_bytes(self, sha256: str) -> int:
@@ -84,26 +84,28 @@ class Origin(ABC):
 
     @abstractmethod
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
-        """Yield the chunk's bytes from `offset` on, unchecked; each block is valid until the next."""
+        """Yield the bytes of the chunk from `offset` on, unchecked. Each block is valid until the next block is
+        yielded."""
 
     @abstractmethod
     def route(self, version: int, have: int | None) -> Route:
-        """Return the cheapest way from version `have` (None: nothing) to `version`, pinned if the origin can."""
+        """Return the cheapest way from version `have` to `version`. `have` is None if the receiver has nothing. The
+        packages are pinned if the origin has pins."""
 
     def renew(self, pin: str) -> None:  # noqa: B027 - without pins there is nothing to do
         """Keep a pin for another `ttl_s`."""
 
     def unpin(self, pin: str, bytes_per_s: float | None = None) -> None:  # noqa: B027
-        """Remove a pin, and tell the rate at which its packages came."""
+        """Remove a pin, and report the rate at which its packages came."""
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
-        """Record a receiver's version, if the origin keeps acknowledgements."""
+        """Record the version of a receiver, if the origin keeps acknowledgements."""
 
     def interrupt(self) -> None:  # noqa: B027
-        """Raise BrokenError in the threads that wait for the network, now or later."""
+        """Raise BrokenError in every thread that waits for the network, now or later."""
 
     def close(self) -> None:  # noqa: B027
-        """Close connections; no other thread may use them."""
+        """Close the connections. No other thread may use them at this time."""
 
     def _count_received(self, count_bytes: int) -> None:
         with self._counting:
@@ -120,8 +122,8 @@ def open_origin(
     timeout_s: float = 30.0,
 ) -> Origin:
     """Return the origin at `http(s)://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or `file:///FOLDER`. `timeout_s`
-    bounds each wait. Raises TransferError for a URL that `rules` refuse, and for a token that the scheme does not
-    use."""
+    limits each wait. Raises TransferError if `rules` refuse the URL, or if a token is given for a scheme that takes
+    none."""
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
@@ -164,7 +166,7 @@ class HttpOrigin(Origin):
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         path = f"/v1/chunks/{chunk.sha256}"
         with self._response("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
-            skip = 0 if response.status == 206 else offset  # Status 200: a proxy on the way ignores ranges.
+            skip = 0 if response.status == 206 else offset  # With status 200, a proxy on the way ignores ranges.
             expected = chunk.size_bytes - offset + skip
             span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
             elsewhere = response.status == 206 and response.headers["Content-Range"] != span
@@ -214,7 +216,8 @@ class HttpOrigin(Origin):
     def _response(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a successful response, its body unread. Reading all of it frees the connection."""
+        """Yield a successful response whose body is not read yet. The connection is free once the whole body has been
+        read."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -294,7 +297,7 @@ class HttpOrigin(Origin):
 
 
 class FsspecOrigin(Origin):
-    """A store's folder, or a copy of it in an object store, without pins and acknowledgements."""
+    """The folder of a store, or a copy of it in an object store. It has no pins and no acknowledgements."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         super().__init__(url, throttle)
@@ -321,7 +324,7 @@ class FsspecOrigin(Origin):
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         name = _chunk_name(chunk.sha256)
         while offset < chunk.size_bytes:
-            end = min(offset + (4 << 20), chunk.size_bytes)  # Each is a request of its own.
+            end = min(offset + (4 << 20), chunk.size_bytes)  # Each block is a request of its own.
             block = self._call("cat_file", name, start=offset, end=end)
             if len(block) != end - offset:
                 raise TransferError(f"{self.url}/{name} ends at byte {offset + len(block)} of {chunk.size_bytes}")

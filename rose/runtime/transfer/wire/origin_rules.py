@@ -10,7 +10,7 @@ from rose.ledger.address import is_loopback
 from rose.runtime.transfer.errors import TransferError
 
 _OVER_HTTP = ("http", "https")
-#: Metadata services outside the link-local networks: of Amazon, Google, Alibaba, Azure and Oracle.
+#: Metadata services of Amazon, Google, Alibaba, Azure and Oracle that are outside the link-local networks.
 _METADATA = tuple(
     ipaddress.ip_address(address)
     for address in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
@@ -19,15 +19,16 @@ _METADATA = tuple(
 
 @dataclass(frozen=True, slots=True)
 class OriginRules:
-    """Permissions beyond origins over HTTP at ordinary addresses, and object stores."""
+    """What is allowed besides object stores, and besides origins over HTTP at ordinary addresses."""
 
     files: bool = False  # Whether `file:///FOLDER` is allowed.
     hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed even if loopback, link-local or the like.
-    client: str | None = None  # Address of the URL's publisher, who reaches it without an agent's help.
+    client: str | None = None  # The address of the client that published the URL. It needs no agent to reach it.
     quotes: bool = False  # Whether errors quote the origin's answer, which may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
-        """Return the parts of the URL. Raises TransferError, without possible secrets, for a refused one."""
+        """Return the parts of the URL. Raises TransferError if the URL is refused. The message leaves out possible
+        secrets."""
         scheme = url.partition("://")[0]
         schemes = (*_OVER_HTTP, "s3", "gs", *(("file",) if self.files else ()))
         if not url.isprintable() or " " in url:
@@ -61,8 +62,8 @@ class OriginRules:
             return
         if self.client is not None:
             client = _plain(self.client)
-            # A loopback address in another spelling, or behind a name, would pass the controller's check of fleets with
-            # several hosts, and lead each agent to its own host.
+            # The controller checks fleets with several hosts for loopback addresses. A loopback address in another
+            # spelling, or behind a name, would pass that check. It would then lead each agent to its own host.
             if is_loopback(host) if client.is_loopback and ip.is_loopback else client == ip:
                 return
         raise TransferError(
@@ -76,7 +77,7 @@ ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)  # 
 
 
 def shown(url: str) -> str:
-    """Return the URL for errors: shortened, and without a possible password or token."""
+    """Return the URL as errors show it: shortened, and without a possible password or token."""
     scheme, separator, _ = url.partition("://")
     if "@" in url:
         return f"{scheme}://..." if separator and "@" not in scheme else "..."

@@ -27,16 +27,16 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 _RENEWALS = 3  # Renewals of a pin while it lasts, with at least `_RENEWAL_S_MIN` in between.
 _RENEWAL_S_MIN = 0.1
-_MEASURED_BYTES = 1 << 18  # From so many bytes on, a fetch tells the rate of its link.
+_MEASURED_BYTES = 1 << 18  # A fetch of at least this many bytes reports the rate of its link.
 _LOCK = "lock"
 
 Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls from the origin at `url` into folders under `staging`. Versions are acknowledged under `name`. Packages of
-    another run than `run_id` ("": no run), or without the signature of `signer`, are refused. A broken connection is
-    retried up to `retries` times without a byte."""
+    """Pulls versions from the origin at `url` into folders under `staging`, and acknowledges them under `name`.
+    Packages of another run than `run_id` ("": no run) are refused. Packages without the signature of `signer` are
+    refused too. A broken connection is retried, at most `retries` times in a row without a new byte."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Receiver:
         self._retries = retries
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
-        with self._origin():  # Fails now for a wrong URL.
+        with self._origin():  # This fails now if the URL is wrong.
             private_files.make(staging)
             self._partial.mkdir(exist_ok=True)
 
@@ -77,9 +77,9 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the cheapest chain from version `have` (None: nothing) to `version`, as far as `regions`
-        (None: all) need it. A staged folder is checked and used again. Raises TransferError; a repeated call
-        resumes."""
+        """Stage and verify the cheapest chain from version `have` to `version`. `have` is None if there is nothing.
+        Only what `regions` need is fetched, or everything if `regions` is None. A folder that is already staged is
+        checked and used again. Raises TransferError; the next call resumes the fetch."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -103,7 +103,8 @@ class Receiver:
             return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
-        """Tell the origin that this receiver has `version`. Raises RefusedError if the hash differs there."""
+        """Tell the origin that this receiver has `version`. Raises RefusedError if the origin has another hash for this
+        version."""
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
@@ -158,8 +159,8 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Renew the pin while the block runs, then remove it in the background, with the rate that the block added,
-        bytes/s."""
+        """Renew the pin while the block runs, then remove the pin in the background. The block puts its rates in
+        bytes/s into the list that it gets; the removal reports the highest one."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

@@ -1,5 +1,5 @@
-"""A relay: fetches each manifest and chunk from its origin once, and serves a cluster like the origin. Clients get
-bytes as they arrive, the last byte once the hash matches."""
+"""A relay fetches each manifest and chunk from its origin once, and serves a cluster as an origin does. Clients get
+bytes as they arrive. They get the last byte once the hash matches."""
 
 import asyncio
 import functools
@@ -25,13 +25,13 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
 
 _Result = TypeVar("_Result")
-_PULLS, _CALLS = 8, 8  # Downloads, and other requests to the origin, at once.
+_PULLS, _CALLS = 8, 8  # How many downloads, and how many other requests to the origin, run at once.
 
 
 class RelayServer(Server):
-    """Serves the origin at `origin_url`, with at most `budget_bytes` on disk in `folder`. Clients send `token`, the
-    relay sends `origin_token`. Manifests without the signature of `signer` are refused. Raises TransferError for a
-    wrong URL or a folder in use, and the errors of `Server`."""
+    """Serves the origin at `origin_url`, and keeps at most `budget_bytes` on disk in `folder`. Clients send `token`;
+    the relay sends `origin_token`. Manifests without the signature of `signer` are refused. Raises TransferError if the
+    URL is wrong or the folder is in use, and the errors of `Server`."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class RelayServer(Server):
 
 @dataclass(slots=True)
 class _Download:
-    """A chunk's download. Changed in the event loop only."""
+    """The download of one chunk. Only the event loop changes it."""
 
     size_bytes: int | None = None  # None until it is known and there is room for it.
-    written_bytes: int = 0  # Bytes of the file that may be sent; 0 again after a wrong hash.
+    written_bytes: int = 0  # This many bytes of the file may be sent. After a wrong hash it is 0 again.
     failure: TransferError | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -209,8 +209,9 @@ class _Relay:
             raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size_bytes}"})
         with self._cache.held(sha256):
             await state.reached(span.start)
-            # If the chunk is fetched once more meanwhile, this continues with its open file. The client finds it wrong
-            # and asks again. The new chunk is there by then, since the last byte waits for it.
+            # If the chunk is fetched once more meanwhile, this response continues with the file that it opened. The
+            # client finds a wrong hash and asks again. By then the new chunk is complete, since the last byte waits for
+            # it.
             try:
                 file = await asyncio.to_thread(os.open, self._cache.path(sha256), os.O_RDONLY)
             except FileNotFoundError:

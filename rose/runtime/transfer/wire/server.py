@@ -1,14 +1,16 @@
-"""The HTTP interface of weight transfer, and the origin: it serves a store's folder to receivers and relays.
+"""The HTTP interface of weight transfer, and the origin server. It serves the folder of a store to receivers and
+relays.
 
 GET /v1/packages               {"packages": [{"version", "base_version", "blob_bytes"}, ...]}
 GET /v1/packages/STEM.json     a manifest
 GET /v1/chunks/SHA256          a chunk; Range is honoured
 POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: a chain of packages, kept for ttl_s
-PUT /v1/pins/PIN               keep it for another ttl_s
-DELETE /v1/pins/PIN            release it; ?bytes_per_s=N: the rate at which the chain came
+PUT /v1/pins/PIN               keep the pin for another ttl_s
+DELETE /v1/pins/PIN            remove the pin; ?bytes_per_s=N is the rate at which the chain came
 POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver has a version
 
-404: not there. 409: the version has other weights here. 422: a permanent error. 502: the relay's origin failed."""
+Status 404: not found. 409: the version has other weights here. 422: a permanent error. 502: the relay's origin
+failed."""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ _B = TypeVar("_B", _PinRequest, _Acknowledgement)
 
 
 class Calls(Protocol):
-    """The answers of a store or an `Origin`. Implementations check names, and refuse by TransferError."""
+    """The calls that a store or an `Origin` answers. Implementations check names, and refuse a call with
+    TransferError."""
 
     def packages(self) -> list[Package]: ...
     def route(self, version: int, have: int | None) -> Route: ...
@@ -117,8 +120,8 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from its own thread until `stop`. Raises OpenAddressError for an address that other hosts
-    reach without a token, SecretError for a short token."""
+    """Serves an application from its own thread until `stop`. Raises OpenAddressError if other hosts can reach the
+    address and no token is set. Raises SecretError if the token is short."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -134,7 +137,8 @@ class Server:
         return f"http://{host}:{self._port}"
 
     def start(self) -> Self:
-        """Serve; return once the port is bound. Raises OSError if the port is taken, and the application's errors."""
+        """Start the server, and return once the port is bound. Raises OSError if the port is taken, or an error of the
+        application."""
         assert self._thread is None, "already started"
         loop = asyncio.new_event_loop()
         # JSON bodies come uncompressed. Do not wait for unread bodies.
@@ -181,7 +185,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop serving; running transfers are cut after a second. Safe to call if not started."""
+        """Stop the server. A transfer that still runs is cut after a second. It is safe to call this before `start`."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -195,7 +199,7 @@ class Server:
 
 
 class StoreServer(Server):
-    """Serves a store. A receiver's pin lasts `pin_ttl_s` from its last renewal."""
+    """Serves a store. The pin of a receiver lasts for `pin_ttl_s` after its last renewal."""
 
     def __init__(
         self,
@@ -266,7 +270,8 @@ class _Refusal(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection; beyond `most` it replaces the connection that waits longest."""
+    """Return a new connection. If there are already `most` connections, close one that waits for a client; if none
+    waits, refuse the new one."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_is_waiting, connections), None)) is None:
@@ -276,7 +281,7 @@ def _accept(server: web.Server, most: int) -> asyncio.Protocol:
 
 
 def _is_waiting(connection: web.RequestHandler) -> bool:
-    """Return whether a connection waits for a request or its body; aiohttp has no public sign of it."""
+    """Return whether a connection waits for a request or for its body. aiohttp has no public way to ask this."""
     request = connection._current_request
     return connection._waiter is not None if request is None else not request.content.is_eof()
 
