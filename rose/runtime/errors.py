@@ -1,4 +1,4 @@
-"""Errors of a fleet's parts."""
+"""Errors that a part of a fleet raises."""
 
 from typing import ClassVar
 
@@ -6,14 +6,14 @@ from rose.errors import UserError
 
 
 class DeploymentError(UserError):
-    """A part of the fleet failed; the message names it and its log."""
+    """A part of the fleet failed. The message names the part and the file of its log."""
 
     exit_code: ClassVar[int] = 1
 
 
 class FolderError(UserError, OSError):
-    """A folder of the fleet file cannot be made or used."""
+    """A folder that the fleet file names cannot be made or used."""
 
 
 class PartDiedError(Exception):
-    """The actor is gone for good."""
+    """The Ray actor of a part has ended and will not come back."""

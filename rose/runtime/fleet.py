@@ -1,4 +1,4 @@
-"""The engines on each device of a fleet, and their ports, cores, folders and arguments."""
+"""Plans the engines on each device of a fleet: their ports, cores, folders and arguments."""
 
 import hashlib
 import json
@@ -31,19 +31,19 @@ BACKGROUND_NICE = 10
 
 
 def writer_name(host: str, writer: str) -> str:
-    """Return the name of a ledger writer; `host` keeps those of several hosts apart."""
+    """Return the name of a ledger writer. `host` keeps apart the writers of several hosts."""
     return f"{host}.{writer}" if host else writer
 
 
 def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
-    """Return this process's cores that do not serve on `devices`; all if none are left."""
+    """Return this process's cores that do not belong to a serving device, or all its cores if none is left."""
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available
 
 
 def recorded_config(config: FleetConfig) -> str:
-    """Return the configuration as JSON without its secret, with the SHA-256 of its price book's file."""
+    """Return the configuration as JSON, without its secret. The JSON also has the SHA-256 of the price book's file."""
     document = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
@@ -52,7 +52,7 @@ def recorded_config(config: FleetConfig) -> str:
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
-    """Return the event that a fleet run began, changed (`reason`) or ended, with the first host's facts."""
+    """Return the event that a fleet run started, changed (with a `reason`) or ended. It describes the first host."""
     host = {"cores": psutil.cpu_count(), "memory_bytes": psutil.virtual_memory().total, "platform": os.uname().machine}
     trace = open_trace(config.traffic) if action == "started" else None
     fitted = None if trace is None else fit(trace, config.traffic)
@@ -94,7 +94,7 @@ class FleetPlan:
         return self.folder / device.id / "page"
 
     def serving(self, device: DeviceConfig) -> ServingDevice | None:
-        """Return the device's serving engine, its owner's or ours; None on a rollout device."""
+        """Return the device's serving engine, started by its owner or by ROSE; None for a rollout device."""
         if device.pool != "serving":
             return None
         spec = self._serving(device) if device.serving_url is None else None
@@ -105,7 +105,7 @@ class FleetPlan:
         )
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
-        """Return a device's agent; its rollout engine is gated where the device serves."""
+        """Return the settings of a device's agent. If the device serves, its rollout engine has a gate."""
         config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
         rolls_out = config.coserving.enabled or not lends
@@ -151,7 +151,7 @@ class FleetPlan:
             cores=device.cores,
             host_cores=self._host_cores() if device.gpu is None else (),
             fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
-            # Answers then tell the prompt's share in the prefix cache, which lending may displace.
+            # Each answer then tells how much of its prompt was in the prefix cache, from which lending may evict.
             extra_args=[
                 "--enable-cache-report",
                 *self._memory_arguments(device, self.config.rollout, "serving"),
@@ -200,7 +200,7 @@ class FleetPlan:
         return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
-        """Return the computed memory share, placed before the file's arguments."""
+        """Return the argument for the computed memory share. It belongs before the file's arguments, which then win."""
         if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

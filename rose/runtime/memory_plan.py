@@ -1,4 +1,5 @@
-"""How much memory engines take: pools of tokens from `kv_bytes`, and on a GPU all parts. Imports no torch."""
+"""Computes how much memory the engines take: KV pools in tokens from `kv_bytes`, and all parts of a GPU's memory.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressur
 
 CORES_SERVING_TOKENS = 8192  # Pools on CPU cores, where a page is taken when first written: more than a core fills.
 CORES_ROLLOUT_TOKENS = 32768
-#: Allowances for context, graphs and activations: SGLang reserves 1.5 MiB for each token of a prefill chunk (8192 in
-#: serving on a large card, 512 in a rollout engine, at least 2048), and 2 MiB for each row of a graph.
+#: Allowances for the CUDA context, graphs and activations. SGLang reserves 1.5 MiB for each token of a prefill chunk.
+#: A chunk has 8192 tokens in serving on a large card, and 512 in a rollout engine; the reserve is for at least 2048.
+#: SGLang reserves 2 MiB for each row of a graph.
 SERVING_WORKSPACE_BYTES = 6 << 30
 ROLLOUT_WORKSPACE_BYTES = 4 << 30
 TRAINER_BYTES_PER_WEIGHT_BYTE = 8  # float32 masters, gradients, two moments and activations for each bfloat16 weight.
@@ -36,12 +38,12 @@ _ASK_TIMEOUT_S = 120
 
 
 class DeviceMemoryError(Exception):
-    """A device's memory is too small or cannot be read; the message says what to do."""
+    """A device's memory is too small or cannot be read. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """GPU memory of one process, in bytes."""
+    """The GPU memory that one process takes, in bytes."""
 
     name: str
     weights_bytes: int
@@ -55,8 +57,9 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """Pools and memory parts of a fleet's devices. `serving_models` and `rollout_models` map each named model to its
-    checkpoint folder. A device has room for each rollout model, one at a time."""
+    """The KV pools and the parts of memory on a fleet's devices. `serving_models` and `rollout_models` give the
+    checkpoint folder of each model by its name. A device has room for any of the rollout models, but only for one at a
+    time."""
 
     config: FleetConfig
     serving_models: Mapping[str, Path]
@@ -64,7 +67,8 @@ class MemoryPlan:
 
     @classmethod
     def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
-        """Return the plan of a fleet, whose models are made or downloaded if missing. Raises ModelError, CacheError."""
+        """Return a fleet's memory plan. Missing models are made or downloaded first. Raises ModelError or
+        CacheError."""
         cache = config.cache.expanduser()
         names = {config.serving_on(device).model for device in config.device}
         serving = {name: models.resolve(name, cache, say) for name in names}
@@ -88,7 +92,8 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the serving engine's pool: the file's, else the tokens that `kv_bytes` holds."""
+        """Return the size of the serving engine's pool in tokens. If the file does not set the size, it follows from
+        `kv_bytes` on a GPU, and is fixed on CPU cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -97,7 +102,8 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the rollout engine's pool: the most a lease may allow, or all of a dedicated device."""
+        """Return the size of the rollout engine's pool in tokens. On a lent device, this is the most that a lease may
+        allow. On a dedicated device, it is all of `kv_bytes`."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:
@@ -106,8 +112,8 @@ class MemoryPlan:
         return room // self.rollout_bytes_per_token(device, rollout)
 
     def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
-        """Return the parts that a run adds to the device, in order of start. The trainer's part is for the largest
-        model."""
+        """Return the parts of memory that a run adds to the device, in the order of their start. The trainer's part has
+        room for the largest model."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
@@ -124,7 +130,8 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU is too small for any rollout model, or `kv_bytes` for a token."""
+        """Raises DeviceMemoryError if the GPU has no room for one of the rollout models. Also raises it if `kv_bytes`
+        has no room for one token."""
         if device.gpu is None:
             return
         for table, rollout in self.config.rollouts.items():
@@ -149,7 +156,8 @@ class MemoryPlan:
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
-        """Return why a lent device's KV budget can never bind with a model, if the file's pools are too small."""
+        """Return why a lent device's KV budget can never be reached, because the file sets pools that are too small.
+        Return None if it can be reached."""
         if device.pool != "serving" or device.serving_url is not None or not self.config.coserving.enabled:
             return None
         for table, rollout in self.config.rollouts.items():
@@ -165,8 +173,9 @@ class MemoryPlan:
         return None
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of its free
-        memory for graphs and activations."""
+        """Return the value of `--mem-fraction-static`. SGLang leaves the share 1 - fraction of its free memory to
+        graphs and activations. `free_bytes` are free before the run. Raises ValueError if the device starts no engine
+        of this name."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)
@@ -205,12 +214,12 @@ class MemoryPlan:
 
 
 def trainer_device(config: FleetConfig) -> DeviceConfig | None:
-    """Return the device of the trainer: the first dedicated one, if this host has any."""
+    """Return the device that the trainer uses: the first dedicated device of this host, or None."""
     return next((device for device in config.device if device.pool == "rollout"), None)
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Return free bytes of GPUs by CUDA index, asked in a process of its own. Raises DeviceMemoryError."""
+    """Return the free bytes of each GPU by its CUDA index. A separate process asks CUDA. Raises DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
@@ -223,7 +232,7 @@ def free_memory(gpus: Sequence[int]) -> dict[int, int]:
 
 
 def _dtype(device: DeviceConfig) -> str | None:
-    """Return the type that the device's engines compute in; None: the checkpoint's."""
+    """Return the type that the device's engines compute in. None means the type of the checkpoint."""
     return cpu.dtype() if device.gpu is None else None
 
 

@@ -1,4 +1,4 @@
-"""The hosts of a fleet with their devices, plans and folders."""
+"""The hosts of a fleet, with the devices, plans and folders of each host."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
-    """Return the fleet's hosts. The first has the controller and the ledger."""
+    """Return the fleet's hosts. The controller and the ledger are on the first host."""
     return list(config.hosts) or [HostConfig(name=config.host or "local")]
 
 
@@ -35,7 +35,7 @@ def hosts_by_device(config: FleetConfig) -> dict[str, str]:
 
 
 def resource(host: HostConfig, node_address: str) -> str:
-    """Return the Ray resource of this host's node only."""
+    """Return the Ray resource that only the node on this host offers."""
     return host.resource or f"node:{host.address or node_address}"
 
 
@@ -46,7 +46,8 @@ def route(origin: HostConfig, destination: HostConfig) -> str:
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
-    """Return the priced route from a host to a server. An unknown server counts as near the first host."""
+    """Return the kind of route from a host to a server, which sets its price. An unknown server is priced as if it were
+    the first host."""
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
@@ -61,12 +62,12 @@ def state_folder(config: FleetConfig) -> Path:
 
 
 def ledger(config: FleetConfig) -> Path:
-    """Return the ledger on the first host, or the spool of events on other hosts."""
+    """Return the path of the ledger on the first host. On other hosts, this is the path of the spool of events."""
     return config.ledger.expanduser().resolve()
 
 
 def make_state(folder: Path) -> None:
-    """Make a private folder in the fleet's `state`. Raises FolderError."""
+    """Make a private folder inside the fleet's `state` folder. Raises FolderError."""
     try:
         private_files.make(folder)
     except OSError as error:
@@ -77,7 +78,7 @@ def make_state(folder: Path) -> None:
 
 
 def make_ledger(config: FleetConfig) -> Path:
-    """Return `ledger`, made if missing. Raises FolderError."""
+    """Return the path `ledger`. The ledger is created if it is missing. Raises FolderError."""
     try:
         return layout.create(ledger(config))
     except LedgerError as error:
@@ -86,7 +87,8 @@ def make_ledger(config: FleetConfig) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """Start-up facts of a host. `address` is None on the first host; `ledger_token` is empty without a spool."""
+    """The facts that a host needs to start. `address` is None for the first host. `ledger_token` is empty if the host
+    keeps no spool."""
 
     config: FleetConfig
     host: str
@@ -98,7 +100,7 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return the configuration of this host only, with its name for its writers."""
+        """Return a configuration that has only this host. The host's name in it names the host's ledger writers."""
         name = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(update={"device": devices(self.config, self.host), "host": name, "hosts": []})
 
@@ -116,7 +118,7 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """Return the folder of pages and staged weights. Engines find their page again by its name."""
+        """Return the folder that holds pages and staged weights. Engines find their page again by its path."""
         return self._memory.resolve()
 
     @property

@@ -1,4 +1,4 @@
-"""Checks before anything is started: one clear error, nothing half-written."""
+"""Checks a fleet before anything is started. A failed check gives one clear error and leaves no half-written files."""
 
 import importlib.util
 import os
@@ -17,19 +17,19 @@ from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
 from rose.runtime.models import models
 from rose.runtime.platform import gpu
 
-ENGINE_BYTES = 3 << 30  # Measured resident memory, rounded up: an engine's processes on CPU cores.
-REST_BYTES = 3 << 30  # Measured resident memory, rounded up: all else in a run.
+ENGINE_BYTES = 3 << 30  # Measured resident memory of one engine's processes on CPU cores, rounded up.
+REST_BYTES = 3 << 30  # Measured resident memory of everything else in a run, rounded up.
 
 _RUNTIME_PACKAGES = ("torch", "ray", "sglang", "transformers", "aiohttp", "gymnasium")
 
 
 class PreflightError(UserError):
-    """The fleet cannot start here; the message says why and what to do."""
+    """The fleet cannot start on this host. The message says why, and what to do."""
 
 
 @contextmanager
 def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
-    """Turn these errors into a PreflightError."""
+    """Turn errors of these `kinds` into a PreflightError."""
     try:
         yield
     except kinds as error:
@@ -37,14 +37,14 @@ def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
 
 
 def check(config: FleetConfig) -> None:
-    """Check a fleet that is all on this host, the file before the host. Raises PreflightError."""
+    """Check a fleet that is all on this host. The fleet file is checked before the host. Raises PreflightError."""
     check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
 
 
 def check_host(config: FleetConfig) -> None:
-    """Check the host of `config`'s devices before its first engine. Raises PreflightError."""
+    """Check the host before the first engine of `config`'s devices starts. Raises PreflightError."""
     _check_trace(config)
     _check_packages()
     _check_activation(config)
@@ -60,7 +60,7 @@ def check_host(config: FleetConfig) -> None:
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
-    """Return bytes free on the fleet's GPUs by device id. Raises PreflightError naming one without room."""
+    """Return the free bytes of the fleet's GPUs by device id. Raises PreflightError if a GPU has too little room."""
     devices = [device for device in memory.config.device if device.gpu is not None]
     if not devices:
         return {}
@@ -73,7 +73,7 @@ def check_gpus(memory: MemoryPlan) -> dict[str, int]:
 
 
 def notice(config: FleetConfig) -> str | None:
-    """Return what a user should know of a fleet that can start, if anything."""
+    """Return what a user should know about a fleet that can start. Return None if there is nothing to tell."""
     if not _stand_ins(config):
         return None
     return (
@@ -107,7 +107,7 @@ def _check_devices(config: FleetConfig) -> None:
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:
-    """Raises PreflightError naming `what` if engines cannot run on the GPU with this CUDA index."""
+    """Raises PreflightError with `what` and `way_out` if engines cannot run on the GPU with this CUDA index."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -125,7 +125,7 @@ def _stand_ins(config: FleetConfig) -> bool:
 
 
 def _check_kernels(config: FleetConfig) -> None:
-    """Refuse stand-in kernels where real requests are served."""
+    """Raises PreflightError if real requests would be served with stand-in kernels."""
     if not _stand_ins(config):
         return
     attached = [device.id for device in config.device if device.serving_url is not None]
@@ -150,7 +150,7 @@ def _check_activation(config: FleetConfig) -> None:
 
 
 def check_serving(devices: Iterable[DeviceConfig]) -> None:
-    """Raises PreflightError for the first device whose own server does not answer."""
+    """Raises PreflightError for the first device whose server, which its owner started, does not answer."""
     for device in devices:
         if device.serving_url is not None and not serving.answers(device.serving_url):
             raise PreflightError(
@@ -197,7 +197,7 @@ def _check_trace(config: FleetConfig) -> None:
 
 
 def check_archive(config: FleetConfig) -> None:
-    """Raises PreflightError if `archive.to` cannot be used, as far as this host can tell."""
+    """Raises PreflightError if `archive.to` cannot be used. Only what this host can see is checked."""
     from rose.ledger.growth import archive
     from rose.ledger.growth.store import Store
 

@@ -1,4 +1,5 @@
-"""The serving engines: attaches to an owner's and leaves it as before; starts and ends its own."""
+"""Handles the serving engines. An owner's engine is attached, and later left as it was before. ROSE's own engines are
+started and ended."""
 
 import os
 import time
@@ -22,7 +23,7 @@ _AGAIN_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServingDevice:
-    """A serving device. `spec` None: the engine at `url` is its owner's."""
+    """A device that serves requests. If `spec` is None, the owner started the engine at `url`."""
 
     device_id: str
     engine_id: str
@@ -32,7 +33,8 @@ class ServingDevice:
 
 
 class ServingEngines:
-    """`launch` and `wait_ready` before agents, `attach` with pages, `stop` last; key: `ROSE_SERVING_TOKEN`."""
+    """The serving engines of `devices`. Call `launch` and `wait_ready` before the agents start, `attach` once the pages
+    exist, and `stop` at the end. The key of owners' engines is in `ROSE_SERVING_TOKEN`."""
 
     def __init__(
         self,
@@ -52,12 +54,13 @@ class ServingEngines:
         return self._urls[device_id]
 
     def launch(self) -> None:
-        """Start the engines without an owner, from a thread that lives as long as they should."""
+        """Start the engines that have no owner. The calling thread must live as long as the engines should."""
         for device_id in self._processes:
             self._launch(device_id)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
-        """Wait for the engines started in this thread, `tend` meanwhile. Raises EngineError and `tend`'s."""
+        """Wait until the engines that this thread started are ready. `tend` is called again and again meanwhile. Raises
+        EngineError, or an error that `tend` raises."""
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")
@@ -79,7 +82,7 @@ class ServingEngines:
         self._ready = True
 
     def check(self) -> None:
-        """Reattach owners' engines that lost their page, and check that ours live. Raises DeploymentError."""
+        """Reattach owners' engines that lost their page. Raises DeploymentError if an engine that ROSE started died."""
         for process in self._processes.values() if self._ready else ():
             if not process.alive:
                 raise DeploymentError(
@@ -93,7 +96,8 @@ class ServingEngines:
             self._looked = time.monotonic()
 
     def attach(self, tend: Callable[[], None] = lambda: None) -> None:
-        """Attach owners' engines to their pages, `tend` meanwhile. Raises AttachError and `tend`'s."""
+        """Attach the owners' engines to their pages. `tend` is called again and again meanwhile. Raises AttachError, or
+        an error that `tend` raises."""
         for device in self._owned:
             OwnedEngine(device.url, self._token).attach(device.page, tend)
         self._looked = time.monotonic()
@@ -113,7 +117,7 @@ class ServingEngines:
             self._move(device_id, error)
 
     def _move(self, device_id: str, error: AddressInUseError) -> None:
-        """Relaunch the engine on another port, once. Raises `error` if it must be on this one."""
+        """Start the engine on another port. Raises `error` if it must use its port or has moved before."""
         former = self._processes[device_id]
         spec = None if device_id in self._moved else former.spec.elsewhere()
         if spec is None:

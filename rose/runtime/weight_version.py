@@ -1,12 +1,13 @@
-"""The name of an engine's weights, which SGLang reports with every token."""
+"""The name of the weights in an engine. SGLang reports this name with every token."""
 
 
 def weights_name(run_id: str, version: int) -> str:
-    """Return `RUN/7` for version 7 of a run, `7` without a run. Names of two runs always differ."""
+    """Return the name of a version: `RUN/7` for version 7 of a run, or `7` without a run. No two runs share a name."""
     return f"{run_id}/{version}" if run_id else str(version)
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """Return (run, version) of such a name; None for other text, as of an engine without a published version."""
+    """Return the (run, version) that a name stands for. Return None for other text: an engine without a published
+    version reports such text."""
     run_id, _, number = name.rpartition("/")
     return (run_id, int(number)) if number.isascii() and number.isdecimal() else None

@@ -1,5 +1,6 @@
-"""The agent of one device: its rollout engine, leases, accounts and heartbeats. Its failures never affect the owner's
-serving engine. One thread talks with the gateway, one watches the page and keeps the accounts, one keeps the engine."""
+"""The agent of one device. It keeps the device's rollout engine, leases and accounts, and sends heartbeats. If the
+agent fails, the owner's serving engine is not affected. One thread talks with the gateway, one watches the page and
+keeps the accounts, and one keeps the engine."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def budgets(promised: ServingConfig | Terms) -> Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """Settings of an agent. `serving_*` name the owner's engine. `rollout*` describe one rollout model; `other_models`
-    has the others by name."""
+    """The settings of an agent. `serving_*` describe the owner's engine. `rollout*` describe one rollout model, and
+    `other_models` has the other models by name."""
 
     device: DeviceConfig
     coserving: CoservingConfig
@@ -96,7 +97,7 @@ class AgentSpec:
         return {self.rollout.model_name: first, **self.other_models}
 
     def with_model(self, name: str) -> AgentSpec:
-        """Return the settings with this model as `rollout*`."""
+        """Return these settings with the fields `rollout*` for the named model."""
         model = self.models[name]
         return dataclasses.replace(
             self,
@@ -180,9 +181,12 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. The controller decides on demand and weights. `before`: the state that
-    former agents left; None: the device joins. `last_lease`: the ledger's. `via` gives the way to a target.
-    `engines_load`: whether rollout engines of the host load; by default this device's."""
+    """The agent of one device. Call `start()` to start it, and `stop()` to end it. The controller decides on demand and
+    weights.
+
+    `before` is the state that former agents left; None means that the device joins the fleet. `last_lease` is the last
+    lease in the ledger. `via` tells how this host fetches a target. `engines_load` tells whether any rollout engine of
+    the host is loading; by default it looks at this device's engine only."""
 
     def __init__(
         self,
@@ -266,8 +270,8 @@ class DeviceAgent:
             per_s_max=coserving.recorded_requests_per_s_max,
             window_ns=int(coserving.holdout_window_s * 1e9),
         )
-        self._activation_ns = 0  # how long the rollout engine's memory last took to come
-        #: Pid of the engine whose memory last came, and the lease it came for.
+        self._activation_ns = 0  # how long it last took to bring in the rollout engine's memory
+        #: The pid of the engine whose memory last came to the device, and the lease for which it came.
         self._activated_for: tuple[int | None, str | None] = (None, None)
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
@@ -295,7 +299,7 @@ class DeviceAgent:
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     def start(self) -> None:
-        """Return once the device has joined; its engine is started or taken over meanwhile."""
+        """Return once the device has joined the fleet. Meanwhile, its engine is started or taken over."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
         private_files.make(self._spec.staging)
         self._watch_thread.start()
@@ -306,8 +310,8 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease, the engine and the device's time in the fleet. Idempotent. `leave` an engine to the next
-        agent."""
+        """End the lease, the engine and the device's time in the fleet. With `leave`, its engine stays. Safe to call
+        twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -338,8 +342,8 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return the device's name and why it lends nothing on demand or idles; None if neither. Raises EngineError if
-        the agent failed."""
+        """Return the device's name and why it lends nothing to rollouts that want it. For a dedicated device, this is
+        why its engine is away. Return None if neither is the case. Raises EngineError if the agent failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept
@@ -461,7 +465,7 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Return whether a rollout engine progresses: not held, or not for long, or it worked in the last second."""
+        """Return whether the rollout engine progresses: it is not held, or only briefly, or it worked enough lately."""
         now_ns = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, now_ns)
         if held is None or held.kind is not Span.HELD or self._worked_share >= WORKED_SHARE_MIN:
@@ -572,7 +576,7 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync by the device's clock: the following lease is charged for it."""
+        """Record a sync with the time of the device's clock. Leases that follow are charged for it."""
         self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

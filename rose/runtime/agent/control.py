@@ -1,4 +1,5 @@
-"""The agent's talk with the gateway: heartbeats wait for news, so demand arrives within milliseconds."""
+"""The agent's talk with the gateway, which holds a heartbeat until there is news: demand arrives within
+milliseconds."""
 
 import http.client
 import logging
@@ -19,8 +20,8 @@ _REFUSAL_BYTES_MAX = 1024
 
 
 class Control:
-    """Send heartbeats in a thread, and call `answered` after each answer. `anchor` is the clock of `report`. An
-    unavailable gateway is asked every `hold_s`."""
+    """Sends heartbeats from a thread, and calls `answered` after each answer. `anchor` is the clock for `report`. If
+    the gateway is unavailable, it is asked again every `hold_s` seconds."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return after the last answer came or was given up."""
+        """Send no more heartbeats. Return once the last one was answered or given up."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -77,7 +78,7 @@ class Control:
         return True
 
     def take_back(self, engine_id: str, reason: str) -> int:
-        """Have the gateway take all turns off an engine; return their number, 0 if the gateway is unavailable."""
+        """Have the gateway take all turns off an engine. Return how many, or 0 if the gateway is unavailable."""
         try:
             return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
         except (OSError, http.client.HTTPException, ValueError):

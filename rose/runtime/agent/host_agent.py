@@ -1,5 +1,5 @@
-"""The agent of one host: its devices' agents in one process with one ledger writer. After a kill, the next agent over
-its folders continues. A failed device is retried alone."""
+"""The agent of one host. It has an agent for each device, all in one process with one ledger writer. If this process is
+killed, the next one with the same folders continues. If a device fails, only that device is retried."""
 
 import secrets
 import threading
@@ -25,8 +25,9 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """`start` returns at once; `faults` gives each device's state. Engines with `orphan_s` outlive this process.
-    `relays` fetch other hosts' publications; without them each engine does."""
+    """The agents of one host's devices. `start` returns at once. `faults` gives the fault of each device that has one.
+    An engine with `orphan_s` may outlive this process. `relays` fetch the publications of other hosts; without relays,
+    each engine fetches them itself."""
 
     def __init__(
         self,
@@ -43,7 +44,8 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all agents, or `leave` their engines to the next. Returns the devices that ended in order. Idempotent."""
+        """End all agents. With `leave`, their engines stay. Return the devices that ended properly. Safe to call
+        twice."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
@@ -62,7 +64,7 @@ class HostAgent:
 
 
 class _Device:
-    """One device: a thread keeps its agent, and replaces a failed agent."""
+    """One device. A thread keeps its agent, and replaces an agent that failed."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class _Device:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _live(self) -> None:
-        """Run the device's agent until `stop`. Raises the error that ended it."""
+        """Keep the device's agent until `stop`. Raises the error that ended the agent."""
         writer = self._writer
         writer.flush()
         page, device_id = self._spec.page, self._spec.device.id
@@ -140,8 +142,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the device's last lease in the ledger, else a random number to count from: a new disk's spool lacks
-        the fleet's leases, and lease names are unique."""
+        """Return the device's last lease in the ledger. If a new disk's spool lacks the fleet's leases, return a random
+        number to count from, because no two leases may have the same name."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

@@ -1,4 +1,5 @@
-"""Keeps a device's rollout engine running: takes over or starts an engine, and restarts it with growing waits."""
+"""Keeps a rollout engine on a device. Takes over an engine or starts one, and restarts it after a failure, each time
+after a longer wait."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ BACK_OFF_FIRST_S = 1.0  #: The first wait before a dead engine is restarted, dou
 BACK_OFF_MAX_S = 60.0
 SOUND_NS = 120_000_000_000  #: An engine that lived this long was sound: the next wait is the first again.
 _LOOK_S = 0.1
-AWAY_NS = 5_000_000_000  # after this absence, a serving engine finds its GPU's memory free when it starts
-_ANSWER_S = 5.0  # an engine to take up answers within this time
-#: Errors of an engine that dies as it starts, or of a host that lacks something for it.
+AWAY_NS = 5_000_000_000  # if serving is away for longer, the GPU's memory is freed for its next start
+_ANSWER_S = 5.0  # an engine is only taken over if it answers within this time
+#: Raised if an engine dies while it starts, or if the host lacks something that the engine needs.
 _NOT_STARTED = (UserError, OSError, psutil.Error, http.client.HTTPException, ValueError)
 
 
@@ -66,10 +67,13 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """One engine at a time, in a thread that lives as long: the kernel ties a process to it. A running engine of an
-    equal spec is taken over. An engine whose scheduler left the page is dead. On a lent GPU it starts after serving,
-    which sizes its pool by free memory, and ends after a while without serving. `changed` is called on usability
-    changes, `assigned` on its run; `via` gives the way to a target."""
+    """Keeps one rollout engine at a time. Its thread lives as long as the engine, because the kernel ties a process to
+    the thread that started it.
+
+    An engine that is left from before is taken over if its spec is equal. An engine counts as dead once its scheduler
+    has left the page. On a lent GPU, the engine starts after the serving engine, because serving sizes its pool by the
+    free memory. It ends if serving is away for a while. `changed` is called when the engine becomes usable or unusable.
+    `assigned` gets the engine's runs. `via` tells how this host fetches a target."""
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class RolloutEngine:
         self.spec, self._page, self._accountant, self._record = spec, page, accountant, record
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
         self.model: str | None = None  # The last engine's model.
-        self.unstarted: str | None = None  # The model whose last start failed, or that this agent does not have.
+        self.unstarted: str | None = None  # A model that failed to start, or that this agent does not have.
         self.loading = False
         self.start_ns = 0  # How long the engine took to start; 0: unknown.
         self._wanted: str | None = None  # The model that the controller wants; None: any.
@@ -95,9 +99,9 @@ class RolloutEngine:
         self.sync: EngineSync | None = None
         self.failure: str | None = None
         self._away: str | None = "the rollout engine is being started"
-        self._newest: EngineSync | None = None  # the newest sync, also of an engine under takeover
-        self._up = False  # whether the engine answers: then it can be left
-        self._moved = False  #: Whether it got another port since it last answered.
+        self._newest: EngineSync | None = None  # the newest sync; it may be of an engine that is being taken over
+        self._up = False  # whether the engine answers; only then can it be left to the next agent
+        self._moved = False  #: Whether the engine got another port since it last answered.
         self._leaving = False
         self._changing = threading.Lock()
         self._stopping = threading.Event()
@@ -121,7 +125,8 @@ class RolloutEngine:
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None], models: Mapping[str, str]) -> None:
-        """Note the controller's run and model; an unnamed engine keeps them. Turns of the former run leave first."""
+        """Note which run and model the controller wants. If it does not name this engine, nothing changes. Turns of the
+        former run leave the engine first."""
         model = models.get(self._engine_spec.engine_id)
         if model in self.spec.models:
             self._wanted = model
@@ -138,7 +143,8 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, or `leave` it to the next agent; return whether it was alive. Safe to call twice."""
+        """End the engine, unless `leave` keeps it for the next agent. Return whether it was alive. Safe to call
+        twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:
@@ -215,7 +221,8 @@ class RolloutEngine:
         return None
 
     def _take_over(self, engine: EngineProcess) -> str | None:
-        """Return why a running engine's weights are unknown; None if they are known, and the engine is used now."""
+        """Take over an engine from a former agent. Return why its weights are unknown, or None if they are known; the
+        engine is used from now on then."""
         sync = self._new_sync(engine)
         if (reason := sync.take_over(self._page.get(Party.ROLLOUT, Field.SWAPS))) is None:
             if sync.standing.held:
@@ -336,8 +343,8 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that the device's last agent left open; `page` is its page's path. Raises LedgerError, and
-    UserError for a device still in the fleet."""
+    """End the lease that the device's last agent left open. `page` is the path of the device's page. Raises
+    LedgerError, or UserError if the device is still in the fleet."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

@@ -1,4 +1,4 @@
-"""Watches of a device: the attached serving engine, step time errors, serving's last minute."""
+"""Watches a device: its attached serving engine, the errors of predicted step times, and serving's last minute."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LOOKS_FOR_NOTE = 20  # after so many looks an engine is recorded without its de
 class ServingWatch:
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
         self._spec, self._page, self._record = spec, page, record
-        self._attached: Attachment | None = None  # the attached engine, as recorded
-        self._refused: Attachment | None = None  # the last refusal, as recorded
-        self._looks, self._looked_at = 0, 0  #: Looks at an engine that has not described itself yet, and its pid.
+        self._attached: Attachment | None = None  # the attached engine that was last recorded
+        self._refused: Attachment | None = None  # the refusal that was last recorded
+        self._looks, self._looked_at = 0, 0  #: How often an engine without a description was seen, and its pid.
         self._busy = False
 
     @property
@@ -146,7 +146,7 @@ class StepTimeWatch:
 
 
 class Minute:
-    """Serving's work in about the last minute."""
+    """How long serving worked in about the last minute, and how long it was observed."""
 
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, int]] = deque(maxlen=60)

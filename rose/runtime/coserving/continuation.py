@@ -1,6 +1,6 @@
-"""Requests that continue a turn: their last input ids are earlier output, counted in `custom_params`. SGLang then
-treats the request as retracted, so stop strings, grammars, penalties and limits count these ids. The answer has only
-later tokens."""
+"""Continues a turn in a new request. The request's last input ids are the earlier output; `custom_params` has their
+number. SGLang then treats the request as retracted, so these ids count for stop strings, grammars, penalties and
+limits. The answer has only the later tokens."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Turn the last input ids of a new request into output ids, if it says so."""
+    """Turn the last input ids of a new request into output ids, if the request says so."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -36,7 +36,7 @@ def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def before_prefill(request: Any) -> None:
-    """Advance the grammar past earlier output, and allow prefix cache hits on it."""
+    """Advance the grammar past the earlier output. Also let the earlier output be found in the prefix cache."""
     if made_before(request) or request.logprob_start_len >= len(request.origin_input_ids):
         request.logprob_start_len = -1
     if not getattr(request, _GRAMMAR_BEHIND, False):
@@ -52,8 +52,8 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count existing output in a new prefill batch's penalties, as SGLang does not. With the overlap schedule SGLang
-    counts each token a step late, beginning with the prompt's last token."""
+    """Count the earlier output in the penalties of a new prefill batch; SGLang does not. With the overlap schedule,
+    SGLang counts each token one step late, and the prompt's last token is the first that it counts."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
@@ -75,7 +75,7 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -> Any:
-    """Return spans of weight versions, counted from the first token of the answer."""
+    """Return the spans of weight versions with positions counted from the answer's first token."""
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]

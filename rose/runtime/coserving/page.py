@@ -1,8 +1,9 @@
-"""The arbiter page: a shared memory file per device that connects two engines and their agent.
+"""The arbiter page: a file in shared memory, one for each device. It connects the two engines on a device and their
+agent.
 
-Each party has a section, and its writer holds the section's lock until it dies. A single fact is an aligned 8-byte
-word, stored whole. Related facts are a block with a checksum. Spans and ended requests go into rings, which the agent
-drains into the ledger. Times are monotonic ns of this host."""
+Each party has a section of the page. The writer of a section holds a lock on it until the writer dies. A single fact is
+an aligned 8-byte word, and is stored in one write. Facts that belong together are a block with a checksum. Spans and
+ended requests go into rings; the agent reads them and writes them to the ledger. Times are this host's monotonic ns."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ class Span(IntEnum):
     ROLLOUT = 2
     TRAIN = 3
     SYNC = 4
-    ACTIVATION = 5  # an engine's memory came to the device or left it (aux: `activation.Move`)
-    HELD = 6  # a rollout had work and waited, before a step (aux: `Hold`)
-    YIELD = 7  # a running rollout step waited between layers for serving (aux: layers still to run)
-    # serving, at rest, wanted the device for a request (aux: ns since its receipt; `latency_ns`: since its hand-over)
+    ACTIVATION = 5  # an engine's memory moved onto the device or off it (aux: `activation.Move`)
+    HELD = 6  # a rollout engine had work, but had to wait before a step (aux: `Hold`)
+    YIELD = 7  # a rollout step waited between two layers for serving (aux: number of layers left)
+    # serving rested and then wanted the device for a request (aux: ns since the server received the request;
+    # `latency_ns`: ns since the scheduler got it)
     ARRIVAL = 8
-    BESIDE = 9  # rollouts ran beside serving's steps, on credit (aux: their work in ns)
+    BESIDE = 9  # rollouts worked beside serving's steps, on credit (aux: ns of their work)
 
 
 class Field(IntEnum):
@@ -54,39 +56,39 @@ class Field(IntEnum):
     OPEN_KIND = 4
     OPEN_SINCE_NS = 5
     # engines
-    WANTED_SINCE_NS = 6  # serving: since when it wants the device for itself; 0: it does not
+    WANTED_SINCE_NS = 6  # serving: since when it has wanted the device for itself; 0: it does not
     KV_TOKENS_USED = 7  # held by requests
-    KV_TOKENS_CACHED = 8  # held by the prefix cache alone
+    KV_TOKENS_CACHED = 8  # held only by the prefix cache
     KV_TOKENS_TOTAL = 9
     POLICY_VERSION = 10
     WAITING = 11
     RUNNING = 12
-    WORKED_NS = 13  # rollout: time on the device in closed spans, ever
-    PREEMPT_NS = 14  # rollout: how long serving is predicted to wait once it wants the device; 0: no step runs
+    WORKED_NS = 13  # rollout: total time of its closed spans on the device
+    PREEMPT_NS = 14  # rollout: predicted wait of serving if it wants the device; 0: no step in progress
     LAST_HOLD = 15
     DECODE_ERROR_PPM = 16  # mean relative error of step time predictions
     PREFILL_ERROR_PPM = 17
     STEPS = 18
-    FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
-    PREEMPTIBLE = 20  # rollout: 1 if the operating system takes its core the moment that serving wakes
-    OTHERS = 21  # agent: processes that compute on the device beside the two engines
-    BROKEN = 22  # an engine whose hooks failed: do not rely on its facts
-    KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
-    PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not
-    CUT_WAIT_NS = 25  # serving: time that it waited for cuts, ever
-    LOOKED_NS = 26  # rollout: when a step of its last looked at the page
-    SWAPS = 27  # rollout: how often weights were swapped in since it started
-    AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
-    WORK_NS = 31  # rollout: the time alone of its work beside serving's steps, ever
-    WORK_OPENED_NS = 32  # rollout: WORK_NS when the open span began
-    LAYER_NS = 33  # rollout: the time alone of a layer of its next step; 0: unknown
-    CREDIT_NS = 34  # serving: up to where WORK_NS may grow beside its steps ...
-    CREDIT_UNTIL_NS = 35  # ... and until when
+    FIRST_WANTED_NS = 19  # serving: its first wish for the device after a rollout step last looked
+    PREEMPTIBLE = 20  # rollout: 1 if the operating system takes its core as soon as serving wakes
+    OTHERS = 21  # agent: number of processes, besides the two engines, that compute on the device
+    BROKEN = 22  # the hooks of this engine failed: do not rely on its facts
+    KV_TOKENS_TO_COME = 23  # serving: slots that waiting prompts will take
+    PRESSED_SINCE_NS = 24  # serving: since when its memory, held or awaited, is past the watermark; 0: it is not
+    CUT_WAIT_NS = 25  # serving: total time that it waited for cuts
+    LOOKED_NS = 26  # rollout: when one of its steps last looked at the page
+    SWAPS = 27  # rollout: number of weight swaps since the engine started
+    AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are off the device; 0: they are on it
+    WORK_NS = 31  # rollout: total work beside serving's steps, as the time that it takes alone
+    WORK_OPENED_NS = 32  # rollout: the value of WORK_NS when the open span began
+    LAYER_NS = 33  # rollout: how long a layer of its next step takes alone; 0: unknown
+    CREDIT_NS = 34  # serving: the value that WORK_NS may reach beside its steps ...
+    CREDIT_UNTIL_NS = 35  # ... and the time until which this credit is valid
     CREDIT_LIMIT = 36  # serving: what limited its last credit, or why it gave none (a `Hold`)
-    FACTOR_PPM = 37  # serving: by what factor of rollouts' work its steps take longer beside it
-    DELAYED_NS = 38  # serving: by how much its steps beside such work exceeded their prediction, ever
-    REQUESTS = 39  # serving: requests ever written to its ring
-    IN_FLIGHT = 40  # serving: requests that it has and that are not in the ring yet
+    FACTOR_PPM = 37  # serving: extra time of its steps divided by the rollout work beside them
+    DELAYED_NS = 38  # serving: total time by which steps beside such work exceeded their prediction
+    REQUESTS = 39  # serving: number of requests ever written to its ring
+    IN_FLIGHT = 40  # serving: number of its requests that are not in the ring yet
 
 
 class Block(IntEnum):
@@ -99,8 +101,9 @@ class Block(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """[start_ns, end_ns) of one party's time, monotonic. `latency_ns`: a yield's delay after serving's wish, or a
-    rollout's computing time after it, less serving's."""
+    """A span [start_ns, end_ns) of one party's monotonic time. For a yield, `latency_ns` is its delay after serving's
+    wish. For a rollout span, `latency_ns` is how long the rollout still computed after the wish, without serving's own
+    time."""
 
     kind: Span
     start_ns: int
@@ -110,7 +113,7 @@ class SpanRecord:
 
 
 class Finish(IntEnum):
-    """Why a request ended, as SGLang's API names it."""
+    """The reasons why a request ended, as SGLang's API names them."""
 
     STOP = 0
     LENGTH = 1
@@ -119,8 +122,8 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestRecord:
-    """A request that serving ended. `tpot_max_ns`: its longest wait for a token. `status`: HTTP status of the server's
-    abort; None: its client left. `lease_number` at its arrival; 0: none."""
+    """A request that serving ended. `tpot_max_ns` is its longest wait for a token. `status` is the HTTP status if the
+    server aborted it, or None if its client left. `lease_number` is the lease at its arrival; 0 means no lease."""
 
     arrived_ns: int
     ended_ns: int
@@ -139,7 +142,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutRecord:
-    """The last cut of a rollout engine, after `count` cuts. Tokens are KV slots."""
+    """The last cut of a rollout engine's memory. `count` is the number of cuts so far. Tokens are KV slots."""
 
     count: int
     lease_number: int
@@ -165,16 +168,16 @@ _SECTION_WORDS = _RING_AT + RING_SPANS * _WORDS_PER_SPAN
 _REQUESTS_AT = len(Party) * _SECTION_WORDS
 _BYTES = 8 * (_REQUESTS_AT + RING_REQUESTS * _WORDS_PER_REQUEST)
 _PPM = 1_000_000  # shares are stored as integers; a page holds nothing but 8-byte integers
-_UNKNOWN = -(1 << 63)  #: stands for None: no time and no room for regret is this low
+_UNKNOWN = -(1 << 63)  #: Stands for None. No time is this low, and no room for regret.
 _READ_TRIES = 16
 _CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
-# a new writer continues these: the rings' readers and live requests depend on them
+# a new writer keeps these values: readers of the rings and live requests depend on them
 _KEPT = (Field.HEAD, Field.REQUESTS, Field.WORKED_NS, Field.WORK_NS)
 _PAGE_USER = "ROSE_PAGE_USER"  # environment variable: another user whose pages this process takes
 
 
 class PageError(Exception):
-    """The file is not a page of this version, another user may write to it, or the section has another writer."""
+    """The file is not a page of this version, or another user may write to it, or the section has another writer."""
 
 
 class SectionHeldError(PageError):
@@ -182,8 +185,8 @@ class SectionHeldError(PageError):
 
 
 class _Ring:
-    """Records of a few words with a checksum. A new record overwrites the oldest. `section[head]` counts all
-    records."""
+    """A ring of records; each has a few words and a checksum. A new record overwrites the oldest. `section[head]` is
+    the number of records ever written."""
 
     def __init__(
         self, section: NDArray[np.int64], head: Field, words: NDArray[np.int64], words_per_record: int
@@ -198,7 +201,7 @@ class _Ring:
         self._section[self._head] = number + 1
 
     def drain(self, tail: int) -> tuple[list[list[int]], int, int]:
-        """Return (records since `tail`, new tail, number of records overwritten before they were read)."""
+        """Return (records since `tail`, new tail, number of records that were overwritten before they were read)."""
         head = int(self._section[self._head])
         lost = max(0, head - tail - self._records)
         records: list[list[int]] = []
@@ -215,8 +218,8 @@ class _Ring:
 
 
 class ArbiterPage:
-    """A mapped page. `take` makes its holder a section's writer; others may only read. A mapped page is never
-    truncated, so `create` replaces a page of another version by a new file."""
+    """A mapped page. `take` makes this process the writer of a section; all others may only read that section. A mapped
+    page is never shortened, so `create` replaces a page of another version with a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -239,7 +242,8 @@ class ArbiterPage:
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
-        """Return the agent's page, existing or new. Raises PageError if another agent has it, OSError without room."""
+        """Return the agent's page, which is created if missing. Raises PageError if another agent has it, or OSError if
+        there is no room."""
         private_files.make(path.parent)
         try:
             page = cls(path)
@@ -262,7 +266,8 @@ class ArbiterPage:
 
     @classmethod
     def attach(cls, path: Path, party: Party) -> ArbiterPage:
-        """Return an agent's page with `party`'s section taken. Raises PageError, or OSError (FileNotFoundError)."""
+        """Return a page that an agent created, after taking `party`'s section. Raises PageError, or OSError
+        (FileNotFoundError if there is no page)."""
         page = cls(path)
         if (stat := os.fstat(page._file.fileno())).st_blocks * 512 < stat.st_size:
             os.posix_fallocate(page._file.fileno(), 0, stat.st_size)
@@ -272,7 +277,7 @@ class ArbiterPage:
         return page
 
     def take(self, party: Party) -> None:
-        """Become the only writer of a section and clear the last writer's values. Raises SectionHeldError."""
+        """Become the only writer of a section, and clear the values of the former writer. Raises SectionHeldError."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
@@ -287,7 +292,7 @@ class ArbiterPage:
         self.set(party, Field.MAGIC, MAGIC)
 
     def alive(self, party: Party) -> bool:
-        """Return whether a process has the section. The kernel knows, in any PID namespace."""
+        """Return whether a process holds the section. The kernel knows this for processes in any PID namespace."""
         if self._file.closed:
             return False
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, party, 1))
@@ -301,7 +306,7 @@ class ArbiterPage:
             return True
 
     def close(self) -> None:
-        """Give up the section; the mapping goes with the last reference to it. Safe to call twice."""
+        """Give up the section. The page stays mapped until nothing refers to it. Safe to call twice."""
         if self._file.closed:
             return
         self._taken.clear()
@@ -323,7 +328,7 @@ class ArbiterPage:
         self._sections[party][at : at + _BLOCK_WORDS] = words
 
     def _take(self, party: Party, block: Block) -> list[int] | None:
-        """Return a completely written block; None if none was written or its writer stopped in the middle."""
+        """Return a completely written block, or None if nothing was written or its writer stopped halfway."""
         at = _WORDS + block * _BLOCK_WORDS
         for _ in range(_READ_TRIES):
             words: list[int] = self._sections[party][at : at + _BLOCK_WORDS].tolist()
@@ -349,11 +354,12 @@ class ArbiterPage:
         return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span to the ring before it is withdrawn as open: readers may see it twice but never miss it."""
+        """Add a span to the ring, before the open span is cleared: readers may see the span twice, but never miss
+        it."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
-        """Return (spans since `tail`, new tail, number of spans overwritten before they were read)."""
+        """Return (spans since `tail`, new tail, number of spans that were overwritten before they were read)."""
         records, tail, lost = self._spans[party].drain(tail)
         return [SpanRecord(Span(kind), *times) for kind, *times in records], tail, lost
 
@@ -361,7 +367,7 @@ class ArbiterPage:
         self._requests.write(_words(record))
 
     def drain_requests(self, tail: int) -> tuple[list[RequestRecord], int, int]:
-        """Return (requests since `tail`, new tail, number of requests overwritten before they were read)."""
+        """Return (requests since `tail`, new tail, number of requests that were overwritten before they were read)."""
         records, tail, lost = self._requests.drain(tail)
         return [_record(RequestRecord, words) for words in records], tail, lost
 
@@ -378,8 +384,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return when the unfinished rollout step of `start_ns` last could have the device. A core that serving took
-        stays taken until the step's next look."""
+        """Return until when the rollout step that began at `start_ns`, and is in progress, could have the device. A
+        core that serving took counts as taken until the step looks at the page again."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -388,12 +394,12 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.LEASE, _words(terms))
 
     def lease(self) -> LeaseTerms:
-        """Return the lease in force. A page without a whole lease lends nothing."""
+        """Return the lease in force. If the page has no complete lease, the result lends nothing."""
         words = self._take(Party.AGENT, Block.LEASE)
         return LeaseTerms() if words is None else _record(LeaseTerms, words)
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
-        """Publish serving's budgets and the division of KV memory. Engines publish their held amounts."""
+        """Publish serving's budgets and how the KV memory is divided. The engines publish how much memory they hold."""
         words = [budgets.ttft_ns, budgets.tpot_ns]
         for priority, one in budgets.classes.items():
             words += [priority, one.ttft_ns, one.tpot_ns]
@@ -401,7 +407,7 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
     def budgets(self) -> Budgets:
-        """Return serving's budgets. Without them every token is due at once, so that nothing is lent."""
+        """Return serving's budgets. If the page has none, every token counts as due at once, so nothing is lent."""
         words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
         classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
         return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
@@ -422,11 +428,12 @@ class ArbiterPage:
         )
 
     def serving_wants(self) -> int:
-        """Return since when serving wants the device for itself, else 0. One load: every layer calls it."""
+        """Return since when serving wants the device for itself, or 0. Reads only one word, because every layer calls
+        this."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
 
     def credit_ns(self, now_ns: int) -> int:
-        """Return how much work rollouts may still begin beside serving's steps."""
+        """Return how many ns of work rollouts may still begin beside serving's steps."""
         serving = self._sections[Party.SERVING]
         if now_ns >= serving[Field.CREDIT_UNTIL_NS]:
             return 0
@@ -450,7 +457,7 @@ class ArbiterPage:
         return None if words is None else _record(CutRecord, words)
 
     def rollout_worked_ns(self, now_ns: int) -> int:
-        """Return the device time rollouts ever took, with the step in progress unless its engine has died."""
+        """Return rollouts' total time on the device. It includes the step in progress, unless its engine died."""
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         stepping = open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT
@@ -460,7 +467,7 @@ class ArbiterPage:
 
 
 def page_users() -> list[int]:
-    """Return the other users whose pages this process takes. Raises PageError."""
+    """Return the user ids of other users whose pages this process may use. Raises PageError."""
     if not (name := os.environ.get(_PAGE_USER)):
         return []
     try:
@@ -478,7 +485,7 @@ def _flock(kind: int, start: int, length: int) -> bytes:
 
 
 def _kinds(record: type) -> list[tuple[str, bool, bool]]:
-    """Return (name, whether it is a share, whether it is a boolean) of each field of a record of numbers."""
+    """Return (name, whether it is a share, whether it is a boolean) for each field of a record of numbers."""
     hints = get_type_hints(record)
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
 

@@ -1,5 +1,6 @@
-"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler's loop of every server in its
-environment. It only observes serving engines, and only with an agent's page. `ROSE_PLUGIN_ROLE=off` disables it."""
+"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler's loop of every server that
+SGLang starts in its environment. It only observes a serving engine, and only if an agent has a page for it.
+`ROSE_PLUGIN_ROLE=off` turns the plugin off."""
 
 import logging
 import os
@@ -37,15 +38,15 @@ LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 POOL = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers_normal"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
-SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)  # without these nothing is lent beside a serving engine
-#: Without these an engine of ROSE's is not started.
+SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)  # if one is missing, nothing is lent beside serving
+#: If one of these is missing, ROSE does not start an engine.
 TARGETS = (*SERVING_TARGETS, NEW, MATCH, PREFILL, SPANS, ADDER, CAPTURE, LOAD)
 
 _ABANDONED = object()  # the result of a step that was given up
 
 
 class HooksMissingError(Exception):
-    """This SGLang lacks methods that the plugin hooks; the message names them."""
+    """This SGLang lacks methods that the plugin must hook. The message names the methods."""
 
 
 _plugin: RolloutPlugin | ServingPlugin | None = None
@@ -178,7 +179,7 @@ def _gated() -> bool:
 
 
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Hook the layers of a gated engine before any step or graph, so that captured graphs have the gate too."""
+    """Hook the layers of a gated engine before its first step and graph, so that captured graphs contain the gate."""
     if _gated():
         if str(runner.device) == "cuda":
             add_layer_hooks(runner.model, before_each_layer(_between_layers))
@@ -199,7 +200,7 @@ def _between_layers(layers_left: int) -> None:
 
 
 def _with_arrival(state: Any, stamps: Any) -> Any:
-    """Add the times of a request's receipt and hand-over to its scheduler: a request waits in between."""
+    """Add to a request when the server received it and when the scheduler got it: the request waits in between."""
     return {**state, **{name: getattr(stamps, name, 0.0) for name in ("created_time", "api_server_dispatch_time")}}
 
 
@@ -227,7 +228,8 @@ def register() -> None:
 
 
 def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
-    """Return the hooks that this SGLang did not apply, which it only logs, and its version; None if it has all."""
+    """Return a text that names the missing hooks and SGLang's version. Return None if all hooks are in place. SGLang
+    itself only logs a hook that it could not apply."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -241,7 +243,7 @@ def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
 
 
 def require_hooks() -> None:
-    """Raise HooksMissingError, which names the methods and SGLang's version, if a hook is missing."""
+    """Raises HooksMissingError if a hook is missing. The message names the hooks and SGLang's version."""
     missing = missing_hooks()
     if missing is not None:
         raise HooksMissingError(

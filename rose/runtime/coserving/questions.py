@@ -1,5 +1,6 @@
-"""Questions to the plugin inside a rollout engine, sent as `/generate` requests, which reach all ranks at one point of
-their loops. The plugin takes a question out of the queue, acts, and answers at once by an abort with a message."""
+"""Questions to the plugin inside a rollout engine. They are sent as `/generate` requests, because these reach all ranks
+at the same point of their loops. The plugin takes a question out of the queue and acts. It answers at once with an
+abort that has a message."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """Return the `/generate` body that asks for `verb` of a policy version. "end" ends the request of that id with its
-    tokens, which SGLang's abort may lose."""
+    """Return the body of a `/generate` request that asks for `verb`. `about` is a policy version. For "end", `about` is
+    the id of a request, which then ends with its tokens; SGLang's abort may lose them."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],
@@ -31,12 +32,13 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
 
 
 def unrecorded_id() -> str:
-    """Return an id of a request that a serving engine does not record. All have one length: SGLang aborts by prefix."""
+    """Return an id for a request that a serving engine does not record. All these ids have the same length, because
+    SGLang's abort matches prefixes."""
     return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
 
 
 def parse_question(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
-    """Return (verb, its subject) of a question; None for any other request."""
+    """Return (verb, subject) of a question. Return None if the request is not a question."""
     name = client_id(request_id)
     if match := _END.fullmatch(name):
         return "end", match[1]
@@ -50,7 +52,7 @@ def client_id(request_id: str) -> str:
 
 
 def refusal(answer: Any) -> str | None:
-    """Return the reason of a refused question, from its answer; None if the engine took it."""
+    """Return the reason why the engine refused a question, from its answer. Return None if the engine accepted it."""
     try:
         message = str(answer["meta_info"]["finish_reason"]["message"])
     except (LookupError, TypeError):
@@ -60,7 +62,8 @@ def refusal(answer: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Rank `rank` of `size`. `all_say(mine)` is whether every rank says yes; all must ask at the same point."""
+    """Rank `rank` of `size` ranks. `all_say(mine)` tells whether every rank says yes; all ranks must call it at the
+    same point."""
 
     rank: int = 0
     size: int = 1

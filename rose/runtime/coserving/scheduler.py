@@ -1,5 +1,5 @@
-"""ROSE's view of SGLang's scheduler; no other module knows its attribute names. Ended requests keep their tokens for
-continuation, and free their memory."""
+"""ROSE's view of SGLang's scheduler. Only this module knows the names of the scheduler's attributes. A request that is
+ended here keeps its tokens, so that it can be continued, and frees its memory."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -17,11 +17,11 @@ _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT
 
 
 class StepAbandonedError(Exception):
-    """Raised between two layers of a step that will not be finished."""
+    """A step is given up between two of its layers."""
 
 
 class SchedulerView:
-    """A scheduler between two of its steps, unless a method says otherwise."""
+    """A scheduler between two of its steps. A method that may be called at other times says so."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -36,14 +36,15 @@ class SchedulerView:
 
     @property
     def knocked(self) -> bool:
-        """Return whether the server sent something that is not taken in yet; False where that is unknown."""
+        """Return whether something from the server waits to be received by the scheduler; False if unknown."""
         import zmq
 
         return self._socket is not None and bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     @property
     def arrivals_file(self) -> int | None:
-        """Return the file that is readable, for any thread, while something that the server sent is not taken in."""
+        """Return a file descriptor that becomes readable when the server sends something, or None. Any thread may watch
+        it."""
         import zmq
 
         return None if self._socket is None else int(self._socket.getsockopt(zmq.FD))
@@ -54,8 +55,8 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """Queue requests with compiled grammars only by `queue_compiled`. SGLang would pass the gate, in the step that
-        prefills them."""
+        """Let only `queue_compiled` queue requests whose grammars are compiled. SGLang itself would queue them in the
+        step that prefills them, which bypasses the gate."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list
@@ -74,21 +75,22 @@ class SchedulerView:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a step has unfinished requests; finished requests stay in the batch for a step."""
+        """Return whether any request is unfinished. Finished requests stay in the batch for a step, but do not
+        count."""
         return bool(self._scheduler.waiting_queue) or bool(self.running)
 
     @property
     def steps(self) -> int:
-        """Return the number of begun steps."""
+        """Return how many steps have begun."""
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
-        """Return the KV slots that requests hold, without slots that only the prefix cache holds."""
+        """Return how many KV slots the requests hold. Slots that only the prefix cache holds do not count."""
         free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
         return self.kv_tokens_total - free - self.kv_tokens_cached()
 
     def kv_tokens_to_come(self) -> int:
-        """Return the KV slots that prompts still have to take, at most the pool's remaining slots."""
+        """Return how many more KV slots the prompts will take, but at most the slots that are left in the pool."""
         chunked = self._scheduler.chunked_req
         rest = 0 if chunked is None else max(0, context_tokens(chunked) - int(chunked.kv.kv_allocated_len))
         tokens = rest + sum(context_tokens(request) for request in self.waiting)
@@ -99,12 +101,13 @@ class SchedulerView:
 
     @property
     def chunked_prefix(self) -> int:
-        """Return the computed tokens of the chunked prompt; 0 without it."""
+        """Return how many tokens of the chunked prompt are computed. Return 0 if there is no chunked prompt."""
         chunked = self._scheduler.chunked_req
         return 0 if chunked is None else int(chunked.extend_end)
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
-        """Return the next step: ("prefill", new tokens, pairs that attend) or ("decode", batch, context tokens)."""
+        """Predict the next step: ("prefill", new tokens, token pairs of attention) or ("decode", requests, context
+        tokens)."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)
@@ -125,7 +128,7 @@ class SchedulerView:
         return [HeldKv(client_id(str(request.rid)), arrived_ns(request)) for request in [*self.waiting, *self.running]]
 
     def end_aborted(self) -> int:
-        """End requests that clients gave up, which SGLang would keep for one more step; return their number."""
+        """End the requests that clients gave up, and return how many. SGLang would keep them for one more step."""
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
@@ -133,7 +136,8 @@ class SchedulerView:
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
-        """End requests with their tokens: (requests, kept tokens). Their slots stay in the prefix cache, evictable."""
+        """End requests with the tokens that they have. Return (ended requests, kept tokens). The slots stay in the
+        prefix cache, where they can be evicted."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -173,8 +177,8 @@ class SchedulerView:
             batch.batch_is_full = False
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that stopped between layers; its requests end or return to the queue: (ended requests, their
-        tokens). Only without the overlap schedule."""
+        """Undo a step that stopped between two layers. With `end`, its requests end; otherwise they return to the
+        queue. Return (ended requests, their tokens). Works only without the overlap schedule."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
@@ -224,7 +228,7 @@ def context_tokens(request: Any) -> int:
 
 
 def arrived_ns(request: Any) -> int:
-    """Return when a request reached the server, monotonic; if unknown, when it was first seen here."""
+    """Return the monotonic time when a request reached the server or, if unknown, when it was first seen here."""
     stamp: int | None = getattr(request, _ARRIVED, None)
     if stamp is None:
         stamp = _stamp_ns(request, "created_time") or monotonic_ns()
@@ -233,22 +237,22 @@ def arrived_ns(request: Any) -> int:
 
 
 def handed_ns(request: Any) -> int | None:
-    """Return when the server handed a request to the scheduler, monotonic; None if unknown."""
+    """Return the monotonic time when the server handed a request to the scheduler, or None if unknown."""
     return _stamp_ns(request, "api_server_dispatch_time")
 
 
 def begun_ns(request: Any) -> int | None:
-    """Return when a request's first step began, monotonic; None if unknown."""
+    """Return the monotonic time when a request's first step began, or None if unknown."""
     return _stamp_ns(request, "forward_entry_time")
 
 
 def cached_tokens(request: Any) -> int | None:
-    """Return the tokens of a request's prompt that were in the prefix cache; None if unknown."""
+    """Return how many tokens of a request's prompt were in the prefix cache, or None if unknown."""
     return getattr(request, "cached_tokens", None)
 
 
 def finish_of(request: Any) -> tuple[Finish, int | None]:
-    """Return (why a request ended, HTTP status of its abort). A drop without a reason is an abort."""
+    """Return (why a request ended, HTTP status of its abort). A request dropped without a reason counts as aborted."""
     reason = getattr(request, "finished_reason", None)
     kind = "abort" if reason is None else reason.to_json()["type"]
     status = getattr(reason, "status_code", None)
@@ -256,7 +260,7 @@ def finish_of(request: Any) -> tuple[Finish, int | None]:
 
 
 def abort_status(abort: Any) -> int | None:
-    """Return the HTTP status of an abort by the server; None: the client gave the request up."""
+    """Return the HTTP status if the server aborted the request. Return None if the client gave the request up."""
     status = (getattr(abort, "finished_reason", None) or {}).get("status_code")
     return None if status is None else int(status)
 

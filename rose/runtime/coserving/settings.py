@@ -1,4 +1,4 @@
-"""The plugin's settings, from the environment of the engine that loads it."""
+"""The plugin's settings, which come from the environment of the engine that loads the plugin."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """`gated` engines run only under a lease and the policy. `page` None: not attached yet. `host_cores`: for work of a
-    CPU engine outside its device."""
+    """The settings of the plugin. A `gated` engine computes only if its lease and the policy allow it. `page` is None
+    until the engine is attached. `host_cores` are for work that a CPU engine does outside its device."""
 
     role: Literal["serving", "rollout"]
     page: Path | None
@@ -36,7 +36,8 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """Return the settings; unset: serving, not attached. None (no plugin) if `ROSE_PLUGIN_ROLE` is `off`."""
+        """Return the settings. If the environment has none, they are for a serving engine that is not attached. Return
+        None if `ROSE_PLUGIN_ROLE` is `off`: there is no plugin then."""
         role = environment.get(f"{_PREFIX}ROLE") or "serving"
         if role == "off":
             return None

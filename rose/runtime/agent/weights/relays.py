@@ -1,4 +1,4 @@
-"""A host's relays: another host's publications cross the network once for all engines of this host."""
+"""The relays of a host. A publication of another host crosses the network once, for all engines of this host."""
 
 import fcntl
 import hashlib
@@ -20,14 +20,16 @@ from rose.runtime.agent.weights.sync import Target
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 from rose.runtime.transfer.wire.relay import RelayServer
 
-RELAYS_MAX = 8  #: Relays of the latest origins, and folders: runs come and go, and a new client has another port.
-_OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: It quotes no origin, so its own answers may be quoted.
+RELAYS_MAX = 8  #: How many relays and folders are kept. Runs come and go, each on another port.
+_OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: A relay quotes no origin, so its answers may be quoted.
 
 
 class Relays:
-    """Give each target its URL on this host; thread-safe. Versions of this host are fetched over `loopback`, others by
-    a relay. `rules` limit fetching. `route` names the way from an origin. A relay keeps at most `budget_bytes` in
-    `folder`, on loopback, behind a token."""
+    """Gives each target a URL on this host. Thread-safe. Versions that are published on this host are fetched over
+    `loopback`, all others through a relay.
+
+    `rules` limit what is fetched. `route` names the way from an origin. A relay keeps at most `budget_bytes` in
+    `folder`. It listens on loopback only, and asks for a token."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules
@@ -39,7 +41,7 @@ class Relays:
         )
 
     def via(self, target: Target) -> Target:
-        """Return the target with its way from here. Raises OSError or TransferError if no relay can be started."""
+        """Return the target as this host fetches it. Raises OSError or TransferError if no relay can be started."""
         target = replace(target, rules=replace(self._rules, client=target.rules.client))
         if is_here(target.url):
             return target
@@ -88,7 +90,7 @@ class Relays:
 
 
 def is_here(url: str) -> bool:
-    """Return whether an HTTP server of that URL is on this host, by its addresses rather than its name."""
+    """Return whether the HTTP server of that URL is on this host. Its addresses decide, not its name."""
     with suppress(OSError, ValueError):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:

@@ -1,5 +1,5 @@
-"""Keeps a device's engine at the controller's target weights, in a thread: syncs, audits, and brings a drifted engine
-back. Audits yield to a new target."""
+"""Keeps a device's engine at the weights that the controller wants, in a thread. Syncs and audits the engine, and
+brings it back if its weights drifted. An audit ends early if a new target comes."""
 
 import threading
 from collections.abc import Callable
@@ -18,8 +18,9 @@ _LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once it
 
 
 class WeightKeeper:
-    """The newest target wins; replaced targets are not retried. `engine` gives a live engine's sync. `coming` learns
-    the run first. `take_out` gets the reason of distrust. Syncs, drifts and recoveries are recorded."""
+    """Brings an engine to the newest target. A target that was replaced is not retried. `engine` gives the sync of a
+    live engine, or None. `coming` is told the target's run before a sync. `take_out` gets the reason why an engine is
+    not trusted. Syncs, drifts and returns to the right weights are recorded."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class WeightKeeper:
         take_out: Callable[[str], None],
         record: Record,
     ) -> None:
-        self.failed: str | None = None  # why the engine is not at its target, once tried
+        self.failed: str | None = None  # why the engine is not at its target, after a failed try
         self.failure: str | None = None
         self._engine, self._audit_ns = engine, int(audit_s * 1e9)
         self._coming, self._take_out, self._record = coming, take_out, record
@@ -39,7 +40,7 @@ class WeightKeeper:
         self._sync: EngineSync | None = None
         self._located: Target | None = None
         self._taken_out = False
-        self._missed: Target | None = None  #: last missed target, its retry time, and the next wait
+        self._missed: Target | None = None  #: The last missed target, its next try, and the wait after it.
         self._retry_ns, self._back_off_s = 0, BACK_OFF_FIRST_S
         self._stopping = False
         self._wake = threading.Event()  #: Set by a new target and by the end: an audit yields.
@@ -49,12 +50,12 @@ class WeightKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing else. Does not wait for a sync in progress, which ends when the engine is given up."""
+        """Begin no further action. A sync in progress is not waited for; it ends when the engine is given up."""
         self._stopping = True
         self._wake.set()
 
     def join(self) -> None:
-        """Wait for the last sync to be recorded: turns may have used its version."""
+        """Wait until the last sync is recorded, because turns may have used its version."""
         if self._thread.is_alive():
             self._thread.join(_LAST_S)
 
@@ -74,7 +75,7 @@ class WeightKeeper:
             raise
 
     def look(self, now_ns: int) -> bool:
-        """Do the first action due at `now_ns`; return False without one."""
+        """Do the first action that is due at `now_ns`. Return False if none is due."""
         sync, target = self._engine(), self._newest
         if sync is not self._sync:
             self._sync, self._located, self._missed, self._taken_out = sync, None, None, False

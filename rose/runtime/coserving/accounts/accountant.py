@@ -1,4 +1,4 @@
-"""Turns the spans that a device's parties wrote to its page into ledger events: device slices, and waits."""
+"""Turns the spans that a device's parties write to its page into ledger events: device slices and waits."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -13,14 +13,14 @@ from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.slack import Hold
 
-LAG_NS = 50_000_000  # slices lag by this: a span that began just before their end must have been announced
-_HISTORY_NS = 60_000_000_000  #: No span is longer: a rollout engine looks up at least once a second.
+LAG_NS = 50_000_000  # slices are closed this much later, so that spans that began before their end are on the page
+_HISTORY_NS = 60_000_000_000  #: No span is longer than this: rollout engines look at the page every second.
 _WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
 _SECOND_NS = 1_000_000_000
 
 
 class _Group(NamedTuple):
-    """Waits of one second with one reason (None: yields), lease and run."""
+    """The key of a group of waits: all have the same second, reason, lease and run. `reason` is None for yields."""
 
     second: int
     lease_id: str | None
@@ -30,8 +30,8 @@ class _Group(NamedTuple):
 
 
 class Waits:
-    """Record one rollout engine's waits, second by second. `run_at` gives the RL run, `lease_at` the (lease, step) at a
-    monotonic time, or the last lease."""
+    """Records the waits of one rollout engine in groups of one second. `run_at` gives the RL run at a monotonic time.
+    `lease_at` gives the (lease, step) at a monotonic time; or the last one before."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Waits:
             self._groups.setdefault(group, []).append(span)
 
     def tell(self, until_ns: int | None = None) -> None:
-        """Record the groups of all seconds that ended by `until_ns`; None: all groups."""
+        """Record the groups of all seconds that ended by `until_ns`. If it is None, record all groups."""
         over = [group for group in self._groups if until_ns is None or (group.second + 1) * _SECOND_NS <= until_ns]
         for group in sorted(over, key=lambda one: (one.second, one.lease_id or "", one.reason or "", one.run_id)):
             self._record(self._event(group, self._groups.pop(group)), durable=False)
@@ -95,9 +95,9 @@ def _hold_name(number: int) -> str:
 
 
 class Accountant:
-    """Account for a device's time from `began_ns`, monotonic, in slices without gap or overlap. A slice ends with its
-    lease or run. `moved` gets each move of the rollout engine's memory and its lease. `takes_over`: a former agent
-    accounted until `began_ns`."""
+    """Divides a device's time into slices and records them. The slices begin at `began_ns` (monotonic), and have no
+    gaps and no overlaps. A slice also ends where a lease or a run ends. `moved` is called with each move of the rollout
+    engine's memory and the lease of that move. With `takes_over`, a former agent recorded the time until `began_ns`."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Accountant:
         self._lock = threading.Lock()
         self._pending: list[SpanRecord] = []
         self._seen_open: set[tuple[Span, int]] = set()  # spans counted up to the last slice's end while in progress
-        #: Spans lost to a full ring, and nanoseconds of spans that came after their slice was closed.
+        #: The number of spans lost because the ring was full, and the nanoseconds of spans that came after their slice.
         self.lost_spans = 0
         self.late_ns = 0
 
@@ -142,14 +142,14 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Charge the start to the engine that now answers or gave up."""
+        """Charge an engine's start as activation. It is over: the engine answers, or the start was given up."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
                 self._starting_since_ns = 0
 
     def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
-        """Record slices up to `now_ns` less the lag; `final` leaves no lag."""
+        """Record and return the slices up to `now_ns` minus the lag. With `final`, the lag is zero."""
         until_ns = now_ns if final else now_ns - LAG_NS
         if until_ns <= self._until_ns:
             return []
@@ -227,7 +227,7 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return serving's delay since the last slice. A negative sum waits for later steps."""
+        """Return by how long serving was delayed since the last slice. A negative sum is kept for later steps."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -237,7 +237,7 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the (lease, step) in force at a time; `last`: without a lease, the last one before it."""
+        """Return the (lease, step) in force at a time. If none is in force, `last` asks for the last one before."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

@@ -1,5 +1,5 @@
-"""Records serving's requests from its engine's page in the ledger. Above a rate, each row stands for several like
-requests, so counts stay exact."""
+"""Records serving's requests in the ledger, from the page of the serving engine. If requests come too fast, each row
+stands for several similar requests, so that counts stay exact."""
 
 import json
 import math
@@ -23,8 +23,9 @@ _FINISH_REASONS: dict[int, Literal["stop", "length", "abort"]] = {
 
 
 class RequestRecorder:
-    """Record a serving engine's requests that ended after `began_ns`, monotonic. `takes_over`: a former agent recorded
-    earlier requests. `per_s_max` limits rows per second. `window_ns`: length of a withholding window."""
+    """Records the requests of a serving engine that ended after `began_ns` (monotonic). With `takes_over`, a former
+    agent recorded the earlier requests. At most `per_s_max` rows are recorded per second. A withholding window lasts
+    `window_ns`."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class RequestRecorder:
         )
 
     def _tell_death(self, at_ns: int) -> None:
-        """Record the requests of a dead serving engine. Their arrival is unknown."""
+        """Record the requests that a dead serving engine had. The time of their arrival is unknown."""
         pid = self._page.get(Party.SERVING, Field.PID)
         if pid == self._dead_pid or self._page.alive(Party.SERVING):
             return
@@ -130,8 +131,8 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield all requests, or about `rows` with `requests` set. A row's requests share outcome, class, lease, window and
-    kept promises."""
+    """Yield all requests if at most `rows`, else about `rows` of them. A yielded request stands for as many requests as
+    its field `requests` says. These have the same outcome, class, lease and window, and kept the same promises."""
     if len(requests) <= rows:
         yield from requests
         return

@@ -1,8 +1,9 @@
-"""Divides device time among seven buckets, exactly.
+"""Divides device time exactly among seven buckets.
 
-While rollouts run on credit beside serving's steps, rollouts get their work, spread evenly, and serving gets the rest.
-At any other instant, k working parties get equal parts. An instant without work is `headroom` if a rollout was held,
-else `idle`. Indivisible nanoseconds go to buckets in the order of `rose.events.BUCKETS`."""
+While rollouts work on credit beside serving's steps, the rollout bucket gets the time of this work, spread evenly.
+Serving gets the rest. At any other instant, each of the k parties that work gets an equal part. If no party works, the
+instant is `headroom` if a rollout was held, else `idle`. Nanoseconds that cannot be divided go to the buckets in the
+order of `rose.events.BUCKETS`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 
 class Assignments:
-    """Times and runs of assignments, monotonic ns, in order. One thread reads; other threads add."""
+    """The runs that a device was assigned to, oldest first, with monotonic ns. One thread reads; others may add."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]
@@ -49,8 +50,8 @@ _ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Nanoseconds of [t0_ns, t1_ns) by bucket. In `overlap_ns` two parties got half each. In `beside_ns` rollouts ran
-    on credit for `beside_work_ns`."""
+    """The nanoseconds of [t0_ns, t1_ns) in each bucket. For `overlap_ns`, two parties worked and got half each. For
+    `beside_ns`, rollouts ran on credit beside serving, and their work took `beside_work_ns`."""
 
     t0_ns: int
     t1_ns: int
@@ -61,7 +62,7 @@ class Slice:
 
 
 def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
-    """Return the slice of the spans, clipped to [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
+    """Return the slice that the spans make in [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
     if t1_ns < t0_ns:
         raise ValueError(f"a slice cannot end ({t1_ns}) before it begins ({t0_ns})")
     edges: list[tuple[int, int, SpanRecord]] = []

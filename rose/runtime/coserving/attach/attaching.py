@@ -1,5 +1,5 @@
-"""Joins a running serving engine to a device's page, and releases it, through SGLang's `/set_internal_state` and
-`/server_info`. The engine serves throughout."""
+"""Attaches a running serving engine to a device's page, and releases the engine again. Uses SGLang's
+`/set_internal_state` and `/server_info`. The engine serves requests all the time."""
 
 import http.client
 import json
@@ -30,14 +30,14 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine could not be attached or released; the message says why and what to do. It serves as before."""
+    """The engine, which serves as before, was not attached or not released. The message says why, and what to do."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
-    """A page on this host and the holders of its sections. `refused`: why an engine did not take it."""
+    """A page on this host, and who holds its sections. `refused` says why an engine did not take the page."""
 
     page: str
     agent: bool
@@ -47,14 +47,14 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started. `token`: its admin or API key. Methods raise
+    """A serving engine at `url` that somebody else started. `token` is the engine's admin key or API key. Methods raise
     AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
-        """Return the engine's state; None if this key may not read it: a server may have two."""
+        """Return the engine's state, or None if this key may not read it. A server may have two keys."""
         try:
             answer = self._call("/server_info")
         except _KeyRefusedError:
@@ -75,8 +75,9 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Return once the engine has the serving section of `page`; None if its state is not readable. `waiting` runs
-        meanwhile, and its error ends the wait. After an error the engine has no page."""
+        """Attach the engine: return once it has taken the serving section of `page`. Return None if the engine's state
+        cannot be read. `waiting` is called again and again meanwhile; if it raises an error, the wait ends. After an
+        error, the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
@@ -96,7 +97,8 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Have the engine release the page; return its former state. With `by_owner`, deployments leave it alone."""
+        """Make the engine release its page, and return the engine's former state. With `by_owner`, deployments do not
+        attach the engine again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
@@ -195,7 +197,7 @@ def _link(page: Path) -> Iterator[int]:
 
 
 def pages_in_use() -> list[PageUse]:
-    """Return the pages on this host of this user, or of the user that `ROSE_PAGE_USER` names."""
+    """Return this host's pages of this user or, if `ROSE_PAGE_USER` is set, of the user that it names."""
     users = page_users()
     fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
     return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]

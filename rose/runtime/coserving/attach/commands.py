@@ -1,4 +1,4 @@
-"""`rose attach` and `rose detach`: an owner's running SGLang joins the page of a device, and leaves it."""
+"""The commands `rose attach` and `rose detach` for an owner's running SGLang and the page of its device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TokenOption = Annotated[
 
 
 class InputError(UserError):
-    """An option is missing."""
+    """The command lacks an option."""
 
 
 def attach_command(

@@ -1,6 +1,8 @@
-"""Runs rollout layers beside serving's steps, within serving's credit, and counts their work. On cores, work is a
-thread's own clock time. The idle class gets no time beside a computing serving engine, so a thread on host cores takes
-the engine out of that class while it has credit."""
+"""Runs rollout layers beside serving's steps, within the credit that serving gives, and counts their work.
+
+On CPU cores, the work is the time on the thread's own clock. A thread in the kernel's idle class gets no time on a core
+while serving computes there. So, while the engine has credit, a thread on the host's cores takes the engine out of that
+class."""
 
 import os
 import threading
@@ -17,17 +19,18 @@ _WAIT_S = 0.02
 
 
 class BesideServing:
-    """One rollout engine's layers beside serving, created in the computing thread. `on_cores`: no GPU. `host_cores`:
-    cores of the watching thread, by default the engine's own."""
+    """Runs and counts the layers of one rollout engine beside serving. Create it in the thread that computes.
+    `on_cores` says that the engine has no GPU. The watching thread runs on `host_cores`, or on the engine's own cores
+    if there are none."""
 
     def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
         self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
-        self._layer_ns = 0  #: The next step's time of a layer alone; 0: unknown.
-        self._layers = 1  # for how many the computing thread needs credit
-        self._counted_ns = 0  # of the layer that runs, before it began
-        self._seen_ns = 0  # the computing thread's clock on cores, else the wall's, at the last count
+        self._layer_ns = 0  #: How long a layer of the next step takes alone; 0: unknown.
+        self._layers = 1  # the number of layers that the computing thread needs credit for
+        self._counted_ns = 0  # work of the current layer that was counted before the layer began
+        self._seen_ns = 0  # the time of the last count: on cores the computing thread's clock, else wall time
         self._computing = time.pthread_getcpuclockid(threading.get_ident())
-        self._raised: list[int] | None = None  #: Threads taken out of the kernel's idle class; None: unnecessary.
+        self._raised: list[int] | None = None  #: The threads taken out of the kernel's idle class, or None.
         self._raised_at_ns = 0
         self._lock = threading.Lock()
         self._watching, self._woken = threading.Event(), threading.Event()
@@ -55,14 +58,14 @@ class BesideServing:
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self._layer_ns)
 
     def begin_layer(self) -> None:
-        """Count a layer before it begins, so that serving never reads less than the running work."""
+        """Count a layer's work before it begins, so that serving never reads less than the work in progress."""
         self._layers = 1
         self._leave_idle_class()
         self._counted_ns = self._layer_ns
         self._add(self._layer_ns)
 
     def count(self) -> None:
-        """Correct the count by the work done. On a GPU this is the wall time of layers with unknown time."""
+        """Correct the count to the work done. On a GPU, this is the wall time of layers whose time is unknown."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
@@ -70,11 +73,12 @@ class BesideServing:
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when this engine left the idle class in the middle of a layer that runs since `since_ns`."""
+        """Return when this engine left the idle class during the layer that began at `since_ns`, or None."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:
-        """Start or stop taking the engine out of the kernel's idle class while serving works and gives it credit."""
+        """Start or stop the watch: with it, the engine leaves the kernel's idle class when serving works and gives
+        credit."""
         if not wanted or not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
             self._watching.clear()
             return
@@ -88,8 +92,8 @@ class BesideServing:
         return self._watching.is_set()
 
     def wait(self, layers: int = 1) -> None:
-        """Return soon, and at once when serving rests or gives credit for this many layers. Each look takes serving's
-        core."""
+        """Return after a short time, and at once when serving rests or gives credit for this many layers. Each look
+        takes serving's core for a moment."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return

@@ -1,5 +1,5 @@
-"""Holds a rollout engine's steps until the policy admits them, and makes running steps yield between layers. A step is
-abandoned if its lease ended while serving had the device, or serving needs its memory."""
+"""Holds a rollout engine's steps until the policy admits them, and makes a step yield between its layers. A step is
+abandoned if its lease ended while serving had the device, or if serving needs the step's memory."""
 
 import os
 import time
@@ -20,8 +20,8 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keep at most `layers` of a step queued on the GPU. Otherwise Python queues a whole step before its first layer
-    ran. Raises ValueError below 1."""
+    """Keeps at most `layers` layers of a step queued on the GPU. Without this limit, Python queues a whole step before
+    the step's first layer has run. Raises ValueError if `layers` is below 1."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
@@ -67,7 +67,7 @@ class _CapturingDevice:
 
 
 def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> None:
-    """Do as SGLang's `FullCudaGraphBackend.capture_one`, in segments."""
+    """Capture a graph as SGLang's `FullCudaGraphBackend.capture_one` does, but in segments."""
     module = backend._device_module
     backend._device_module = device = _CapturingDevice(module)
     try:
@@ -78,7 +78,8 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return `between_layers`, which ends a segment during graph capture and runs in each replay."""
+    """Return a hook that calls `between_layers`. During graph capture, the hook ends a segment. In each replay of the
+    graph, `between_layers` is called at the same place."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -90,14 +91,14 @@ POLL_CPU_S = 0.0005
 POLL_GPU_S = 0.00005
 POLL_UNLENT_S = 0.002  #: Without a lease or serving, nothing changes within a step's time.
 _SHARE_WINDOW_NS = 1_000_000_000
-STALL_NS = 5_000_000_000  # requests held for this long continue elsewhere, if possible
-_TAKEN_MIN_NS = 500_000  #: Shorter absences are noise, not a core that was taken away.
+STALL_NS = 5_000_000_000  # requests that are held for so long continue on another engine, if possible
+_TAKEN_MIN_NS = 500_000  #: If the thread's clock stands still for less, that is noise: the core was not taken away.
 CHUNK_TOKENS_MIN = 32
 CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
-    """The gate of a rollout engine on a shared device. `run_ahead`: None on CPU cores."""
+    """The gate of a rollout engine on a shared device. `run_ahead` is None on CPU cores."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class RolloutGate:
         self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Wait until a step may run, or no step is left. `serve_control` serves aborts and updates in the wait."""
+        """Wait until a step may run, or none is left to run. Meanwhile `serve_control` handles aborts and updates."""
         held_since_ns = 0
         self._begins_beside = False
         try:
@@ -202,8 +203,8 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill chunk whose layers fit serving's allowed wait or, beside serving's step, its
-        credit."""
+        """Return the largest prefill chunk, in tokens, whose layers fit the wait that serving allows. Beside a serving
+        step, the layers must fit serving's credit instead."""
         chunk = self._chunk_tokens
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
@@ -240,12 +241,12 @@ class RolloutGate:
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
-        """Account for a core taken away during the last layer; the step's span is still open."""
+        """Note if the core was taken away during the last layer. The step's span is still open."""
         self._telemetry.after_wish_ns = self._note_taken(0) or 0
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Yield while serving wants the device, before each layer. Raises StepAbandonedError to end the step."""
+        """Yield before each layer while serving wants the device. Raises StepAbandonedError if the step must end."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
@@ -330,7 +331,7 @@ class RolloutGate:
             time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Time the layers alone: with a full GPU queue, looks are one layer apart."""
+        """Measure how long the layers take alone. While the GPU's queue is full, two calls are one layer apart."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -353,8 +354,9 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record time in which the operating system took the core as a yield, since the thread's clock stood still.
-        Return the computing time after serving's wish since the last look; None without a wish."""
+        """Record as a yield the time in which the operating system took the core away; the thread's clock stood still
+        then. Return how long this engine computed after serving wished for the device. Return None if serving has not
+        wished for it since the last call."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -382,7 +384,8 @@ class RolloutGate:
         return after_wish_ns
 
     def _begins_in_layer(self, opened_ns: int, wanted_ns: int, out_ns: int, layers_left: int) -> None:
-        """Note that serving took the core in the middle of a layer, which continued beside it from `out_ns` on."""
+        """Note that serving took the core during a layer, and that the layer continued beside serving from `out_ns`
+        on."""
         began = min(wanted_ns, out_ns)
         self._telemetry.worked(opened_ns, began)
         self._page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
@@ -398,8 +401,8 @@ def layers_of(model: Any) -> Any:
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` with the number of layers left before each decoder layer, and with `after_last` after all.
-    Raises TypeError as `layers_of`."""
+    """Call `between_layers` before each decoder layer, with the number of layers that are left. With `after_last`, also
+    call it after the last layer. Raises TypeError as `layers_of` does."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

@@ -1,4 +1,4 @@
-"""The ledger's names of the mechanisms that share a device."""
+"""The ledger's names for the mechanisms by which two engines share a device."""
 
 from typing import Any
 
@@ -37,8 +37,9 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the compute mechanism. `decode_graphs` and `prefill_graphs` are SGLang's graph backends. `native_kernels`:
-    stand-ins for compiled kernels. `preemptible`: the operating system gives the engine's cores to serving at once."""
+    """Return the name of the compute mechanism. `decode_graphs` and `prefill_graphs` are the names of SGLang's graph
+    backends. With `native_kernels`, stand-ins replace SGLang's compiled kernels. With `preemptible`, the operating
+    system gives the engine's cores to serving at once."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:
@@ -51,6 +52,6 @@ def compute_mechanism(
 
 
 def memory_mechanism(*, pool: str | None, leased: bool) -> str:
-    """Return the memory mechanism. `leased`: the engine's memory leaves the device. `pool`: how free slots return
-    memory, "page-return" or "remap"; None if never."""
+    """Return the name of the memory mechanism. With `leased`, all memory of the engine can leave the device. `pool`
+    says how the pool returns the memory of free slots: "page-return", "remap", or None if it never does."""
     return pool or ("leased+budget" if leased else "budget")

@@ -1,4 +1,4 @@
-"""Writes each ended serving request to the page: times, token counts and class, but no text and no id."""
+"""Writes each serving request that ended to the page: its times, token counts and class, but no text and no id."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +23,7 @@ class RequestLog:
         self._in_flight = 0
 
     def arrived(self, requests: Iterable[Any], now_ns: int) -> None:
-        """Note requests at their arrival, or where SGLang compiles their grammar first, at their first step."""
+        """Note new requests at their arrival, or at their first step if SGLang had to compile their grammar."""
         new = [request for request in requests if not hasattr(request, _LEASE)]
         if not new:
             return
@@ -41,8 +41,8 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write an ended request; return False if it was written before. `status`: the HTTP status of an abort outside
-        a step."""
+        """Write a request that ended. Return False if it was written before. If a request was aborted outside a step,
+        `status` is the HTTP status of that abort."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)
@@ -81,7 +81,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether it is a user's. SGLang requests no token when it caches a prompt."""
+        """Return whether this is a user's request. SGLang asks for no tokens when it only caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns
@@ -93,7 +93,7 @@ class RequestLog:
 
 
 def last_token_ns(request: Any, now_ns: int) -> int:
-    """Return when a request's last token came; `now_ns` before the first."""
+    """Return when the latest token of a request came. Before its first token, return `now_ns`."""
     last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
     return last_ns
 

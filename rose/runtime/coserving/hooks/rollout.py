@@ -1,4 +1,4 @@
-"""The plugin inside a rollout engine: telemetry, weights, and on a shared device the gate and the KV guard."""
+"""The plugin inside a rollout engine: telemetry, weights and, on a shared device, the gate and the KV guard."""
 
 import logging
 import os
@@ -27,7 +27,8 @@ _CLIENT_KEY = "_rose_client_key"
 
 
 class RolloutPlugin:
-    """One scheduler process of a rollout engine. A failure ends the engine, which must not run unguarded."""
+    """The plugin in one scheduler process of a rollout engine. If the plugin fails, it ends the engine, which must not
+    run without it."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
         from sglang.srt.runtime_context import get_parallel
@@ -84,7 +85,7 @@ class RolloutPlugin:
         self._describe()
 
     def _wait_for_device(self) -> None:
-        """Return once serving does not want the device. Needs no lease: versions come with or without one."""
+        """Return once serving does not want the device. No lease is needed: weights are updated with or without one."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -156,16 +157,16 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Separate this request's prefix cache entries from those under other weights. Requests that run across a sync
-        keep their old entries."""
+        """Keep this request's prefix cache entries apart from entries that other weights computed. A request that is in
+        progress during a sync keeps its old entries."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return the request's key in the prefix cache; None before the first swap without a client's key. SGLang expects a
-    LoRA adapter at its end."""
+    """Return the request's key in the prefix cache. Return None before the first swap if the client gave no key. SGLang
+    expects the name of a LoRA adapter at the end of the key."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
@@ -183,7 +184,7 @@ def _check_parallel(parallel: Any, gated: bool) -> None:
 
 
 def _page(settings: PluginSettings, rank: int) -> ArbiterPage:
-    """Return the device's page for rank 0, and private pages for other ranks."""
+    """Return the page that this rank uses: the device's page for rank 0, and a private page for each other rank."""
     assert settings.page is not None, "checked before"
     if rank == 0:
         return ArbiterPage.attach(settings.page, Party.ROLLOUT)

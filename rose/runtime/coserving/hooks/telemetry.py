@@ -1,4 +1,4 @@
-"""Measurements that an engine writes to the arbiter page: its load, its step times, spans of its work."""
+"""Measures an engine and writes the results to the arbiter page: its load, its step times and the spans of its work."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -25,13 +25,14 @@ from rose.runtime.policy.steptime import StepTimes, attended
 
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
-_QUIET_NS = 100_000_000  # while nothing is lent the load is not urgent, so it is written this often
+_QUIET_NS = 100_000_000  # while nothing is lent, the load is written only this often
 _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Both engines' steps, paired by number, and their times without interruptions. With the overlap schedule SGLang
-    begins a step before the previous step ends, and passes a copy of its batch."""
+    """Measures the steps of an engine, for both roles. A step's begin and end are matched by its number. Step times are
+    without interruptions. With the overlap schedule, SGLang begins a step before the previous step ends, and passes a
+    copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -57,7 +58,7 @@ class EngineTelemetry:
         self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
-        """Close the span of step `number`, whose result is known, and learn its length."""
+        """Close the span of step `number`, whose result is known now, and learn from the step's length."""
         begun = self._begun.pop(number, None)
         if begun is None:
             return
@@ -115,7 +116,8 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """Time of a first token, and rollouts' time by then: while serving rested, beside its steps, and the delay."""
+    """The time of a first token, with three totals at that time. `worked_ns` is the time that rollouts had the device
+    while serving rested, `work_ns` is their work beside serving's steps, and `delayed_ns` is serving's delay."""
 
     at_ns: int
     worked_ns: int
@@ -134,7 +136,7 @@ def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
 
 
 class ServingTelemetry(EngineTelemetry):
-    """Measures since when serving wants the device, how long it needs, and what lending cost each request."""
+    """Measures since when and for how long serving wants the device, and how much lending delayed each request."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.SERVING, Span.SERVING)
@@ -151,7 +153,7 @@ class ServingTelemetry(EngineTelemetry):
         self._decodes = 0
         self._delayed_ns = 0
         self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
-        self._clean = True  # no work ran beside it
+        self._clean = True  # whether no rollout work was done beside the last step
         self._next: Any = None  # the last launched batch
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -226,18 +228,18 @@ class ServingTelemetry(EngineTelemetry):
         page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
 
     def withdraw(self) -> None:
-        """Take back the remaining credit; thread-safe."""
+        """Withdraw the credit that is left. Thread-safe."""
         if self._page.get(Party.SERVING, Field.CREDIT_NS):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Want the device for arriving requests, before they are unpacked."""
+        """Note that serving wants the device for requests that are arriving but not unpacked yet."""
         if self._lent and self._view.knocked:
             self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
-        """Want the device from the arrival of requests on, not only from their first step."""
+        """Note that serving wants the device as soon as requests have arrived, not only from their first step on."""
         now = monotonic_ns()
         if self._view.waiting:
             self.withdraw()
@@ -256,7 +258,7 @@ class ServingTelemetry(EngineTelemetry):
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:
-        """Note a launched step. With the overlap schedule the device begins it after the previous step."""
+        """Note that a step was launched. With the overlap schedule, it begins on the device after the previous step."""
         now = monotonic_ns()
         self._want(now)
         if batch.forward_mode.is_extend():
@@ -329,7 +331,7 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load. `just_stepped`: requests that the scheduler has not yet returned to the running batch."""
+        """Write the load to the page. The requests `just_stepped` are not yet back in the scheduler's running batch."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -383,7 +385,7 @@ class ServingTelemetry(EngineTelemetry):
         )
 
     def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
-        """Return whether serving had work when the load was last written and, at a glance, still has."""
+        """Return, after a quick check, whether serving still has work, as it had when the load was last written."""
         if self.in_step or self._view.waiting:
             return True
         return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
@@ -406,16 +408,16 @@ class ServingTelemetry(EngineTelemetry):
 class RolloutTelemetry(EngineTelemetry):
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
-        self.waited_ns = 0  # all waits of its steps: in yields, and for a core that serving had
-        self.after_wish_ns = 0  # the ending step's computing time after a wish during its last layer
-        #: The running step's layer times on a GPU, once measured, and the fits of such times.
+        self.waited_ns = 0  # total wait of its steps: in yields, and for a core that serving had
+        self.after_wish_ns = 0  # how long the last layer computed after serving wished
+        #: On a GPU: how long the layers of the current step took (0: not measured), and the fit over earlier steps.
         self.layers_ns = 0
         self.layer_times = StepTimes.unknown()
-        #: Spans of other threads' work on weights; only the scheduler's thread writes the ring.
+        #: Spans in which other threads worked on weights. Only the scheduler's thread may write spans to the ring.
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Note another thread's work on a new version on the device in [began_ns, ended_ns)."""
+        """Note that another thread worked on the device in [began_ns, ended_ns), to update the weights."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -427,7 +429,8 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return (predicted ns of the next step or None, whether it is a prefill). `layers`: its layers' time alone."""
+        """Predict the next step. Return (its duration in ns or None if unknown, whether it is a prefill). With
+        `layers`, this is the duration of the step's layers alone."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -436,7 +439,8 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill, or its `layers`, fits in `limit_ns`; None if unknown."""
+        """Return the most tokens whose prefill fits in `limit_ns`; None if unknown. If layer times are known, only the
+        prefill's layers must fit."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

@@ -1,6 +1,8 @@
-"""Moves a rollout engine's memory: in at a lease's start or first use, out after its end. With `coserving.activation`
-"leased" on a GPU, SGLang's memory saver unmaps weights and KV pool, and the host keeps the weights. A sync brings back
-only weights. Elsewhere weights stay and pool memory moves (`memory.PoolMemory`)."""
+"""Moves a rollout engine's memory onto its device when a lease starts or first uses it, and off the device afterwards.
+
+With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps the weights and the KV pool. The host keeps
+the weights. A sync brings back only the weights. In all other cases the weights stay, and only the pool's memory moves
+(`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ _KV = "kv_cache"
 
 
 class NoRoomError(Exception):
-    """The device has no room for the memory; the message says how much it takes."""
+    """The device has too little room for the memory. The message says how much the memory takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move of an engine's memory, in the `aux` of its `ACTIVATION` span."""
+    """One move of an engine's memory. The `aux` of an `ACTIVATION` span holds it as a number."""
 
     moved_bytes: int
     away: bool
@@ -42,7 +44,7 @@ class Move:
 
 
 class SavedMemory:
-    """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs stay valid."""
+    """The weights and KV pool in SGLang's memory saver. Their addresses stay, so captured graphs stay valid."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -50,7 +52,8 @@ class SavedMemory:
 
     @classmethod
     def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
-        """Return None for an engine started without releasable memory or a host copy of its weights."""
+        """Return the engine's saved memory. Return None if the engine was started without releasable memory, or without
+        a host copy of its weights."""
         arguments = scheduler.server_args
         leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
         return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
@@ -60,7 +63,7 @@ class SavedMemory:
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Return the bytes brought in. Raises NoRoomError, and then nothing is brought in."""
+        """Bring the memory in and return its size in bytes. Raises NoRoomError; nothing is brought in then."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
@@ -88,8 +91,8 @@ class SavedMemory:
 
 
 class Activation:
-    """Decide when memory moves, and publish moves on the page, between two steps. Saved memory moves with a lease, a
-    pool's with its use. `weights_needed`: a sync or an audit runs."""
+    """Decides between two steps when memory moves, and writes each move to the page. Saved memory moves with a lease. A
+    pool's memory moves when the pool is used. `weights_needed` tells whether a sync or an audit is in progress."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -101,8 +104,8 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring memory for the lease; return whether some had to come at once. Raises NoRoomError, and RuntimeError on
-        timeout."""
+        """Bring in memory for the lease. Return whether saved memory moved. Raises NoRoomError, or RuntimeError if this
+        took too long."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -116,7 +119,7 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
-        """Release memory: no lease is in force, and the engine is idle."""
+        """Release the memory. Call this only while no lease is in force and the engine is idle."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())
@@ -128,7 +131,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Keep the weights on the device until a sync is done. Returns why that is impossible, else None."""
+        """Bring the weights in and keep them until a sync is done. Return why that is impossible, or None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)

@@ -1,6 +1,6 @@
-"""Device memory mapped and unmapped in pieces behind fixed addresses, so captured graphs and tensors stay valid.
-Source: "Virtual Memory Management", CUDA driver API (https://docs.nvidia.com/cuda/cuda-driver-api/). `host_memory` does
-this on the host."""
+"""Maps and unmaps pieces of device memory behind fixed addresses, so that captured graphs and tensors stay valid.
+`host_memory` does the same on the host. Source: "Virtual Memory Management", CUDA driver API
+(https://docs.nvidia.com/cuda/cuda-driver-api/)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Handle = Any  # a piece of physical memory: the driver's handle, or a file's des
 
 
 class DriverError(RuntimeError):
-    """A call of the driver that failed; the message names the call and its result."""
+    """A call of the CUDA driver failed. The message names the call and its result."""
 
 
 class CudaMemory:
-    """Pieces of a CUDA device's memory, and their addresses. Sizes are multiples of `granularity`. `exportable`: other
-    processes may adopt pieces. Methods raise DriverError."""
+    """Pieces of a CUDA device's memory, and addresses for them. Sizes must be multiples of `granularity`. With
+    `exportable`, other processes may adopt pieces. Methods raise DriverError."""
 
     def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
         try:
@@ -58,7 +58,7 @@ class CudaMemory:
         self.granularity = int(self._call("cuMemGetAllocationGranularity", self._properties, smallest))
 
     def attribute(self, name: str) -> int:
-        """Return a device attribute by its name after `CU_DEVICE_ATTRIBUTE_`."""
+        """Return a device attribute. `name` is the part of its CUDA name after `CU_DEVICE_ATTRIBUTE_`."""
         kind = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
 
@@ -72,38 +72,38 @@ class CudaMemory:
         self._call("cuMemAddressFree", address, size_bytes)
 
     def create(self, size_bytes: int) -> Handle:
-        """Return a piece, which exists while it is mapped or has a handle. Raises NoRoomError."""
+        """Return the handle of a new piece, which exists while it is mapped or has a handle. Raises NoRoomError."""
         return self._call("cuMemCreate", size_bytes, self._properties, 0)
 
     def release(self, handle: Handle) -> None:
-        """Release a handle; mappings stay."""
+        """Release a handle. A mapped piece stays mapped."""
         self._call("cuMemRelease", handle)
 
     def map(self, address: int, size_bytes: int, handle: Handle) -> None:
-        """Map a piece, which is not accessible before `allow`."""
+        """Map a piece at an address. Nothing may access the piece until `allow` is called."""
         self._call("cuMemMap", address, size_bytes, 0, handle, 0)
 
     def allow(self, address: int, size_bytes: int) -> None:
-        """Allow reading and writing of pieces mapped side by side."""
+        """Allow reads and writes in a range of mapped pieces without gaps."""
         self._call("cuMemSetAccess", address, size_bytes, [self._access], 1)
 
     def unmap(self, address: int, size_bytes: int) -> None:
-        """Unmap one whole piece that nothing uses."""
+        """Unmap one whole piece. Nothing may use the piece any longer."""
         self._call("cuMemUnmap", address, size_bytes)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def export(self, handle: Handle) -> int:
-        """Return a file descriptor that another process can `adopt`; the caller closes it."""
+        """Return a file descriptor that another process can `adopt`. The caller must close the descriptor."""
         return int(self._call("cuMemExportToShareableHandle", handle, self._exported, 0))
 
     def adopt(self, descriptor: int) -> Handle:
-        """Return a handle to another process's piece; the descriptor stays the caller's."""
+        """Return a handle to a piece of another process. The caller still owns the descriptor."""
         return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return the result of a driver call, or None. Raises NoRoomError and DriverError."""
+        """Call the driver and return its result, or None if it has none. Raises NoRoomError or DriverError."""
         result, *values = getattr(self._driver, name)(*arguments)
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")
@@ -113,7 +113,7 @@ class CudaMemory:
 
 
 class Reservation:
-    """`pieces` times `piece_bytes` of addresses, any pieces of them mapped. Not thread-safe."""
+    """Reserved addresses for `pieces` pieces of `piece_bytes` bytes. Any piece may be mapped. Not thread-safe."""
 
     def __init__(self, memory: PieceMemory, pieces: int, piece_bytes: int) -> None:
         if piece_bytes <= 0 or piece_bytes % memory.granularity:
@@ -128,8 +128,8 @@ class Reservation:
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Map pieces [begin, end), all or nothing: new, or the caller's `handles`. Raises ValueError for a mapped
-        piece, NoRoomError and DriverError."""
+        """Map pieces [begin, end), either all or none. The pieces are new, or those of the caller's `handles`. Raises
+        ValueError if a piece is mapped already, or NoRoomError or DriverError."""
         self._check(begin, end)
         if handles and len(handles) != end - begin:
             raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
@@ -154,8 +154,8 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Unmap pieces [begin, end) after the device's queued work. Raises ValueError for an unmapped piece,
-        DriverError."""
+        """Unmap pieces [begin, end) after the device has finished its queued work. Raises ValueError if a piece is not
+        mapped, or DriverError."""
         self._check(begin, end)
         if not self._mapped.issuperset(range(begin, end)):
             raise ValueError(f"pieces {begin} to {end} are not all mapped")
@@ -165,14 +165,14 @@ class Reservation:
             self._mapped.discard(piece)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor over the addresses, mapped or not; it does not keep this reservation alive."""
+        """Return a tensor over the addresses, mapped or not. The tensor does not keep this reservation alive."""
         device = self._memory.device
         storage: Any = torch._C._construct_storage_from_data_pointer(self.address, device, self.size_bytes)
         whole = torch.empty(0, dtype=dtype, device=device).set_(storage)
         return whole[: prod(shape)].view(tuple(shape))
 
     def close(self) -> None:
-        """Unmap all and release the addresses. Raises DriverError."""
+        """Unmap all pieces and release the addresses. Raises DriverError."""
         for begin, end in runs(self._mapped):
             self.unmap(begin, end)
         self._memory.unreserve(self.address, self.size_bytes)

@@ -1,4 +1,4 @@
-"""Host memory in pieces mapped at fixed addresses, with the methods of `device_memory.CudaMemory`."""
+"""Maps pieces of host memory at fixed addresses. The methods are those of `device_memory.CudaMemory`."""
 
 import ctypes
 import errno
@@ -17,7 +17,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class HostMemory:
-    """Anonymous files of the host. `limit_bytes`: limit of this process; None: no limit."""
+    """Host memory in anonymous files. This process may take at most `limit_bytes`; None means no limit."""
 
     device = torch.device("cpu")
     granularity = mmap.PAGESIZE
@@ -85,7 +85,7 @@ class HostMemory:
         self._drop(self._files.pop(address))
 
     def synchronize(self) -> None:
-        """Return at once: nothing is queued on CPU cores."""
+        """Return at once, because nothing is queued on CPU cores."""
 
     def export(self, handle: int) -> int:
         return os.dup(handle)

@@ -1,5 +1,6 @@
-"""A rollout engine's KV pool in returnable pieces of memory. Buffers lie at reserved addresses, so tensors and captured
-graphs stay. SGLang's allocator loses a block's slots before its memory goes, and gets them back after it came."""
+"""Puts a rollout engine's KV pool into pieces of memory that can be returned. The buffers are at reserved addresses, so
+tensors and captured graphs stay valid. SGLang's allocator loses the slots of a block before the block's memory goes,
+and gets them back after the memory has come."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 logger = logging.getLogger(__name__)
 
-REMAP_VARIABLE = "ROSE_KV_REMAP"  #: `1` in an engine's environment: its KV pool lies in returnable memory.
-SPARE_BYTES = 512 << 20  # left free on a GPU: torch and the other engine's driver may need it at any moment
-_AGAIN_NS = 20_000_000  #: Wait before a device that had too little memory is asked again.
+REMAP_VARIABLE = "ROSE_KV_REMAP"  #: `1` in an engine's environment puts its KV pool into memory that can be returned.
+SPARE_BYTES = 512 << 20  # stays free on a GPU, for torch and the other engine's driver
+_AGAIN_NS = 20_000_000  #: The wait before a device is asked again for memory that it did not have.
 _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """Mapped key and value tensors of each layer, for slots 0 to `slots`. `shape` and `value_shape` describe a slot;
-    with equal shapes both buffers are halves of one tensor. Raises NoRoomError and DriverError, holding nothing."""
+    """The mapped key and value tensors of each layer, for slots 0 to `slots`. `shape` and `value_shape` are the shapes
+    of one slot. If both are equal, the two buffers are halves of one tensor. Raises NoRoomError or DriverError, and
+    then holds no memory."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class KvBuffers:
         return sum(reservation.mapped_bytes for reservation in self._reservations)
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Bring these blocks in, with zeros. All or nothing. Raises NoRoomError and DriverError."""
+        """Bring in zeroed memory for these blocks, for all or for none. Raises NoRoomError or DriverError."""
         done: list[tuple[Reservation, int, int]] = []
         try:
             for begin, end in runs(numbers):
@@ -90,7 +92,7 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Return these blocks' memory to the device; return the bytes. Raises DriverError."""
+        """Give the memory of these blocks back to the device, and return its size in bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -122,7 +124,7 @@ class RemappedPages:
 
     @classmethod
     def of(cls, scheduler: Any) -> RemappedPages | None:
-        """Return None for an engine without a pool of `create_buffers`."""
+        """Return the pool's memory. Return None if `create_buffers` did not make the engine's pool."""
         allocator = scheduler.token_to_kv_pool_allocator
         buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
         return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
@@ -218,7 +220,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Replace SGLang's buffers. If impossible, log why and let SGLang allocate them."""
+    """Create the pool's buffers in place of SGLang's. If that is impossible, log why and call SGLang's function."""
     refused = _refusal(pool)
     if refused is None:
         try:

@@ -1,4 +1,4 @@
-"""Applies the lease machine's decisions to the page, the gateway and the ledger."""
+"""Carries out what the lease machine decides, on the page, at the gateway and in the ledger."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,15 +36,15 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """A device's last lease in the ledger: number, grant if open, and expiry."""
+    """The last lease that the ledger has for a device. `granted` is its grant, or None if the ledger has its end."""
 
     number: int = 0
     granted: Lease | None = None
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return the ledger's end of an open lease, now or at its expiry; None if closed. `anchor` None: the wall
-        clock."""
+        """Return the event that ends an open lease, now or when it expired. Return None if no lease is open. Without an
+        `anchor`, the time is from the wall clock."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -58,9 +58,12 @@ class LastLease:
 
 
 class Leasing:
-    """At most one lease on one device. Times are monotonic ns. Not thread-safe. `take_back` takes turns off the engine
-    and returns their number. `last` is ended here if open. `ended_before`: ended leases of this agent's time. `run`
-    gives the engine's RL run."""
+    """Grants and ends the leases of one device, which has at most one lease at a time. Times are monotonic ns. Not
+    thread-safe.
+
+    `take_back` takes all turns off the engine and returns how many these were. If the lease `last` is still open, it is
+    ended here. `ended_before` has the leases that ended in the time that this agent accounts for. `run` gives the
+    engine's RL run."""
 
     def __init__(
         self,
@@ -86,8 +89,8 @@ class Leasing:
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
         self.stretch, self.slack_share = stretch, slack_share
         self._ledger_failure, self._run = ledger_failure, run
-        self.failure: str | None = None  #: Why the last change could not be recorded; without a record nothing is lent.
-        #: Grants and ends, oldest first, which the accountant trims.
+        self.failure: str | None = None  #: Why the last change could not be recorded. Until it is, nothing is lent.
+        #: Grants and ends of leases, oldest first. The accountant removes old entries.
         self.history: list[LeaseChange] = list(ended_before or ())
         cut = page.cut()
         self._cut_told_ns = 0 if cut is None else cut.at_ns  # when the last recorded cut was
@@ -106,7 +109,7 @@ class Leasing:
         return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token())
 
     def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
-        """Carry out the changes due now. `facts` completes the facts of a state."""
+        """Carry out all changes that are due now. `facts` gives the facts for a state."""
         for _ in range(_CHANGES_MAX):
             known = facts(self.state)
             now_ns = monotonic_ns()
@@ -138,8 +141,8 @@ class Leasing:
             self.failure = failure
             return False
         event = replace(self._event(state, "granted", None), event_id=f"{self._lease_id(state.number)}/granted")
-        if not self._tell(event):  # In the ledger first: a lease in force is never missing there.
-            # The grant waits in the writer's queue, so its end must follow it there.
+        if not self._tell(event):  # The ledger comes first, so it has every lease that is in force.
+            # The grant waits in the writer's queue. The lease's end must follow it there.
             self.state = replace(state, ended="released")
             self._tell(self._closing(self.state, "never in force: the ledger could not be written"), durable=False)
             return False
@@ -252,7 +255,7 @@ class Leasing:
         )
 
     def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:
-        """Record an event; return False if it waits in the writer's queue for an unavailable ledger."""
+        """Record an event. Return False if the ledger is unavailable, so that the event waits in the writer's queue."""
         try:
             self._record(event, durable=durable)
         except LedgerError as error:

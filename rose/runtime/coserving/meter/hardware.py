@@ -1,5 +1,6 @@
-"""Names the hardware of a device, so its time is counted once. A GPU or MIG instance is its UUID; cores, and unreadable
-GPUs, are numbers on a host. Also tells whether a process is visibly elsewhere."""
+"""Names the hardware of a device, so that its time is counted only once. A GPU or MIG instance is named by its UUID.
+Cores are named by the host and their numbers, and so are GPUs that cannot be read. Also tells whether a process visibly
+runs on another device."""
 
 import os
 import socket
@@ -17,7 +18,7 @@ _DRIVER_S = 5.0  # the longest wait for a driver, which may hang
 
 
 def hardware_id(device: DeviceConfig) -> str:
-    """Return an id unlike that of any other device, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
+    """Return an id that no other device has, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
     host = socket.gethostname()
     if device.gpu is None:
         return f"{host}/cores-{_ranges(device.cores)}"
@@ -31,7 +32,8 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why process `pid`, which has the page, is not on the device; None if it is, or unknown."""
+    """Return why the process `pid`, which uses the page, is not on the device. Return None if it is there, or if that
+    is unknown."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -51,7 +53,8 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return the other GPUs that a process of this environment sees alone. MPS renumbers its daemon's GPUs."""
+    """Return the only GPUs that a process with this environment sees, if GPU `number` is not one of them. Return None
+    if it is, or if the numbers cannot be compared: an MPS daemon numbers its GPUs anew."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):
@@ -75,6 +78,6 @@ def _ask(gpu: int, answers: list[str]) -> None:
 
 
 def _ranges(cores: list[int]) -> str:
-    """Return ranges, such as `0-3,8` for 0, 1, 2, 3 and 8."""
+    """Return the core numbers as ranges, such as `0-3,8` for 0, 1, 2, 3 and 8."""
     spans = [(begin, end - 1) for begin, end in runs(cores)]
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)

@@ -1,5 +1,6 @@
-"""Records one device's power and use as `power` events without gap or overlap. An unreadable device is recorded as not
-measured, with the reason, and retried ever more rarely. A fault never stops the agent."""
+"""Records the power and use of one device as `power` events without gaps or overlaps. If the device cannot be read, it
+is recorded as not measured, with the reason. Further tries come more and more rarely. A failure here never stops the
+agent."""
 
 import dataclasses
 import os
@@ -15,14 +16,14 @@ from rose.events import NOT_MEASURED, Power, Record
 from rose.ledger.files.layout import LedgerError
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 
-RETRY_S_MAX = 60.0  # the longest pause before an unreadable device is tried again
-SHORTEST_S = 0.2  # a shorter last reading is left out: energy counters move in steps of up to 100 ms
+RETRY_S_MAX = 60.0  # the longest pause before a device that could not be read is tried again
+SHORTEST_S = 0.2  # the last reading must cover this much: energy counters update every 100 ms at worst
 _JOIN_S = 5.0  # the longest wait for a driver, which may hang
-_LOOK_EVERY = 10  # bound processes are looked up once in so many readings
+_LOOK_EVERY = 10  # how many readings pass before the bound processes are listed again
 
 
 class CoresInstrument:
-    """Reads how busy cores are, and the memory of processes bound to them. Cores have no power meter."""
+    """Reads how busy the cores are, and how much memory the processes bound to them take. Cores have no power meter."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
@@ -31,13 +32,13 @@ class CoresInstrument:
         self._bound: list[psutil.Process] = []
 
     def open(self) -> int:
-        """Return the time from which the first reading counts, monotonic nanoseconds. Raises UnreadableError."""
+        """Return the monotonic time, in ns, at which the first reading begins. Raises UnreadableError."""
         self._busy_s, self._total_s = self._times_s()
         self._t0_ns = monotonic_ns()
         return self._t0_ns
 
     def read(self) -> Power:
-        """Return the cores' use since the last reading; its times are monotonic. Raises UnreadableError."""
+        """Return how the cores were used since the last reading. Times are monotonic. Raises UnreadableError."""
         if self._readings % _LOOK_EVERY == 0:
             self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
         self._readings += 1
@@ -57,10 +58,10 @@ class CoresInstrument:
         )
 
     def close(self) -> None:
-        """Do nothing: cores need no release."""
+        """Do nothing, because cores need no release."""
 
     def _times_s(self) -> tuple[float, float]:
-        """Return (busy, total) seconds of the cores, ever."""
+        """Return the cores' total (busy, all) seconds so far."""
         times = psutil.cpu_times(percpu=True)
         if missing := [core for core in sorted(self._cores) if core >= len(times)]:
             raise UnreadableError(f"cores {missing} are off, or not of this host")
@@ -86,7 +87,8 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 class DeviceMeter:
-    """Read `device` every `period_s` seconds in a thread; 0 reads nothing. It runs while the device is in the fleet."""
+    """Reads `device` every `period_s` seconds in a thread. If `period_s` is 0, nothing is read. The meter is on as long
+    as the device is in the fleet."""
 
     def __init__(
         self,
@@ -118,11 +120,12 @@ class DeviceMeter:
 
     @property
     def others(self) -> int:
-        """Return how many processes beside two engines computed on a GPU at the last reading; 0: unknown, or cores."""
+        """Return how many processes, besides two engines, computed on a GPU at the last reading; 0 if unknown or on
+        cores."""
         return self._instrument.others if isinstance(self._instrument, GpuInstrument) else 0
 
     def stop(self) -> None:
-        """Take a last reading and end, within seconds even if the driver hangs. Safe to call twice."""
+        """Take a last reading and end. This takes only seconds, even if the driver hangs. Safe to call twice."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)

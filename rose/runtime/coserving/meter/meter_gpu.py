@@ -1,5 +1,5 @@
-"""Reads a GPU or MIG instance through NVML. Energy is the difference of the card's counter. MIG instances that share a
-card are not measured."""
+"""Reads a GPU or a MIG instance through NVML. The energy of a time is the difference between two values of the card's
+counter. If MIG instances share a card, they are not measured."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +15,7 @@ POWER_MW_MAX = 2_500_000  # no device draws more; a higher value means a reset o
 
 
 class UnreadableError(Exception):
-    """The device cannot be read now, but may be later; the message says why."""
+    """The device cannot be read now, but perhaps later. The message says why."""
 
 
 #: NVML's answers for a figure that this GPU, driver or user does not get; other errors are the card's.
@@ -45,15 +45,15 @@ _CLOCK_REASONS = {
 
 
 def clock_reasons(bits: int) -> str:
-    """Return the names of NVML's clocks event reasons, joined by semicolons; bits without a name as a number."""
+    """Return NVML's names of the clocks event reasons, joined by semicolons. A bit without a name becomes a number."""
     names = [name for bit, name in _CLOCK_REASONS.items() if bits & bit]
     unnamed = bits & ~sum(_CLOCK_REASONS)
     return "; ".join([*names, *([f"{unnamed:#x}"] if unnamed else [])])
 
 
 class GpuInstrument:
-    """The CUDA device `gpu` among those in `visible` (CUDA_VISIBLE_DEVICES). On hosts with mixed GPUs set
-    CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA and NVML number alike."""
+    """Reads the GPU that CUDA numbers `gpu` among those in `visible` (CUDA_VISIBLE_DEVICES). If a host has different
+    GPU models, set CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA and NVML then use the same numbers."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu
@@ -74,7 +74,7 @@ class GpuInstrument:
 
     @property
     def others(self) -> int:
-        """Return how many more processes than two engines computed on it at the last reading; 0: unknown."""
+        """Return how many processes, besides two engines, computed on the GPU at the last reading; 0 if unknown."""
         return max(0, (self.processes or 0) - ENGINES)
 
     def open(self) -> int:
@@ -149,7 +149,7 @@ class GpuInstrument:
         return None if counter_mj is None else int(counter_mj)
 
     def _find(self) -> tuple[Any, Any]:
-        """Return (handle of the card, handle of the MIG instance or None). Raises UnreadableError or NVMLError."""
+        """Return (card's handle, MIG instance's handle or None). Raises UnreadableError or NVMLError."""
         wanted: str | int = self._gpu if self._uuid is None else self._uuid
         if self._uuid is None and self._visible is not None:
             if self._gpu >= len(self._visible):
@@ -194,7 +194,7 @@ def _mig_instances(card: Any) -> list[Any]:
 
 
 def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of `read`, or None if this GPU, driver or user does not get it. Raises NVMLError."""
+    """Return the result of `read`. Return None if this GPU, driver or user cannot get it. Raises NVMLError."""
     try:
         return read(*arguments)
     except pynvml.NVMLError as error:
@@ -204,7 +204,7 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def names() -> tuple[list[str], str]:
-    """Return the names of this host's GPUs, and the reason if there are none."""
+    """Return the names of this host's GPUs, and why there are none if the list is empty."""
     try:
         pynvml.nvmlInit()
         cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -214,7 +214,7 @@ def names() -> tuple[list[str], str]:
 
 
 def survey() -> list[str]:
-    """Return one line for each GPU: how its power will be read. Raises NVMLError where NVML cannot be used."""
+    """Return one line for each GPU that says how its power will be read. Raises NVMLError if NVML cannot be used."""
     lines = []
     pynvml.nvmlInit()
     try:

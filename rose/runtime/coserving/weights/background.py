@@ -1,4 +1,4 @@
-"""Work beside a running engine: one job at a time, in a thread, and in portions on a lent device."""
+"""Does work beside an engine in operation. One job at a time has a thread. On a lent device, it works in portions."""
 
 import os
 import threading
@@ -15,13 +15,15 @@ RecordSpan = Callable[[int, int], None]  # learns the start and the end of work 
 
 
 class GivenUpError(Exception):
-    """A later job replaces this one."""
+    """The job was given up, because a later job replaces it."""
 
 
 class Background:
-    """Run one job at a time; a new job ends the former. Only the scheduler's thread calls `start` and `busy`. Device
-    jobs call `wait_for_device` before each portion. `record_span` gets portions' times, from several threads but never
-    at once. With `host_cores`, jobs that call `settle` run there, at low priority."""
+    """Does one job at a time; a new job ends the former one. Only the scheduler's thread may call `start` and `busy`.
+
+    Jobs that use the device call `wait_for_device` before each portion. `record_span` gets the time of each portion. It
+    is called from several threads, but never by two at once. If there are `host_cores`, a job that calls `settle`
+    continues on these cores, at low priority."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -42,14 +44,17 @@ class Background:
         return self._busy
 
     def give_up(self) -> None:
-        """End the running job after its portion, without its last call. Does not wait for it."""
+        """End the current job after its portion, without its last call. This method does not wait for the job."""
         with self._ending:
             self._given_up.set()
             self._busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Run `job` in a thread after the former job, which is given up. Waits for neither. `job` gets a context
-        manager for portions, which raises GivenUpError once given up. Its result is called unless it was given up."""
+        """Give up the former job, and start `job` in a thread after it has ended. This method does not wait for either
+        job.
+
+        `job` gets a context manager for its portions, which raises GivenUpError after the job was given up. `job`
+        returns its last call, which is made unless the job was given up."""
         self.give_up()
         self._given_up, self._busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)
@@ -57,7 +62,8 @@ class Background:
         self._thread.start()
 
     def settle(self) -> None:
-        """Move the calling thread, and its later children, to the host's cores. Raises TransferError if forbidden."""
+        """Move the calling thread, and threads that it starts later, to the host's cores. Raises TransferError if the
+        system forbids it."""
         if not self._host_cores:
             return
         try:
@@ -113,6 +119,6 @@ class Background:
 
 
 def be_nice(nice: int) -> None:
-    """Set the niceness of the calling thread and its later children, if the system allows it."""
+    """Set the niceness of the calling thread and threads that it starts later, if the system allows this."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

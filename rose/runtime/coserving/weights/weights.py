@@ -1,8 +1,8 @@
-"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap.
+"""Brings the engine to a policy version from inside: decodes and checks it beside the model in use, then swaps it in.
 
-The agent stages a verified version as `v<version>` and sends `questions`: `prepare` decodes in a thread, `commit` swaps
-between two steps, `audit` hashes weights against `held-<version>.json`. `confirm` audits for a new agent and drops a
-prepared version. Each rank reports in `<version>.<verb>.<rank>.json`."""
+The agent stages a verified version as `v<version>` and sends `questions`. `prepare` decodes the version in a thread.
+`commit` swaps it in between two steps. `audit` hashes the weights and compares them with `held-<version>.json`.
+`confirm` audits for a new agent, and drops a prepared version. Each rank reports in `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ _AUDIT_NICE = 19
 class _Ready:
     manifest: Manifest
     swap: Callable[[], None]
-    times: dict[str, object]  # reported durations in ns, and the bytes to write
+    times: dict[str, object]  # durations to report in ns, and the number of bytes to write
     fingerprints: dict[str, int]  # of the tensors as verified on the host; none on the CPU
 
 
 class WeightUpdater:
-    """Prepare in a thread, commit at a step boundary, called by the scheduler's thread. On a shared device threads call
-    `wait_for_device` before each portion, never for the swap; it must not ask for a lease. `record_span` gets portions'
-    times, monotonic ns. On CPU, `host_cores` do this work."""
+    """Prepares versions in a thread, and commits them between two steps. The scheduler's thread calls it.
+
+    On a shared device, the threads call `wait_for_device` before each portion of work, but not before the swap.
+    `wait_for_device` must not need a lease. `record_span` gets the times of the portions in monotonic ns. On CPU, the
+    work is done on `host_cores`."""
 
     def __init__(
         self,
@@ -61,8 +63,8 @@ class WeightUpdater:
         host_cores: Sequence[int] = (),
         record_span: RecordSpan | None = None,
     ) -> None:
-        #: The engine's version, None before the first swap, and the number of swaps. A version may be swapped in twice,
-        #: with other weights in between: drifted weights, or another trainer's.
+        #: The engine's version (None before the first swap), and the number of swaps. A version may be swapped in
+        #: again: after its weights drifted, or after weights of another trainer.
         self.version: int | None = None
         self.name: str | None = None  #: SGLang's name for these weights, unique across runs.
         self.swaps = 0
@@ -74,7 +76,7 @@ class WeightUpdater:
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
         self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
-        #: Decodes on its own stream on an accelerator, so that neither it nor a step waits for the other.
+        #: On an accelerator, this decodes on a stream of its own: decoding and steps do not wait for each other.
         self._beside: Aside | None = None
         self._verified: tuple[str, Mapping[str, int]] | None = None
 
@@ -83,7 +85,8 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin, and leave the outcome in a file. Returns a refusal's reason or None. Ask all ranks at one point."""
+        """Begin the work that `verb` names; its outcome is written to a file. Return the reason of a refusal, or None.
+        All ranks must be asked at the same point."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
@@ -174,8 +177,8 @@ class WeightUpdater:
         return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
 
     def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
-        """Write the version into a copy of the parameters; return its swap. Only for the host, where no captured graph
-        holds an address."""
+        """Write the version into a copy of the parameters, and return the swap. Only for the host: there, no captured
+        graph holds an address of the parameters."""
         parameters = dict(self._model_runner.model.named_parameters())
         copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
         prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
@@ -206,8 +209,8 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Describe differences from `manifest`. Known fingerprints of an accelerator suffice; otherwise hash all
-        weights and remember the fingerprints."""
+        """Return how the weights differ from `manifest`, or None. On an accelerator, it is enough that all fingerprints
+        are as `expected`. Otherwise all weights are hashed, and their fingerprints are kept for the next time."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
@@ -224,7 +227,7 @@ class WeightUpdater:
         return drift
 
     def _commit(self, ready: _Ready) -> dict[str, int]:
-        """Swap the version in; return how long the engine stood still, and after which of its steps."""
+        """Swap the version in. Return how long the engine paused, and after which step."""
         began = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, began)  # A held step stays held afterwards.
         self._page.close_span(Party.ROLLOUT, began)
@@ -243,7 +246,7 @@ class WeightUpdater:
 
 
 def _write(prepared: Prepared, weights: EngineWeights) -> None:
-    """Write a version in place, after a step launched ahead that may still read the weights."""
+    """Write a version in place. First wait for a step that was launched ahead and may still read the weights."""
     import torch
 
     if any(view.is_cuda for view in weights.views.values()):
