@@ -1,4 +1,4 @@
-"""Plays one trajectory in an environment, with a `Generate` callable."""
+"""Plays one trajectory in an environment. A `Generate` callable makes each turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """The facts common to all trajectories of a run. `conversation` None: the environment has token ids."""
+    """The facts that all trajectories of a run share. If `conversation` is None, the environment uses token ids."""
 
     task: TaskConfig
     verifier: Verifier
@@ -39,8 +39,8 @@ async def play(
     step: int,
     seed: int,
 ) -> Trajectory:
-    """Play a trajectory to its end. A lost turn or failed start ends it as "lost"; a later failure of the environment
-    ends it as "truncated", with reward 0."""
+    """Play a trajectory to its end, and return it. If a turn is lost or the environment does not start, the outcome is
+    "lost". If the environment fails later in the game, the outcome is "truncated" and the reward is 0."""
     game = _Episode(rules, environment, generate, trajectory_id)
     began_ns = time.monotonic_ns()
     await game.play(seed)
@@ -137,7 +137,8 @@ class _Episode:
         self.transcript.read(ids)
 
     def _is_rechecked(self) -> bool:
-        """Draw by the name, so that a repeated trajectory gets an equal result."""
+        """Return whether to recheck the trajectory. The draw depends only on its name, so that a repeated trajectory
+        gets the same result."""
         if not self._rules.rechecks or self.reward < self._rules.verifier.threshold:
             return False
         drawn = int.from_bytes(hashlib.sha256(self._trajectory_id.encode()).digest()[:8]) / 2**64
@@ -150,7 +151,8 @@ class _Episode:
 
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
-    """Return the ledger's event of a trajectory; `trainer_version` is of the weights that learn from it."""
+    """Return the event of a trajectory for the ledger. `trainer_version` is the version of the weights that learn from
+    the trajectory."""
     return events.Trajectory(
         **_labels(trajectory),
         task=trajectory.task,
@@ -168,7 +170,7 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
-    """Return the verdict. `stale`: the trainer dropped the trajectory for age."""
+    """Return the verdict on a trajectory. `stale` tells whether the trainer dropped it because of its age."""
     return events.Verdict(
         **_labels(trajectory),
         verifier=trajectory.verifier.name,

@@ -1,4 +1,4 @@
-"""Converts an environment's messages to tokens."""
+"""Converts the messages of an environment to tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ConversationError(UserError):
 
 
 class Conversation:
-    """Converts messages to token ids by a checkpoint's chat template. Sampled tokens stay unchanged, with their log
-    probabilities. Raises ConversationError."""
+    """Converts messages to token ids with the chat template of a checkpoint. Sampled tokens are not encoded again, so
+    their log probabilities stay valid. Raises ConversationError."""
 
     def __init__(self, checkpoint: Path) -> None:
         from rose.runtime.platform import cpu
@@ -41,7 +41,7 @@ class Conversation:
         return self._ids(self._render(_messages(observation), answers=True))
 
     def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
-        """Return the tokens between the answer `answer_ids` and the next answer."""
+        """Return the tokens that stand between the answer `answer_ids` and the next answer."""
         exchange = self._render(_ANSWERED, answers=False)
         end_place = exchange.rfind(self._end)
         text = self._render([*_ANSWERED, *_messages(observation)], answers=True)

@@ -1,6 +1,6 @@
-"""FrozenLake for a language model: Gymnasium's environment with token ids. Each prompt extends the last one, for the
-prefix cache. An output is the four tiles around the player (reasoning), a move (answer), and EOT. An output without a
-move before EOT costs the turn."""
+"""FrozenLake for a language model: Gymnasium's environment with token ids. Each prompt extends the last prompt, so that
+the prefix cache can be used. An output consists of the four tiles around the player (the reasoning), a move (the
+answer) and EOT. If an output has no move before EOT, the turn is wasted."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake:
-    """The environment of one trajectory. Its seed gives the board, and `slip_seed` the slips on ice. Its verdict is
-    ground truth."""
+    """The environment of one trajectory. The seed of `reset` gives the board, and `slip_seed` gives the slips on ice.
+    The verdict is ground truth."""
 
     verifier = "frozenlake-goal"
     verifier_version = "1"
@@ -53,7 +53,7 @@ class FrozenLake:
         return [reply, v.at(*self.position)], reward, self.terminated, facts
 
     def around(self) -> list[int]:
-        """Return tokens of the tiles left, below, right and above: this turn's true reasoning."""
+        """Return tokens for the tiles left of, below, right of and above the player: the turn's correct reasoning."""
         size, (row, col) = self._task.size, self.position
         places = [(row + down, col + right) for down, right in STEPS]
         return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]
@@ -91,19 +91,20 @@ class Episode(Transcript):
 
 
 def parse(output_ids: Sequence[int]) -> int | None:
-    """Return Gymnasium's action of an output that ends in a move and EOT, else None."""
+    """Return Gymnasium's action if the output ends in a move and EOT, or None if it does not."""
     if len(output_ids) < 2 or output_ids[-1] != v.EOT or output_ids[-2] not in v.MOVES:
         return None
     return v.MOVES.index(output_ids[-2])
 
 
 def seed_of(*parts: int) -> int:
-    """Return one 32-bit seed of several non-negative numbers."""
+    """Return one 32-bit seed that is made from several non-negative numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Return moves to the goal from each tile that reaches it without a hole, on dry ice."""
+    """Return the number of moves from each tile to the goal, if no move slips. Tiles that reach the goal only through a
+    hole are left out."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
     steps = {goal: 0}

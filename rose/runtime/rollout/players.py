@@ -1,4 +1,4 @@
-"""Plays many games of a run at once, in a thread beside the trainer's."""
+"""Plays many games of a run at once, in a thread beside the trainer's thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rose.runtime.rollout.trajectory import Trajectory, Verifier
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A trajectory to play. `number` is its place in the group, which shares the seed."""
+    """A trajectory to play. `number` is its place in its group. All games of a group have the same seed."""
 
     trajectory_id: str
     group_id: str
@@ -39,7 +39,7 @@ class Played:
 
 
 def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
-    """Return all games of a step, with names after `prefix`. Seeds depend only on step and training."""
+    """Return all games of a step. Their names begin with `prefix`. Their seeds depend only on `step` and `training`."""
     return [
         Game(
             trajectory_id=f"{prefix}-s{step}-g{group}-{number}",
@@ -57,7 +57,7 @@ def first_name(trajectory_id: str) -> str:
 
 
 class Task:
-    """The environment of `[task]`, as a context manager. Raises EnvironmentStartError."""
+    """The environment of the table `[task]`, as a context manager. Raises EnvironmentStartError."""
 
     def __init__(self, config: TaskConfig) -> None:
         self.config = config
@@ -72,7 +72,8 @@ class Task:
             self._workers.close()
 
     def rules(self, checkpoint: Path | None) -> Rules:
-        """Return the rules for the model in `checkpoint`. Raises ConversationError without a chat model."""
+        """Return the rules for the model in `checkpoint`. Raises ConversationError if the task has text, but the model
+        has no chat template."""
         traits, threshold = self.traits, self.config.threshold
         assert traits.token_ids or checkpoint is not None
         return Rules(
@@ -96,8 +97,8 @@ class Task:
 
 
 class Players:
-    """Plays games of the run at `address`, as a context manager that cancels running games at its end. `checkpoint` has
-    the tokenizer for text."""
+    """Plays games of the run at `address`. It is a context manager, whose end cancels the games in progress.
+    `checkpoint` has the tokenizer for games with text."""
 
     def __init__(self, address: RunAddress, task: Task, checkpoint: Path | None, temperature: float) -> None:
         self._task, rules = task, task.rules(checkpoint)
@@ -113,13 +114,14 @@ class Players:
             self._background.submit(self._play(step, version_min, game)).add_done_callback(self._over.put)
 
     def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Play lost games under new names, since the ledger has the old names."""
+        """Play lost games again. They get new names, because the ledger already has the old names."""
         tries = next(self._repeated)
         again = [replace(game, trajectory_id=f"{first_name(game.trajectory_id)}~{tries}") for game in games]
         self.play(step, version_min, again)
 
     def collect(self, timeout_s: float) -> Iterator[Played]:
-        """Yield finished games, waiting at most `timeout_s`. Raises the ClientError of a call."""
+        """Yield the finished games. Wait for the first game for at most `timeout_s` seconds. Raises ClientError if a
+        call in a game failed."""
         with suppress(queue.Empty):
             over = self._over.get(timeout=timeout_s)
             while True:
@@ -158,7 +160,8 @@ class Players:
 
 
 def sampling_params(task: Task, rules: Rules, temperature: float) -> dict[str, object]:
-    """Return SGLang's parameters. top_p or top_k would change the distribution of the log probabilities."""
+    """Return the sampling parameters for SGLang. top_p and top_k are switched off, because they would change the
+    distribution of the log probabilities."""
     config, conversation = task.config, rules.conversation
     return {
         "temperature": temperature,

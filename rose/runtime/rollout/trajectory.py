@@ -1,4 +1,4 @@
-"""A finished trajectory in plain Python values, which pickle without torch."""
+"""Trajectories in plain Python values, which can be pickled without torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ NOT_GENERATED = -1  #: Version of a token that no policy generated.
 
 @dataclass
 class Transcript:
-    """Tokens of a trajectory in progress, in four lists of one length. Tokens of the environment have mask False,
+    """The tokens of a trajectory in progress, in four lists of equal length. Tokens of the environment have mask False,
     logprob 0.0 and version `NOT_GENERATED`."""
 
     ids: list[int] = field(default_factory=list, init=False)
@@ -25,8 +25,8 @@ class Transcript:
         self.versions += [NOT_GENERATED] * len(ids)
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Append one turn of the policy, with a log probability and version for each token. Raises ValueError for
-        unequal lengths."""
+        """Append one turn of the policy. Each token has a log probability and a version. Raises ValueError if the
+        lengths differ."""
         if not len(output_ids) == len(logprobs) == len(versions):
             raise ValueError(
                 f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
@@ -93,16 +93,17 @@ class Trajectory:
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the tokens that the policy did not generate, each counted once."""
+        """Return how many tokens the policy did not generate. Each counts once, though later prompts repeat it."""
         return len(self.ids) - self.output_tokens
 
     @property
     def version(self) -> int | None:
-        """Return the oldest version of a generated token; None without one."""
+        """Return the oldest version that generated a token, or None if no token was generated."""
         return min(
             (version for version, generated in zip(self.versions, self.mask, strict=True) if generated), default=None
         )
 
     def staleness(self, trainer_version: int) -> int:
-        """Return the trainer's version minus the oldest of a generated token; 0 without one."""
+        """Return the trainer's version minus the oldest version that generated a token, or 0 if no token was
+        generated."""
         return 0 if self.version is None else trainer_version - self.version

@@ -1,5 +1,6 @@
-"""Assigns engines to runs and turns to engines. A preempted turn keeps its tokens and continues elsewhere. After an
-engine fails, the turn tries others; a refusal (4xx) is final. Demand for devices comes from open turns and expires."""
+"""The controller, which assigns each engine to a run and each turn to an engine. A preempted turn keeps its tokens and
+continues on another engine. After an engine fails, its turns try other engines. A turn that an engine refuses (400, 413
+or 422) ends. Open turns create the demand for devices, which expires soon after they end."""
 
 from __future__ import annotations
 
@@ -48,9 +49,9 @@ TICK_S, CALM_TICK_S = 0.1, 0.25  # Seconds between calls of `pass_time` with wai
 
 
 class Controller:
-    """Holds state and decisions on one asyncio loop, without locks. `models` (empty: any) and `devices` (id to host;
-    empty: any) come from the fleet file. Without `state` it keeps everything in memory. Raises StateError for
-    unreadable state."""
+    """The state and the decisions of the controller, on one asyncio loop without locks. `models` and `devices` (which
+    maps ids to hosts) come from the fleet file. If one of the two is empty, the controller accepts any model or device.
+    If `state` is None, everything stays in memory. Raises StateError if the state cannot be read."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Controller:
         self._passed_ns = now_ns
 
     async def start(self) -> None:
-        """Record the events that an earlier process left, and start the clock."""
+        """Record the events that an earlier process left behind, and start the periodic work."""
         self._engines = EngineCalls()
         self.turns = TurnService(
             self._engines,
@@ -147,7 +148,8 @@ class Controller:
         return run
 
     async def record(self, run_id: str, request: RunEvents) -> None:
-        """Record events. Raises EventRefusedError for the first bad event, before any is recorded."""
+        """Record the events of a client. Raises EventRefusedError for the first bad event; then no event is
+        recorded."""
         run = self.runs.hear(run_id, monotonic_ns(), request.fence)
         step = await self.recorder.record(run_id, request.events)
         if step is not None:
@@ -167,7 +169,7 @@ class Controller:
         self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
 
     def pause(self, run_id: str) -> None:
-        """Keep the run's turns off engines until `resume`; they keep their tokens."""
+        """Keep the turns of the run off engines until `resume`. The turns keep their tokens."""
         self.runs.hear(run_id, monotonic_ns())
         self.queue.paused.add(run_id)
         self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
@@ -178,7 +180,8 @@ class Controller:
         self.queue.dispatch(monotonic_ns())
 
     def abort(self, run_id: str, name: str | None = None) -> int:
-        """End the run's turns named `name` (None: all) with their tokens so far; return their number."""
+        """End the turns of the run that are named `name`, or all turns if `name` is None. Return how many turns end.
+        Their clients get the tokens that exist."""
         self.runs.hear(run_id, monotonic_ns())
         turns = [turn for turn in self.loads[run_id].turns if name in (None, turn.name)]
         for turn in turns:
@@ -205,7 +208,8 @@ class Controller:
             self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer after a change of demand, or after `hold_s`. Raises HeartbeatRefusedError."""
+        """Return the reply when it differs from the last reply that the agent saw, or after `hold_s` seconds. Raises
+        HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
@@ -266,7 +270,7 @@ class Controller:
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
-        """Take turns off an engine, and return after the engine got the aborts. Raises UnknownEngineError."""
+        """Take turns off an engine, and return after the engine has received the aborts. Raises UnknownEngineError."""
         assert self._engines is not None
         if request.engine_id not in self.workers:
             raise UnknownEngineError(f"unknown engine {request.engine_id!r}")
@@ -278,7 +282,8 @@ class Controller:
         return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        """Stop lending the device (None: every device), also after a restart. Raises UnknownDeviceError."""
+        """Stop lending the device, or every device if `device_id` is None. Return these devices. They also stay drained
+        after a restart of the controller. Raises UnknownDeviceError."""
         devices = self._chosen(device_id)
         self.state.drain(devices, reason)
         self.drained |= dict.fromkeys(devices, reason)
@@ -286,8 +291,8 @@ class Controller:
         return devices
 
     def undrain(self, device_id: str | None) -> list[str]:
-        """Lend the device (None: every device) again; return the devices that were drained. Raises
-        UnknownDeviceError."""
+        """Lend the device again, or every device if `device_id` is None. Return the devices that were drained until
+        now. Raises UnknownDeviceError."""
         devices = [name for name in self._chosen(device_id) if name in self.drained]
         self.state.undrain(devices)
         for name in devices:
@@ -329,7 +334,7 @@ class Controller:
             self.pass_time(monotonic_ns())
 
     def pass_time(self, now_ns: int) -> None:
-        """Expire runs, forget silent agents, retry engines, and place waiting turns."""
+        """Do the periodic work: expire runs, forget silent agents, place waiting turns, and move stalled turns."""
         # A slow disk may have stalled this process.
         late_ns, self._passed_ns = now_ns - self._passed_ns - round(CALM_TICK_S * 1e9), now_ns
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
@@ -392,12 +397,12 @@ class Controller:
 
 
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
-    """Return `at_ns` plus a stall of `late_ns`, at most `now_ns`."""
+    """Return the time `at_ns`, moved later by a stall of `late_ns`. The stall moves no time past `now_ns`."""
     return max(at_ns, min(at_ns + late_ns, now_ns))
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """Extend deadlines, but no leases, by a stall of the controller."""
+    """Move deadlines later by the time for which the controller stalled, if it exceeds 1 s. Leases are not extended."""
     if late_ns <= 1_000_000_000:
         return
     for worker in workers.values():

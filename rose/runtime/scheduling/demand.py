@@ -1,4 +1,4 @@
-"""Keeps demand for devices for a moment, and numbers the answers to each agent."""
+"""Keeps the demand for devices for one second, and numbers the answers to each agent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DEVICES_MAX = 10_000  # Devices with a stored answer; the oldest is forgotten fi
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted device time by engine (nanoseconds, never 0), its RL step, and the instructions for a device's
-    engines."""
+    """The demand at one moment, and the instructions for the engines of a device. `engines_ns` maps each wanted engine
+    to the wanted device time in nanoseconds, which is never 0. `step` is the RL step that wants the time."""
 
     step: int | None = None
     engines_ns: Mapping[str, int] = field(default_factory=dict)
@@ -28,8 +28,8 @@ class Wanted:
     terms: Terms | None = None
 
     def differs(self, previous: Wanted) -> bool:
-        """Return whether an agent that knows `before` needs an answer: after any change, for time only if it
-        doubled."""
+        """Return whether an agent that knows `previous` needs a new answer. Any change needs one, but a change of
+        wanted time only if the time at least doubled."""
         return (
             (self.step, self.drained, self.train_run_id) != (previous.step, previous.drained, previous.train_run_id)
             or (self.targets, self.rollout_run_ids, self.models, self.terms)
@@ -40,7 +40,7 @@ class Wanted:
 
 
 class Demand:
-    """Merges present and recent demand. Times are monotonic nanoseconds."""
+    """The demand for each engine, which is kept for one second after it ends. Times are monotonic nanoseconds."""
 
     def __init__(self) -> None:
         self._recent: dict[str, tuple[int, int]] = {}  # By engine: the last wanted time, and its expiry.
@@ -53,7 +53,8 @@ class Demand:
 
 
 class Answers:
-    """The last answer to each device. Numbers start at the time of day, and so rise across restarts."""
+    """The last answer to each device. The first number is the time of day in microseconds, so that numbers also rise
+    when the controller restarts."""
 
     def __init__(self, first: int | None = None) -> None:
         self._number = utc_us() if first is None else first
@@ -64,7 +65,7 @@ class Answers:
         return last is None or last[0] != seen or wanted.differs(last[1])
 
     def give(self, device_id: str, seen: int, wanted: Wanted) -> int:
-        """Return the number of the answer `wanted`: `seen` without a difference."""
+        """Return the number of the answer `wanted`. It is `seen` if the answer does not differ from the last answer."""
         if self.due(device_id, seen, wanted):
             self._number += 1
             self._last[device_id] = (self._number, wanted)

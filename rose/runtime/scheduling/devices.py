@@ -1,4 +1,4 @@
-"""Tracks devices as their agents report them, and the clock offsets of their hosts."""
+"""The devices as their agents report them, and the clock offsets of their hosts."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ FORGET_NS = 3600 * 1_000_000_000
 
 
 class UnknownDeviceError(UserError):
-    """No device of that id has reported here."""
+    """No device with this id has reported to this controller."""
 
 
 class HeartbeatRefusedError(UserError):
-    """The fleet file does not name this device or host."""
+    """The heartbeat does not fit the fleet file, or it reports an engine of another device."""
 
 
 @dataclass(slots=True)
 class Device:
-    """Times are monotonic nanoseconds of the controller."""
+    """A device as its agent last reported it. Times are monotonic nanoseconds of the controller."""
 
     device_id: str
     heard_ns: int
@@ -49,7 +49,8 @@ class Device:
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """Return the host's UTC minus the controller's, too low by the delay of the quickest recent message."""
+        """Return the host's UTC minus the controller's UTC in nanoseconds, or None before the first reading. The value
+        is too low by the delay of the quickest recent message."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
@@ -72,7 +73,8 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return the clock event to record: the first, then one for each change of 5 ms."""
+        """Return the clock event to record now, or None. The first reading gives an event, and so does each later
+        change of more than 5 ms. Events of slow drift are at least 60 s apart."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
@@ -101,7 +103,8 @@ class Device:
 
 
 class Devices(dict[str, Device]):
-    """Maps ids to devices. `expected` maps the fleet file's devices to hosts; empty: any device may report."""
+    """All devices by id. `expected` maps each device of the fleet file to its host. If `expected` is empty, any device
+    may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Records as `hold` events why borrowed engines have no lease while turns wait."""
+"""Records `hold` events, which tell why a borrowed engine has no lease while turns wait."""
 
 from __future__ import annotations
 

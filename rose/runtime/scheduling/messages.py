@@ -1,4 +1,4 @@
-"""Messages between agents, clients and the controller: validated JSON over HTTP."""
+"""The messages between agents, clients and the controller. They are validated JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Message(BaseModel):
 
 
 class Report(BaseModel):
-    """Ignores fields of later versions, since agents and controller are upgraded separately."""
+    """A message whose unknown fields are ignored. Agents and the controller are upgraded separately, so a later version
+    may send more fields."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -25,7 +26,7 @@ _STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
-    """Device time of a rollout engine beside serving's live requests, in the last second."""
+    """The device time that a rollout engine used beside live requests of serving, in the last second."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
     stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by their duration alone.
@@ -63,7 +64,8 @@ class ClockReading(Report):
 
 
 class HostFacts(Report):
-    """A host's writer of events. None: unknown, or its ledger is not forwarded."""
+    """The state of the event writer on a host. A field is None if it is unknown, or if the host's ledger is not
+    forwarded."""
 
     events_dropped: Count | None = None  # Events that its writer merged or only counted.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
@@ -72,7 +74,8 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """All rollout engines of a device. The answer comes when it differs from number `seen`, or after `hold_s`."""
+    """The report of an agent about all rollout engines of a device. The controller replies when its answer differs from
+    answer number `seen`, or after `hold_s` seconds."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -97,7 +100,7 @@ class Target(Report):
 
 
 class Terms(Report):
-    """Settings that a running agent adopts. `coserving` has fields of `[coserving]`."""
+    """Settings that a running agent adopts. `coserving` contains settings of the table `[coserving]`."""
 
     ttft_budget_ms: BudgetMs
     tpot_budget_ms: BudgetMs
@@ -107,8 +110,9 @@ class Terms(Report):
 
 
 class HeartbeatReply(Report):
-    """Instructions for a device. Only leases in `renew` are renewed. Engines missing in `wanted_ns` are not wanted;
-    engines missing in `targets` or `models` keep their weights or model."""
+    """Instructions for a device. Only the leases in `renew` are renewed. An engine that is missing in `wanted_ns` is
+    not wanted. An engine that is missing in `targets` keeps its weights. An engine that is missing in `models` keeps
+    its model."""
 
     seq: Count
     renew: Few[Id]
@@ -123,7 +127,8 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """Take turns off an engine: the youngest that free `kv_tokens`, or all (None)."""
+    """A request to take turns off an engine. The youngest turns leave, until they free `kv_tokens`. If `kv_tokens` is
+    None, all turns leave."""
 
     engine_id: Id
     kv_tokens: Count | None = None
@@ -156,7 +161,8 @@ class OpenRun(Message):
 
 
 class OpenedRun(Report):
-    """`version` is the last published, `step` the last recorded; None: not yet."""
+    """The answer to a client that opens or renews a run. `version` is the last published version, and `step` is the
+    last recorded step. Each is None if there is none yet."""
 
     run_id: Id
     fence: Fence

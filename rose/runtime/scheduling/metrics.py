@@ -1,4 +1,4 @@
-"""Exports the controller's figures to Prometheus."""
+"""Exports the metrics of the controller to Prometheus."""
 
 from __future__ import annotations
 

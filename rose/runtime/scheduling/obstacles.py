@@ -1,4 +1,4 @@
-"""Explains why a turn waits and why a device lends nothing."""
+"""Explains why a turn waits, and why a device is not lent."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,8 @@ from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker, WorkerTable
 
 
 class Obstacles:
-    """`drained` maps drained devices to reasons, `loads` runs to their turns."""
+    """Explains what keeps turns and devices waiting. `drained` maps each drained device to a reason. `loads` maps each
+    run to its turns."""
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class Obstacles:
         return "no suitable engine had room"
 
     def _other_models(self, run_id: str) -> str:
-        """Return the models of engines as the end of a sentence, if no engine has the run's."""
+        """Return the end of a sentence, which names the models of the engines. It is empty if an engine has, or may
+        have, the model of the run."""
         model = self._runs.get(run_id).facts.model
         engine_models = {worker.report.model for worker in self._workers.values()}
         if None in engine_models or model in engine_models:
@@ -68,7 +70,7 @@ class Obstacles:
         return f"engine {report.engine_id} changes from model {report.model!r} to {model!r}"
 
     def not_lent(self, device: Device, now_ns: int) -> Reason | None:
-        """Return why no rollout can run on a device; None if one can."""
+        """Return why no rollout can use the device, or None if a rollout can use it."""
         workers = [self._workers[engine_id] for engine_id in device.engine_ids if engine_id in self._workers]
         states = [self._state(worker) for worker in workers] or [None]
         reasons = [why_not_lent(self._facts(device, state, now_ns)) for state in states]

@@ -1,4 +1,4 @@
-"""Describes the fleet's state for people and programs."""
+"""Describes the state of the fleet for people and programs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return hosts' newest facts; `waits`: why their events are late. Durations are in seconds."""
+    """Return the newest facts of each host. `waits` tells why its events are late. Durations are in seconds."""
     devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
     return [

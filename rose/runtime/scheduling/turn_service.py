@@ -1,4 +1,4 @@
-"""Carries turns from arrival to answer, across all their attempts, once for each key."""
+"""Carries each turn from its arrival to its answer, across all attempts. Requests with the same key share one turn."""
 
 import asyncio
 import hashlib
@@ -34,7 +34,8 @@ class KeyReusedError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to a turn's client: 200 with tokens, 400 refused by an engine, 409 run ended, 503 no progress."""
+    """The answer to the client of a turn. Status 200 comes with tokens. Status 400 means that an engine refused the
+    turn, 409 that the run ended, and 503 that no engine made progress."""
 
     status: int
     body: bytes
@@ -54,7 +55,8 @@ class _Open:
 
 
 class TurnService:
-    """Create and close it inside a running loop. It calls `moved` when a turn arrives or leaves an engine."""
+    """Makes turns. Create and close the service inside a running event loop. The service calls `moved` when a turn
+    arrives, or leaves an engine that now belongs to another run."""
 
     def __init__(
         self,
@@ -73,17 +75,18 @@ class TurnService:
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def close(self) -> None:
-        """Cancel streamed turns; the server's tasks make all others."""
+        """Cancel the streamed turns. The other turns belong to tasks of the HTTP server."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def knows(self, turn: Turn) -> bool:
-        """Return whether this turn is in progress or completed."""
+        """Return whether a turn with the same key is in progress or completed."""
         return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
 
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
-        """Return the turn's outcome. The first client's task makes it. Raises KeyReusedError."""
+        """Return the outcome of the turn. If several clients send the turn, the task of the first client makes it.
+        Raises KeyReusedError."""
         if turn.key is None:
             return await self._make(turn, load)
         open_turn = self._find(turn)
@@ -99,7 +102,7 @@ class TurnService:
             self._leave(open_turn)
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
-        """Yield the turn whenever it has more tokens, then its outcome. Raises KeyReusedError."""
+        """Yield the turn each time it has more tokens, and finally its outcome. Raises KeyReusedError."""
         turn.news = asyncio.Event()
         open_turn = self._find(turn)
         if isinstance(open_turn, Outcome):

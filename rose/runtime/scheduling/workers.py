@@ -1,4 +1,4 @@
-"""The table of rollout engines, with their turns and the times of their reports."""
+"""The table of rollout engines, with their turns and the times of their agents' reports."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from rose.errors import UserError
 from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled, stalled_after_ns
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
-SILENCE_MAX_NS = 2_000_000_000  # An engine whose agent is overdue by this much takes no new turns, ...
-LOST_NS = 10_000_000_000  # ... by this much, its turns count as lost and continue elsewhere, ...
-FORGET_NS = 60_000_000_000  # ... by this much, it is forgotten.
+SILENCE_MAX_NS = 2_000_000_000  # If the report of an agent is late by this time, its engines take no new turns.
+LOST_NS = 10_000_000_000  # If it is this late, their turns count as lost and continue on other engines.
+FORGET_NS = 60_000_000_000  # If it is this late, engines without turns are forgotten.
 
 
 class UnknownEngineError(UserError):
-    """No engine of that id has reported here."""
+    """No engine with this id has reported to this controller."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,12 +81,13 @@ class Worker:
         return now_ns - self.due_ns
 
     def model_since_ns(self, now_ns: int) -> int:
-        """Return the start of work with its model, at the earliest its first weights."""
+        """Return when the engine began to work with its model, or `now_ns` if it still waits for the first weights."""
         has_no_weights = self.model_ns and self.report.run_id is None and self.report.failed is None
         return now_ns if has_no_weights else self.model_ns
 
     def unable_ns(self, now_ns: int, version_min: int = 0) -> int:
-        """Return how long it has lacked a lease, or weights from `version_min` on."""
+        """Return for how long (in nanoseconds) the engine could not work, because it had no lease or only weights older
+        than `version_min`."""
         unlent_ns = now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
         lacks = self.report.run_id != self.assigned or self.report.policy_version < version_min
         return max(unlent_ns, now_ns - self.failed_ns if self.failed_ns and lacks else 0)
@@ -169,7 +170,8 @@ class WorkerTable(dict[str, Worker]):
         return ((worker, item) for worker in self.values() for item in worker.in_flight.values())
 
     def hear(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Process an agent's report. The next report is due after the longest poll."""
+        """Take over the report of an agent. Its next report is due after `hold_s` seconds, the longest time for which
+        the controller holds its reply."""
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is None:
@@ -181,7 +183,7 @@ class WorkerTable(dict[str, Worker]):
                 worker.lent_ns = now_ns
 
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Expect the next heartbeat now: this one was answered, or its connection broke."""
+        """Expect the next heartbeat of the agent now, because this heartbeat was answered or its connection broke."""
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is not None:
                 worker.expect(min(worker.due_ns, now_ns))
@@ -203,7 +205,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Return turns that another engine with room would have completed."""
+        """Return turns that take so long that another engine with room would have completed them."""
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
@@ -221,14 +223,15 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
-        """Return turns of engines with a silent agent, and forget engines without an agent."""
+        """Return the turns of engines whose agent is silent. Forget engines without turns whose agent has been silent
+        even longer."""
         for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
                 del self[engine_id]
         return [item for worker, item in self.running() if worker.overdue_ns(now_ns) > LOST_NS]
 
     def youngest(self, engine_id: str, kv_tokens: int | None) -> list[InFlight]:
-        """Return the youngest requests that together use `kv_tokens`; None: all."""
+        """Return the youngest requests on the engine, as many as free `kv_tokens`, or all if `kv_tokens` is None."""
         newest_first = sorted(self[engine_id].in_flight.values(), key=lambda item: -item.placed_ns)
         if kv_tokens is None:
             return newest_first

@@ -79,7 +79,7 @@ def down_command(
         typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`."),
     ] = False,
 ) -> None:
-    """End a fleet: leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
+    """End a fleet: its leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
     from rose import config as configuration
     from rose.runtime import places
     from rose.runtime.service import memory
@@ -105,10 +105,10 @@ def restart_command(
     config: FileOption,
     address: AddressOption = None,
 ) -> None:
-    """Restart a host's agents or the controller with the installed version. Runs and serving continue.
+    """Restart the agents of a host, or the controller, with the installed version. RL runs and serving continue.
 
-    A host's leases end first. While the controller restarts, clients retry, and events wait on their hosts. Upgrade the
-    controller first, then the hosts."""
+    The leases of a host end first. While the controller restarts, clients repeat their requests, and events wait on
+    their hosts. Upgrade the controller first, and then the hosts."""
     from rose import config as configuration
     from rose.runtime.service.up import restart
 
@@ -123,7 +123,7 @@ def status_command(
     token: TokenOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show devices, leases, versions, runs, and why nothing is lent."""
+    """Show devices, leases, versions and runs, and why a device is not lent."""
     from rose.runtime.service.console import status_view, terminal_width
 
     with user_errors("stopped: the fleet continues"):
@@ -144,7 +144,7 @@ def drain_command(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Take back a device's lease and lend no more. Serving continues."""
+    """Take back the lease of a device, and stop lending the device. Serving continues."""
     with user_errors("stopped: the fleet continues"):
         if every == (device is not None):
             raise UserError("name a device to drain, or give --all")
@@ -161,9 +161,9 @@ def drain_command(
 
 
 def reload_command(config: FileOption) -> None:
-    """Apply changed latency budgets and `[coserving]` settings of the fleet file without a restart.
+    """Apply changes of latency budgets and `[coserving]` settings in the fleet file, without a restart.
 
-    Run it on the first host. A setting that needs a restart is refused by name, and nothing changes."""
+    Run this command on the first host. If a change needs a restart, the command names it and changes nothing."""
     from rose import config as configuration
     from rose.runtime.service.up import reload
 

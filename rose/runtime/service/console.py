@@ -1,4 +1,4 @@
-"""Calls a fleet's controller over HTTP and shows its answers as tables."""
+"""Calls the controller of a fleet over HTTP, and shows its answers as tables."""
 
 import json
 import os
@@ -26,10 +26,11 @@ _TIMEOUT_S = 10.0
 
 
 class ControllerClient:
-    """Methods raise DeploymentError without an answer, UserError for a refusal."""
+    """A client of the controller. Methods raise DeploymentError without an answer, or UserError after a refusal."""
 
     def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
-        """`folder` is the fleet's state on this host, if any. Raises UserError for an invalid `url`."""
+        """Create a client. `folder` is the fleet's state folder, if this host has it. Raises UserError for a bad
+        `url`."""
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
             raise UserError(f"--url {url!r} must be the controller's root, such as http://10.0.0.1:30100")
         self.url, self.token, self._folder = url.rstrip("/"), token, folder
@@ -80,8 +81,8 @@ def _path(device_id: str | None) -> str:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return the controller at `url`, of `config`, or of this host. Raises UserError for several fleets,
-    DeploymentError."""
+    """Return a client of the controller at `url`, of the fleet in `config`, or of the one fleet on this host. Raises
+    UserError if this host has no controller or several fleets, or DeploymentError if the fleet is still starting."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:
@@ -219,7 +220,7 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:
-    """Return a table whose columns, except `wide`, may break on a narrow terminal."""
+    """Return a table. On a narrow terminal, only the columns outside `wide` may wrap their text."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)
@@ -234,5 +235,5 @@ def _error(error: urllib.error.HTTPError) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return 160 if the output is not a terminal; None leaves the width to rich."""
+    """Return 160 if the output is not a terminal. Otherwise return None, so that rich chooses the width."""
     return None if os.isatty(1) or "COLUMNS" in os.environ else 160

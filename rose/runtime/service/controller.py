@@ -1,4 +1,4 @@
-"""The controller of a fleet: a named actor on the first host."""
+"""The controller of a fleet, as a named actor on the first host."""
 
 import asyncio
 import gc
@@ -28,7 +28,8 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """Start-up facts of the controller. `state` survives restarts; `host` prefixes its writer's name."""
+    """The facts with which the controller starts. `state` is a folder that survives restarts. The name of the
+    controller's event writer begins with `host`."""
 
     config: FleetConfig
     run_id: str
@@ -43,7 +44,8 @@ class ControllerPlan:
 
 
 class ControllerActor:
-    """The controller on Ray. A separate thread does the work, so that a busy event loop still reports."""
+    """The controller as a Ray actor. A separate thread does the work, so that the actor reports even while the event
+    loop is busy."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
@@ -68,7 +70,7 @@ class ControllerActor:
         return models.resolve(model, Path(self._plan.config.cache), self._say)
 
     def _give_way(self) -> None:
-        """Leave the host's serving cores and lower the priority, if allowed."""
+        """Move this process off serving's cores and lower its priority, if the system allows it."""
         try:
             os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
             os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
@@ -76,7 +78,7 @@ class ControllerActor:
             self._say(f"cannot change its cores and niceness: {error}")
 
     def _terms(self) -> dict[str, Terms]:
-        """Return the terms by device. A reload may be newer than the plan."""
+        """Return the terms of each device. After a reload, the terms are newer than the plan."""
         config = None
         try:
             if (remembered := memory.read(self._plan.state.parent)) is not None:

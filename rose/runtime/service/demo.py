@@ -1,4 +1,4 @@
-"""Runs `rose up`, traffic, `rose train` and `rose down` on this machine, each in its usual process."""
+"""The demo: `rose up`, traffic, `rose train` and `rose down` on this machine, each in its usual process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _END_S = 30.0
 
 @dataclass(slots=True)
 class Outcome:
-    """`stopped`: the user or the time limit ended the demo early."""
+    """The result of a demo. `stopped` tells whether the user or the time limit ended the demo early."""
 
     run_id: str
     steps: int = 0
@@ -45,7 +45,8 @@ class Outcome:
 def run(
     config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
 ) -> Outcome:
-    """Run the demo until its last step, `stopping`, or the time limit. Raises PreflightError and DeploymentError."""
+    """Run the demo until its last step, until `stopping` is set, or until the time limit. Raises PreflightError or
+    DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
@@ -93,8 +94,8 @@ def run(
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
-    """Run the demo with progress on the terminal. The first Ctrl-C or SIGTERM ends it in order; later ones have no
-    effect."""
+    """Run the demo and show its progress on the terminal. The first Ctrl-C or SIGTERM ends the demo in order. Later
+    signals have no effect."""
     say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -127,7 +128,7 @@ def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> N
 
 
 def _end_with(pid: int, config: FleetConfig) -> None:
-    """Start a process that puts the fleet down after process `pid` ends in any way."""
+    """Start a process that puts the fleet down after process `pid` has ended for any reason."""
     command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
     # The new process lives longer, and must not keep this process's output open.
     text, null = config.model_dump_json(), subprocess.DEVNULL
@@ -173,7 +174,8 @@ class _Child:
 
 @contextmanager
 def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """Run a process in a new session without Ctrl-C. `say` gets its stderr."""
+    """Run a command in a new session, which Ctrl-C does not reach. `say` gets the stderr of the command. The command
+    ends with the `with` block."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

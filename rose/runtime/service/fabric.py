@@ -1,4 +1,4 @@
-"""The Ray cluster of a fleet, whose actors outlive their starter and have names."""
+"""The Ray cluster of a fleet. Its actors have names, and they outlive the process that started them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE
 
 
 class UnreachableError(Exception):
-    """An actor does not answer: its host is away, or it restarts."""
+    """An actor does not answer, because its host is away or because the actor restarts."""
 
 
 class Fabric:
@@ -27,7 +27,7 @@ class Fabric:
         self._namespace = namespace
 
     def join(self, address: str) -> None:
-        """Join the cluster from one of its hosts. Raises UserError and DeploymentError."""
+        """Join the cluster, of which this host must be a part. Raises UserError or DeploymentError."""
         _wait_listening(address)
         # Ray reads this at import. Its logs have the deaths of processes.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
@@ -65,14 +65,14 @@ class Fabric:
         return {name for node in _ray().nodes() if node["NodeID"] == node_id for name in node["Resources"]}
 
     def find(self, name: str) -> Any | None:
-        """Return the actor of this name; None if it is missing or gone for good."""
+        """Return the actor with this name, or None if it is missing or has ended for good."""
         try:
             return _ray().get_actor(name, namespace=self._namespace)
         except ValueError:
             return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
-        """Return the actor of this name, started if missing. Ray restarts it until `end`."""
+        """Return the actor with this name, and start it if it is missing. Ray restarts the actor until `end`."""
         options = {
             "name": name,
             "namespace": self._namespace,
@@ -127,7 +127,7 @@ def listens(address: str) -> bool:
 
 
 class GcsWatch:
-    """Watches in a thread whether Ray's GCS answers. Restarts of parts depend on it."""
+    """Watches in a thread whether Ray's GCS answers. Without the GCS, Ray cannot restart parts of the fleet."""
 
     def __init__(self, address: str, host: str, look_s: float = 2.0) -> None:
         self._address, self._host, self._look_s = address, host, look_s
@@ -152,7 +152,8 @@ class GcsWatch:
 
 
 def _wait_listening(address: str) -> None:
-    """Wait for a listener. Raises UserError for a malformed address, DeploymentError after a timeout."""
+    """Wait until a process listens at the address. Raises UserError if the address is malformed, or DeploymentError
+    after a timeout."""
     if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:
         raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
     until = time.monotonic() + _LISTENS_S

@@ -1,5 +1,5 @@
-"""Runs a Ray of this host's own, which outlives its starter. Its token, which lets programs run, is in a private
-file."""
+"""Runs a Ray cluster that belongs to this host and outlives its starter. Its token allows others to run programs, so
+the token is in a private file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENVIRONMENT = {
 
 
 def start(folder: Path) -> str:
-    """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError and FolderError."""
+    """Start a Ray cluster, record it in `folder`, and return its address. Raises DeploymentError or FolderError."""
     places.make_state(folder)
     stop(folder)
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
@@ -120,7 +120,7 @@ def stop(folder: Path) -> None:
 
 
 def use_token(folder: Path) -> None:
-    """Make this process's Ray send the folder's token, if any. Call it before the import of Ray."""
+    """Make Ray in this process send the token in `folder`, if the token exists. Call this before Ray is imported."""
     if (folder / _TOKEN).exists():
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / _TOKEN)

@@ -1,4 +1,4 @@
-"""Keeps a fleet's state between starts, in one file of its state folder."""
+"""Keeps the state of a fleet between starts, in one file in its state folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "fleet.json"  # In a fleet's state folder on its first host.
 
 @dataclass(slots=True)
 class Remembered:
-    """A fleet run, from the first `rose up` to the final `rose down`."""
+    """A fleet run, which lasts from the first `rose up` to the final `rose down`."""
 
     run_id: str
     url: str = ""
@@ -47,7 +47,7 @@ class MemoryUnreadableError(UserError):
 
 
 class FleetMemory:
-    """The file of a fleet run. It has secrets: only its user can read it."""
+    """The file of a fleet run. It contains secrets, so only its user can read it."""
 
     def __init__(self, config: FleetConfig) -> None:
         self.folder = state_folder(config)
@@ -59,12 +59,13 @@ class FleetMemory:
 
     @property
     def controller(self) -> Path:
-        """Return the controller's folder for all fleet runs. No host can have this name."""
+        """Return the folder of the controller, which all fleet runs share. No host can have the name of this folder."""
         return self.folder / ".controller"
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet. With `say` wait for another command, else yield False. Raises OSError."""
+        """Lock the fleet and yield True. If another command has the lock, call `say` and wait. Without `say`, yield
+        False instead. Raises OSError."""
         make_state(self.folder)
         with (self.folder / "fleet.lock").open("a") as lock:
             try:
@@ -81,7 +82,8 @@ class FleetMemory:
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """Return the open fleet run, or a new one. Raises UserError for an unfit file, and OSError."""
+        """Return the open fleet run, or a new one. Raises UserError if the fleet file does not fit the open fleet run,
+        or OSError."""
         if (remembered := _read(self.folder / FILE)) is None or remembered.ended:
             former = "" if remembered is None else remembered.run_id
             while (run_id := f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}") == former:
@@ -102,7 +104,7 @@ class FleetMemory:
         private_files.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """End the run, but keep its name, which the next run must not repeat."""
+        """End the fleet run, but keep its name. The next fleet run must have another name."""
         if (remembered := self.read()) is not None:
             self.write(Remembered(run_id=remembered.run_id, ended=True))
 
@@ -133,7 +135,7 @@ def _read(file: Path) -> Remembered | None:
 
 
 def check_fits(remembered: Remembered, config: FleetConfig) -> None:
-    """Raise UserError if the fleet file changes a fixed setting of an open fleet run."""
+    """Raise UserError if the fleet file changes a setting that is fixed while the fleet run is open."""
     if not remembered.config_json:
         return
     recorded_file, now = json.loads(remembered.config_json), config.model_dump(mode="json")
@@ -165,7 +167,7 @@ _ADOPTED = {
 
 
 def recorded(remembered: Remembered) -> FleetConfig | None:
-    """Return the fleet run's recorded fleet file; None for another version's."""
+    """Return the fleet file that the fleet run recorded, or None if this version of ROSE cannot read it."""
     try:
         file = json.loads(remembered.config_json)
         file["gateway"]["token"] = remembered.gateway_token
@@ -175,7 +177,8 @@ def recorded(remembered: Remembered) -> FleetConfig | None:
 
 
 def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:
-    """Return the changed settings with their values. Raises UserError for one that needs a restart."""
+    """Return the changed settings, each with its old and new values. Raises UserError if a changed setting needs a
+    restart."""
     old, new = _settings(recorded_config), _settings(now)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_adopted(name)]:
@@ -201,7 +204,7 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
 
 
 def _difference(name: str, old: Any, now: Any) -> str:
-    """Return a setting's name, with values if they are numbers: texts may be secret."""
+    """Return the name of a setting, also with its values if they are numbers. Texts may be secret."""
     numbers = isinstance(old, int | float) and isinstance(now, int | float)
     return f"{name} is {now}, but the fleet has {old}" if numbers else name
 
@@ -230,7 +233,7 @@ def _models(config: dict[str, Any]) -> dict[str, str]:
 
 
 def engines_token(folder: Path) -> str:
-    """Return the token that other hosts send to this host's engines; create it if missing."""
+    """Return the token that other hosts send to the engines of this host. Create the token if it is missing."""
     file = folder / "engines.token"
     if not file.exists():
         private_files.write(file, secrets.token_urlsafe(24))

@@ -1,5 +1,6 @@
-"""`python -m rose.runtime.service.owner STATE LOCK` runs ROSE's own serving engines, and outlives controller, agents
-and Ray. The starter passes a locked descriptor; the process runs exactly while the lock is taken."""
+"""Runs ROSE's own serving engines, as `python -m rose.runtime.service.owner STATE LOCK`. This process outlives the
+controller, the agents and Ray. LOCK is the descriptor of a locked file, which the starter passes. The file is locked
+exactly as long as the process exists."""
 
 import fcntl
 import json
@@ -49,8 +50,8 @@ def served(plan: HostPlan) -> list[str]:
 
 
 def ensure(plan: HostPlan) -> dict[str, str]:
-    """Start the owner process; return the URLs that answer already. Engines keep their ports; an owner with another
-    plan ends first. Raises DeploymentError and FolderError."""
+    """Start the owner process if there is none. Return the URLs of the engines that answer already, by device. Engines
+    keep their ports. If an owner with another plan exists, it ends first. Raises DeploymentError or FolderError."""
     state = plan.state
     places.make_state(state)
     if runs(plan) and not _serves(plan):
@@ -113,7 +114,8 @@ def runs(plan: HostPlan) -> bool:
 
 
 def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
-    """Return free bytes of the host's GPUs before the first engine; the file keeps them across starts."""
+    """Return the bytes that each GPU of the host had free before the first engine, by device. `file` keeps these
+    numbers across starts."""
     with suppress(OSError, ValueError):
         recorded: dict[str, int] = json.loads(file.read_text())
         if recorded.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
@@ -124,7 +126,8 @@ def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
 
 
 def _serves(plan: HostPlan) -> bool:
-    """Return whether the running owner has this plan, or a plan that this version cannot read."""
+    """Return whether the owner process has this plan. Also return True if this version of ROSE cannot read the owner's
+    plan."""
     with suppress(OSError, ValueError):
         return _serving(_planned(plan.state)) == _serving(plan)
     return True
@@ -167,7 +170,7 @@ def _port(url: str) -> int:
 
 
 class _Owner:
-    """The process. Each device has a thread for its engine."""
+    """The owner process. It has one thread for the engine of each device."""
 
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess]) -> None:
         self._plan = plan
@@ -240,7 +243,8 @@ class _Owner:
             engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
-        """Return the device's engine. A lock orders engines: each claims a port and GPU memory."""
+        """Return the device with the settings of its engine. A lock ensures that engines claim ports and GPU memory one
+        after the other."""
         with self._making:
             if device_id not in self._devices:
                 if self._fleet is None:
@@ -256,7 +260,7 @@ class _Owner:
             return self._devices[device_id]
 
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device at a port. A port that clients know stays."""
+        """Return the device with its engine at `port`. If clients know the port, the engine may use no other port."""
         assert device.spec is not None
         spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
         return replace(device, url=spec.url, spec=spec)
@@ -290,7 +294,7 @@ class _Owner:
             self._write()
 
     def _write(self) -> None:
-        """Record the state. A full disk does not stop serving."""
+        """Record the state on disk. If the disk refuses, serving continues."""
         record = {
             "pid": os.getpid(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},

@@ -1,4 +1,4 @@
-"""Shared code of a fleet's processes: plans and reports as JSON, logs, and the end with the Ray node."""
+"""Code that the processes of a fleet share: plans and reports as JSON, logs, and the end together with the Ray node."""
 
 import logging
 import logging.handlers
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A part's state. `doing`: why it is not ready; empty when it is ready."""
+    """The state of a part. `doing` tells why the part is not ready. It is empty if the part is ready."""
 
     doing: str
     pid: int | None = None
@@ -38,17 +38,18 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan with its secrets as JSON, which Ray passes to restarts of any version."""
+    """Return a plan, including its secrets, as JSON. Ray passes the JSON to restarted actors, which may have another
+    version of ROSE."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
 def load(kind: type[_T], plan: _T | str) -> _T:
-    """Read a plan of any version; missing fields have their defaults. Raises ValidationError."""
+    """Return a plan that any version of ROSE wrote. Missing fields get their defaults. Raises ValidationError."""
     return TypeAdapter(kind).validate_json(plan) if isinstance(plan, str) else plan
 
 
 def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
-    """Return a function that writes timed lines to a rotated log. Raises FolderError."""
+    """Return a function that writes lines with the time to a log. The log is rotated. Raises FolderError."""
     make_state(path.parent)
     logger = logging.getLogger(f"rose.log.{path}")
     if not logger.handlers:
@@ -61,7 +62,8 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
 
 
 def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
-    """Copy long engine logs to `engine.old.log` and truncate them in place, because engines keep them open."""
+    """Copy each long log to a file such as `engine.old.log`, truncate the log, and return the truncated logs. Logs are
+    not renamed, because engines keep them open."""
     rotated = []
     for log in sorted(folder.glob("*.log")):
         with suppress(OSError):
@@ -78,7 +80,8 @@ def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
 
 
 def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Run `body` in a thread. An exception is logged and ends the process, so that Ray restarts it."""
+    """Run `body` in a thread, and return the thread. If `body` raises an exception, the exception is logged and the
+    process ends, so that Ray restarts it."""
 
     def run() -> None:
         try:
@@ -95,7 +98,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Run `start`, and end the process with its Ray node: Ray's check fails after a change of the wall clock."""
+    """Call `start`, and end the process with its Ray node. Ray's own check fails after a change of the wall clock."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

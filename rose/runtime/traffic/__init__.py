@@ -1,1 +1,1 @@
-"""Serving traffic: traces in the columns of the public Azure LLM inference traces, fitted to a host and replayed."""
+"""Serving traffic. Traces have the columns of the public Azure LLM inference traces, and are fitted and replayed."""

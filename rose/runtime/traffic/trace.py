@@ -1,5 +1,5 @@
-"""Reads serving traces and fits them to a host. A trace is a CSV in the columns of the public Azure LLM inference
-traces (Patel et al., Splitwise, ISCA 2024)."""
+"""Reads serving traces and fits them to a host. A trace is a CSV file with the columns of the public Azure LLM
+inference traces (Patel et al., Splitwise, ISCA 2024)."""
 
 import csv
 import math
@@ -22,12 +22,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class TraceError(UserError):
-    """An unusable trace; the message names file, line, column and value."""
+    """A trace that cannot be used. The message names the file, line, column and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order of arrival, in three int64 arrays of one length."""
+    """Requests in order of arrival, in three int64 arrays of equal length."""
 
     name: str
     arrival_ns: Ints
@@ -48,7 +48,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class FittedTrace:
-    """A trace fitted to a host, and its scales."""
+    """A trace after it was fitted to a host, and its scales."""
 
     trace: Trace
     keep_share: float
@@ -59,7 +59,7 @@ class FittedTrace:
 
 
 def read(path: Path) -> Trace:
-    """Return a trace; rows may have any order and more columns. Raises TraceError."""
+    """Return the trace in a file. Rows may be in any order and may have more columns. Raises TraceError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
@@ -83,7 +83,7 @@ def read(path: Path) -> Trace:
 
 
 def load(name: str) -> Trace:
-    """Return the trace `bursty`, or a CSV file's. Raises TraceError."""
+    """Return the trace `bursty`, or the trace in the CSV file `name`. Raises TraceError."""
     return read(_SAMPLES / "bursty.csv" if name == "bursty" else Path(name).expanduser())
 
 
@@ -94,8 +94,9 @@ def open_trace(config: TrafficConfig) -> Trace | None:
 def fit(
     trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
 ) -> FittedTrace:
-    """Return the trace within `config`'s limits: gaps times `time_scale`, the first `duration_s`. Requests are dropped
-    with equal chance. Lengths are scaled down until the 99th percentile (nearest rank) is at most the limit."""
+    """Return the trace within the limits of `config`. Gaps are multiplied by `time_scale`. Only the first `duration_s`
+    seconds are kept. If there are too many requests, some are dropped at random, each with equal chance. Lengths are
+    scaled down until their 99th percentile (nearest rank) is at most the limit."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
@@ -141,7 +142,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
 
 
 def _timestamp_ns(text: str) -> int | None:
-    """Return nanoseconds since the epoch. A time without a zone counts as UTC."""
+    """Return nanoseconds since the epoch, or None if the text is not a time. A time without a zone counts as UTC."""
     if (match := _TIMESTAMP.fullmatch(text)) is None:
         return None
     try:

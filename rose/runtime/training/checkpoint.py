@@ -1,4 +1,4 @@
-"""A trainer's checkpoint, from which a trainer that was killed at any moment continues after its last update.
+"""The checkpoint of a trainer. If the trainer is killed at any moment, the next one continues after the last update.
 
     run.json         the run's id, and its tables at the start
     trainer.pt       policy, optimiser and results of the last update; written before its version is published
@@ -6,7 +6,7 @@
     weights/         the published versions
     lock             held by the working trainer
 
-Each file is replaced whole. Events recorded again after a restart are identical, and count once."""
+Each file is replaced as a whole. An event that is recorded again after a restart is identical, and counts once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _MAY_CHANGE = {"steps", "threads", "python", "call_s_max", "memory_mb_max", "obs
 
 
 class CheckpointError(UserError):
-    """The folder has another trainer or run, no run, or cannot be used."""
+    """The folder cannot be used, another trainer uses it, or its run does not fit."""
 
 
 class Checkpoint:
-    """The folder of one trainer, locked until `close`. Raises CheckpointError if it is locked or not writable."""
+    """The folder of one trainer, which is locked until `close`. Raises CheckpointError if another trainer has the lock,
+    or if the folder is not writable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +62,7 @@ class Checkpoint:
         self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
 
     def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
-        """Raise CheckpointError naming the first field that differs from the run's start."""
+        """Raise CheckpointError if a setting differs from the start of the run. The message names the setting."""
         content = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             recorded = content.get(table, now)

@@ -1,4 +1,4 @@
-"""The command `rose train`: the built-in loop as a client of a fleet."""
+"""The command `rose train`, which trains with the built-in RL loop as a client of a fleet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train_command(
     wait: Annotated[float, typer.Option(help="Maximum seconds to wait for a ready fleet.", min=0)] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each step.")] = False,
 ) -> None:
-    """Train a policy on a fleet file's task. Ctrl-C stops it, and --resume continues after the last update."""
+    """Train a policy on the task of a fleet file. Ctrl-C stops the training, and --resume continues it."""
     from rose import config as configuration
     from rose.runtime.fleet import BACKGROUND_NICE
     from rose.runtime.service.console import find

@@ -1,7 +1,7 @@
-"""Group-relative policy optimisation as pure functions: advantages and the clipped loss. Sources: GRPO (Shao et al.
-2024, arXiv 2402.03300) for group-relative advantages; DAPO (Yu et al. 2025, arXiv 2503.14476) for the asymmetric clip
-and the mean over tokens; Dr. GRPO (Liu et al. 2025, arXiv 2503.20783) for omitting the division by the group's standard
-deviation; Schulman's k3 estimator for the KL divergence."""
+"""Group-relative policy optimisation (GRPO) as pure functions: advantages and the clipped loss. Group-relative
+advantages come from GRPO (Shao et al. 2024, arXiv 2402.03300). The asymmetric clip and the mean over tokens come from
+DAPO (Yu et al. 2025, arXiv 2503.14476). As in Dr. GRPO (Liu et al. 2025, arXiv 2503.20783), advantages are not divided
+by the standard deviation of the group. The KL divergence uses Schulman's k3 estimator."""
 
 import statistics
 from collections import defaultdict
@@ -13,7 +13,8 @@ from torch import Tensor
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-    """Return each reward minus its group's mean; exact zeros for a group of equal rewards."""
+    """Return each reward minus the mean reward of its group. If all rewards of a group are equal, its advantages are
+    exactly 0."""
     members: dict[str, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)
@@ -24,7 +25,7 @@ def advantages(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLoss:
-    """Sums over tokens, so that micro-batches add up; divide them by the mini-batch's token count."""
+    """Sums over tokens. Sums of micro-batches can be added; divide the total by the tokens of the mini-batch."""
 
     loss: Tensor
     kl: Tensor  #: k3 estimate of KL(behaviour || policy), detached.
@@ -33,9 +34,10 @@ class TokenLoss:
 def token_loss(
     logprobs: Tensor, behaviour: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float
 ) -> TokenLoss:
-    """Return the clipped surrogate, summed over generated tokens. All tensors are [tokens]: `logprobs` of the trained
-    policy (with gradient), `behaviour` of the engine, `advantage` of the trajectory. The ratio is clipped to [1 -
-    clip_low, 1 + clip_high]."""
+    """Return the loss from the clipped surrogate, summed over generated tokens. All tensors have shape [tokens].
+    `logprobs` are log probabilities of the trained policy, with a gradient. `behaviour` are log probabilities of the
+    engine. `advantage` is the advantage of each token's trajectory. The ratio is limited to the range from 1 -
+    `clip_low` to 1 + `clip_high`."""
     log_ratio = logprobs - behaviour
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
@@ -43,6 +45,7 @@ def token_loss(
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Return the entropy in nats of each row of `logits` [tokens, vocab], detached, as [tokens]."""
+    """Return the entropy of each row of `logits` in nats, without a gradient. `logits` has shape [tokens, vocab], and
+    the result has shape [tokens]."""
     logprobs = torch.log_softmax(logits.detach(), -1)
     return -(logprobs.exp() * logprobs).sum(-1)

@@ -1,6 +1,6 @@
-"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1. Rollouts of step k
-begin when version k - `staleness_max` is published. The loop saves an update, publishes it, and records its step: after
-a kill it repeats no update."""
+"""The built-in RL loop, as a client of a fleet. The update of step k turns version k into version k + 1. Rollouts of
+step k begin when version k - `staleness_max` is published. The loop saves an update, then publishes it, then records
+its step. After a kill, the loop therefore repeats no update."""
 
 import math
 import time
@@ -54,7 +54,7 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """Return the games to repeat. A game with too many failures is given up if the step has others."""
+        """Return the lost games to play again. A game that failed too often is given up if the step has others."""
         lost, self.lost = self.lost, []
         has_others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
@@ -93,7 +93,7 @@ class TrainLoop:
         self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
-        """Play the remaining steps. Raises errors of the run's client, and CheckpointError."""
+        """Play the remaining steps. Raises CheckpointError, or an error of the run's client."""
         try:
             self._begin()
             while self._trainer.version < self._training.steps:
@@ -172,7 +172,7 @@ class TrainLoop:
             self._unrecorded.clear()
 
     def _update(self, rollouts: _Rollouts) -> _Updated:
-        """Update in the trainer's thread, save the update, then publish it."""
+        """Update the policy, save the update, and then publish it. This method is called in the trainer's thread."""
         began_ns = monotonic_ns()
         # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
@@ -224,7 +224,8 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the step's event without lost trajectories. `total_ns` spans both phases."""
+    """Return the event of a step. Lost trajectories do not count. `total_ns` is the time from the first rollout to the
+    end of training."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,

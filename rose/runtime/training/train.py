@@ -1,4 +1,4 @@
-"""Runs the built-in loop of `rose train`."""
+"""Runs the built-in RL loop for `rose train`."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from rose.runtime.training.train_time import TrainTime, page_of
 
 
 class TrainError(UserError):
-    """Conflicting options."""
+    """The options contradict each other, or they do not fit the fleet."""
 
 
 def train(
@@ -38,9 +38,10 @@ def train(
     device: str | None = None,
     wait_s: float = 0.0,
 ) -> str:
-    """Train to the last step; return the run's id. `say` gets progress, `done` each step. `kept`: `folder` outlives
-    this process, and `resume` continues from it. It waits up to `wait_s` for a starting fleet. A kept run stays open
-    after KeyboardInterrupt. Raises UserError."""
+    """Train to the last step, and return the id of the run. `say` gets progress texts, and `done` gets each finished
+    step. If `kept` is true, `folder` outlives this process, and a later call with `resume` continues the run. A kept
+    run stays open after KeyboardInterrupt. If the fleet is still starting, wait for it for up to `wait_s` seconds.
+    Raises UserError."""
     trainer_device = _device(fleet, device)
     page = None if device is None or wait_s else page_of(device)
     if fleet is not None and trainer_device is not None:

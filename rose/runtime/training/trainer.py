@@ -1,4 +1,4 @@
-"""The trainer: float32 masters of the policy, updated from finished trajectories, published as bfloat16."""
+"""The trainer: it holds the policy in float32, updates it from finished trajectories, and publishes it as bfloat16."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from rose.runtime.rollout.frozenlake import seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss
 
-#: Padded tokens of one forward and backward pass, for a model of `_TOKEN_VALUES` values a token (hidden size times
-#: layers). It bounds memory; a larger model has fewer.
+#: The maximum number of padded tokens in one forward and backward pass, which bounds memory. It applies to a model that
+#: has `_TOKEN_VALUES` values (hidden size times layers) for each token. A larger model has a lower maximum.
 MICRO_BATCH_TOKENS = 4096
 _TOKEN_VALUES = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepStats:
-    """One update. Means are over trained tokens, or 0.0 without differing rewards."""
+    """The result of one update. Means are over the trained tokens. They are 0.0 if no group has differing rewards."""
 
     version: int
     loss: float
@@ -36,7 +36,8 @@ class StepStats:
 
 
 class Trainer:
-    """Holds the policy of `checkpoint` as version 0 on `device`. Every update makes the next version."""
+    """The policy and its optimiser on `device`. The policy in `checkpoint` is version 0, and every update makes the
+    next version."""
 
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
@@ -52,8 +53,8 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Pass once over the trajectories in mini-batches. It drops trajectories that are lost or older than
-        `staleness_max` versions, and skips groups of equal rewards."""
+        """Pass once over the trajectories, in mini-batches, and return the result. Lost trajectories are dropped, and
+        so are trajectories that are older than `staleness_max` versions. Groups with equal rewards are skipped."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         used = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -81,7 +82,7 @@ class Trainer:
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Save the next update's inputs, atomically and durably. `note` is for the resuming trainer."""
+        """Save all that the next update needs, atomically and durably. `note` is a text for a resuming trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
@@ -96,7 +97,7 @@ class Trainer:
         replace_file(partial, path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
-        """Continue from `path`; return the step and result of the last update."""
+        """Continue from the file `path`. Return the step and the result of the last update."""
         # Loading moves each tensor to its own device; AdamW's step counts stay on the CPU.
         state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
@@ -131,7 +132,8 @@ class Trainer:
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
-    """Return indices in batches of similar length, each of at most `tokens_max` padded tokens (or one long row)."""
+    """Return the indices in batches of similar length. Each batch has at most `tokens_max` padded tokens, or is one
+    longer row."""
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not batches or (len(batches[-1]) + 1) * lengths[index] > tokens_max:

@@ -1,4 +1,4 @@
-"""Arithmetic tasks with a calculator as a tool."""
+"""Arithmetic tasks, with a calculator as a tool."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _OPERATORS: dict[type, Callable[..., Fraction]] = {
 
 
 class Arithmetic:
-    """Expressions of `terms` numbers with `digits` digits. The verdict compares the answer's last number. The recheck
-    sums the terms, and refuses other results in the answer."""
+    """Tasks whose expressions have `terms` numbers with `digits` digits each. The verdict compares the last number in
+    the answer with the result. The recheck adds up the terms. The recheck fails if the answer also gives another
+    result."""
 
     verifier = "arithmetic-result"
     verifier_version = "1"
@@ -102,7 +103,7 @@ def _call_tool(call: str) -> str:
 
 
 def calculate(expression: str) -> Fraction:
-    """Return the exact value of an expression with + - * /. Raises ValueError and SyntaxError."""
+    """Return the exact value of an expression with + - * /. Raises ValueError, SyntaxError or ZeroDivisionError."""
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise ValueError(f"the expression has {len(expression)} characters, more than {EXPRESSION_LENGTH_MAX}")
     return _evaluate(ast.parse(expression.strip(), mode="eval").body)

@@ -1,4 +1,4 @@
-"""Environments in separate processes, seen from the trainer; `environment_server.py` is the other side."""
+"""The trainer's side of environments that run in separate processes. The other side is `environment_server.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EnvironmentStartError(UserError):
 
 
 class Playable(Protocol):
-    """An environment of one trajectory in any process. Raises EnvironmentFailedError."""
+    """The environment of one trajectory, in any process. Methods raise EnvironmentFailedError."""
 
     async def reset(self, seed: int) -> Observation: ...
     async def step(self, answer: Any) -> Step: ...
@@ -44,7 +44,7 @@ class Playable(Protocol):
 
 
 class Here:
-    """An environment in this process, without limits."""
+    """An environment in this process, without limits on its time or memory."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -86,7 +86,7 @@ class EnvironmentWorkers:
             child.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect a new trajectory; replace a dead server. Raises EnvironmentFailedError."""
+        """Return a connection for a new trajectory. A dead server is replaced first. Raises EnvironmentFailedError."""
         async with self._starting:
             if self._server.poll() is not None:
                 logger.warning("the process of %s died: starting another one", self.task.environment)

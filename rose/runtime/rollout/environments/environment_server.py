@@ -1,7 +1,7 @@
-"""Loads one environment and forks a child for each trajectory: run this file with SOCKET and SETTINGS. Its first line
-on stdout has the environment's traits, or an `error`. A trajectory is one connection, with a line of JSON for each call
-and answer. A child and its process group end with the connection or after a slow call. It needs Linux and the
-environment's packages in its Python."""
+"""A server that loads one environment and forks a child for each trajectory. Run this file with the arguments SOCKET
+and SETTINGS. The first line on stdout contains the environment's traits, or an `error`. Each trajectory has its own
+connection, with one line of JSON for each call and each answer. A child and its process group end when the connection
+ends, or when a call takes too long. The server needs Linux, and a Python that has the packages of the environment."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class EnvironmentServer(socketserver.ForkingMixIn, socketserver.UnixStreamServer
                 end(child, signal.SIGKILL)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a broken connection, which ends its trajectory's process."""
+        """Ignore a broken connection. The process of its trajectory ends anyway."""
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -120,7 +120,7 @@ def _text(error: Exception) -> str:
 
 
 def find_rose() -> None:
-    """Import this file's own `rose`, but no package beside it."""
+    """Make `rose` importable from the folder of this file, but no package beside `rose`."""
     folder = Path(__file__).resolve().parents[3]
     spec = importlib.util.spec_from_file_location(
         "rose", folder / "__init__.py", submodule_search_locations=[str(folder)]

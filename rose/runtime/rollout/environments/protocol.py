@@ -1,5 +1,5 @@
-"""The interface of an environment, and its lookup by name. Other virtual environments import this module, so it needs
-the standard library only."""
+"""The interface of an environment, and the lookup of environments by name. Other virtual environments import this
+module, so it needs only the standard library."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ Observation = Sequence[int] | str | Sequence[Mapping[str, str]]
 
 
 class Environment(Protocol):
-    """One trajectory of a task. Optional attributes: `verifier` (default: the environment's name), `verifier_version`,
-    `threshold` (default: 1.0), `token_ids` (True: observations and answers are token ids, ended by `stop_token_ids`).
-    An optional method `recheck() -> bool` judges the finished trajectory in another way."""
+    """One trajectory of a task. Optional attributes are `verifier` (default: the environment's name),
+    `verifier_version`, `threshold` (default: 1.0), `token_ids` and `stop_token_ids`. If `token_ids` is True,
+    observations and answers are token ids, and one of `stop_token_ids` ends an answer. The optional method `recheck`
+    judges the finished trajectory in another way, and returns a bool."""
 
     def reset(self, seed: int) -> Observation:
-        """Begin the task of `seed`, which a group shares. Return the first observation."""
+        """Begin the task that `seed` selects, and return the first observation. All trajectories of a group have the
+        same seed."""
 
     def step(self, answer: Any) -> tuple[Observation | None, float, bool, Mapping[str, Any]]:
-        """Return (observation, reward, done, info). Rewards of a trajectory add up. `info` may have `tool_calls`,
-        `answer_tokens` (without reasoning) and `correct` (ground truth so far)."""
+        """Return (observation, reward, done, info). The rewards of a trajectory are added up. `info` may contain
+        `tool_calls` (a count), `answer_tokens` (a count, without reasoning) and `correct` (the ground truth so far)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +55,7 @@ class EnvironmentNameError(UserError):
 
 
 def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
-    """Return a factory of environments. Raises EnvironmentNameError, and the package's errors."""
+    """Return a function that makes environments. Raises EnvironmentNameError, or any error of the package."""
     kind, _, rest = name.partition(":")
     if kind == "gymnasium" and rest:
         _need(name, "gymnasium")

@@ -1,4 +1,4 @@
-"""Tool calls in a chat model's text, in the form of most open models."""
+"""Tool calls in the text of a chat model, in the form that most open models use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def calls_in(answer: str) -> list[str]:
 
 
 def parse(call: str) -> tuple[str, dict[str, Any]]:
-    """Return a call's tool and arguments. Raises ValueError."""
+    """Return the name of the tool and the arguments of a call. Raises ValueError."""
     message = json.loads(call)
     name, arguments = message.get("name"), message.get("arguments", {})
     if not isinstance(name, str) or not isinstance(arguments, dict):
@@ -28,7 +28,7 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def describe(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return the prompt that describes tools; each has `name`, `description` and `parameters`."""
+    """Return a prompt that describes the tools. Each tool has `name`, `description` and `parameters`."""
     lines = "\n".join(json.dumps(tool) for tool in tools)
     form = format_call("NAME", {"ARGUMENT": "VALUE"})
     return f"You may call these tools:\n{lines}\nTo call one, write {form} and wait for its result."

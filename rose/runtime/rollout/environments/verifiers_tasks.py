@@ -1,6 +1,7 @@
-"""Environments of the `verifiers` package from 0.4, with one agent and text, with or without tools. Their code asks the
-agent for replies: the question becomes an observation, and the answer resumes the code. Tools run in this process. Run
-other environments with `verifiers` itself, against the fleet's OpenAI address."""
+"""Environments of the package `verifiers` (0.4 or later) that have one agent and use text, with or without tools. The
+code of such an environment asks its agent for replies. Each question becomes an observation, and the next answer
+resumes the code. Tools run in this process. Run other environments with `verifiers` itself, and give it the OpenAI
+address of the fleet."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Messages = list[dict[str, str]]
 
 
 class VerifiersTasks:
-    """The tasks of an environment, shared by all trajectories."""
+    """The tasks of an environment, which all trajectories share."""
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -117,7 +118,7 @@ class VerifiersEnvironment:
         return name, json.dumps(arguments), await self.tools.call(name, arguments)
 
     def _until_asked(self) -> Messages | None:
-        """Run the environment until it asks for a reply; None: it ended."""
+        """Run the environment until it asks for a reply. Return its question, or None if the environment has ended."""
         self._asked: asyncio.Future[Messages] = self._loop.create_future()
         either: list[asyncio.Future[Any]] = [self._playing, self._asked]
         self._loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))

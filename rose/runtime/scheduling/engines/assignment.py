@@ -1,4 +1,4 @@
-"""Assigns engines to runs by `rose.runtime.policy.sharing`."""
+"""Assigns each engine to a run, by the rules of `rose.runtime.policy.sharing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, Wo
 
 
 class Assignment:
-    """Assigns engines to open runs. Times are monotonic nanoseconds."""
+    """The assignment of engines to open runs. Times are monotonic nanoseconds."""
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
@@ -23,7 +23,7 @@ class Assignment:
         self._served_ns: int | None = None
 
     def update(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Assign engines again; return the turns that must leave their engine."""
+        """Assign the engines again. Return the turns that must leave their engine."""
         runs = {
             run.run_id: RunFacts(
                 run.run_id,
@@ -61,7 +61,8 @@ class Assignment:
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """Return the engine's target; None: unchanged. Turns of other runs leave first."""
+        """Return the weights that the engine must load, or None if the engine keeps its weights. The engine keeps them
+        while it still has turns of another run."""
         if worker.assigned is None or self._model(worker) is None or self.new_model(worker) is not None:
             return None
         return self._runs.get(worker.assigned).target
@@ -103,7 +104,7 @@ class Assignment:
         return 0 if worker.assigned is None else self._runs.get(worker.assigned).version_min
 
     def _usable(self, worker: Worker, models: set[str | None], now_ns: int) -> bool:
-        """Return whether it takes turns, or can start with another model."""
+        """Return whether the engine can take turns, or can start with another model."""
         report = worker.report
         starts = self.new_model(worker) is not None if report.unstarted is None else models != {report.unstarted}
         return (
@@ -129,7 +130,7 @@ PEAK_NS = 2_000_000_000  # A run counts with its peak of turns, since trajectori
 
 @dataclass(slots=True)
 class Load:
-    """Counts the turns of one run. Times are monotonic nanoseconds."""
+    """The open turns of one run, and its counts. Times are monotonic nanoseconds."""
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = 500_000_000  # Mean time of a turn.
@@ -148,7 +149,8 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Raise the oldest accepted weights of turns without a bound; return these turns."""
+        """Raise the oldest accepted version to `version_min`, for each turn whose request sets no limit of its own.
+        Return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

@@ -28,7 +28,7 @@ _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The record of an attempt. `died`: the engine died during the turn."""
+    """The record of one attempt at a turn. `died` tells whether the engine died during the turn."""
 
     attempt: dict[str, Any]
     answer: Answer | None = None
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """An engine's answer; status 0: the connection failed."""
+    """The answer of an engine. Status 0 means that no complete, readable answer came."""
 
     status: int
     answer: Answer | None = None
@@ -70,7 +70,8 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """Request the remaining tokens of a turn. Cancelling the caller cancels the request."""
+        """Request the remaining tokens of a turn from an engine. If the calling task is cancelled, the request is
+        cancelled too."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()
@@ -137,7 +138,7 @@ class EngineCalls:
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
-        """Abort requests; their turns continue elsewhere with their tokens."""
+        """Abort requests on an engine. Their turns keep their tokens and continue on other engines."""
         chosen = list(items)
         for item in chosen:
             item.taken_off = True

@@ -1,3 +1,3 @@
-"""The controller over HTTP."""
+"""The HTTP interface of the controller."""
 
 from rose.runtime.scheduling.gateway.server import Gateway as Gateway

@@ -1,4 +1,4 @@
-"""Serves the paths of SGLang, its router, OpenAI and vLLM, also under `/runs/RUN_ID` for that run."""
+"""Serves the HTTP paths of SGLang, SGLang's router, OpenAI and vLLM. Under `/runs/RUN_ID`, they serve that run."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _UPDATE_FIELDS = frozenset(
 
 
 class Paths:
-    """Handles all API paths."""
+    """The handlers of all API paths."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._controller = service, service.controller
 
     def routes(self, prefix: str = "") -> list[Route]:
-        """Return the routes; under a prefix with `{run_id}` for that run."""
+        """Return the routes. If `prefix` contains `{run_id}`, the routes serve that run."""
         both = ["GET", "POST"]
         paths: list[tuple[str, Handle, list[str]]] = [
             ("/v1/completions", self.completions, ["POST"]),
@@ -206,7 +206,7 @@ class Paths:
         return JSONResponse({"timestamp": datetime.now(UTC).isoformat(), "loads": [load]})
 
     async def workers(self, request: Request) -> Response:
-        """List one worker, this server, which finds an engine for each turn."""
+        """List one worker: this server, which finds an engine for each turn. POST accepts only this server."""
         if request.method == "POST":
             body = await _json(request)
             if not str(body.get("url", "")).rstrip("/") == self._url(request):
@@ -242,14 +242,15 @@ class Paths:
         return str(request.base_url).rstrip("/") + (f"/runs/{run_id}" if run_id else "")
 
     async def flush_cache(self, request: Request) -> Response:
-        """Succeed if the run has no turn. No cached prefix outlives its weights."""
+        """Return success if the run has no open turn. Cached prefixes never outlive their weights, so none are
+        flushed."""
         run = self._service.known_run(request.scope)
         if turns := 0 if run is None else len(self._controller.loads[run.run_id].turns):
             raise ApiError(400, f"the run has {turns} turns: wait until they end")
         return JSONResponse({"success": True, "message": "no cached prefix outlives its weights"})
 
     async def reset_prefix_cache(self, _request: Request) -> Response:
-        """Succeed at once: unlike `/flush_cache`, vLLM's path does not wait for turns."""
+        """Return success at once. Unlike `/flush_cache`, this path of vLLM does not wait for turns."""
         return JSONResponse({})
 
     async def abort(self, request: Request) -> Response:
@@ -277,8 +278,8 @@ class Paths:
         return JSONResponse({"status": "ok", "message": "generation continues"})
 
     async def update(self, request: Request) -> Response:
-        """Publish a folder of this host as the run's next version. Later turns start with older weights only within the
-        run's staleness."""
+        """Publish a folder of this host as the next version of the run. Later turns start with older weights only if
+        the run's staleness allows it."""
         body = await _json(request)
         sglang.check_known(body, _UPDATE_FIELDS)
         if body.get("load_format") not in (None, "auto", "safetensors"):
@@ -293,8 +294,8 @@ class Paths:
         return JSONResponse(answer | {"num_paused_requests": 0})
 
     async def pull(self, request: Request) -> Response:
-        """Record the published folder behind the copy that a trainer has each engine make. Engines here make no copy:
-        `update` publishes the folder itself."""
+        """Record which published folder an engine should copy. A trainer sends this request to each engine. Engines
+        here make no copy, because `update` publishes the folder itself."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
         copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")
@@ -312,7 +313,8 @@ class Paths:
         return JSONResponse({"success": True, "message": f"recorded version {target}"})
 
     async def load_adapter(self, request: Request) -> Response:
-        """Publish a merged LoRA folder as the run's next version, under the adapter's name."""
+        """Publish a LoRA adapter, merged into the model's weights, as the next version of the run. The name of the
+        adapter then stands for this version."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
         name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
@@ -386,7 +388,8 @@ class Paths:
 
 
 def _version(run: Run, value: object, name: str = "weight_version") -> int | None:
-    """Return the version in a client's name; None without a number. Raises RunRefusedError for an old version."""
+    """Return the number in a version name from a client, or None if the name has no number. Raises RunRefusedError if
+    the version is older than the newest version."""
     try:
         version = read_version(value, name)
     except RequestError:

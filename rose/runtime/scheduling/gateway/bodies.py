@@ -1,4 +1,4 @@
-"""Reads request bodies, and notices disconnected clients."""
+"""Reads the bodies of requests, and notices when a client disconnects."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,15 +14,15 @@ SESSIONS = ("x-session-id", "x-session-affinity", "x-smg-routing-key", "x-conver
 
 
 class BodyTooLongError(Exception):
-    """A request's body is longer than REQUEST_BYTES_MAX."""
+    """The body of a request is longer than REQUEST_BYTES_MAX."""
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection before it was answered."""
+    """The client closed the connection before it got its answer."""
 
 
 async def read(receive: Receive) -> bytes:
-    """Return the whole body of a request. Raises BodyTooLongError and ClientGoneError."""
+    """Return the whole body of a request. Raises BodyTooLongError or ClientGoneError."""
     parts: list[bytes] = []
     length, more = 0, True
     while more:
@@ -38,7 +38,7 @@ async def read(receive: Receive) -> bytes:
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that repeats a read body."""
+    """Return a `receive` that first delivers `body` again, which was read before."""
     parts = iter([body])
 
     async def received() -> Message:
@@ -50,8 +50,8 @@ def again(body: bytes, receive: Receive) -> Receive:
 
 
 class Client:
-    """Calls `leave` if the client disconnects inside `with`. By default it cancels the task and raises
-    ClientGoneError."""
+    """A context manager that calls `leave` if the client disconnects. By default, `leave` cancels the task. The `with`
+    block then raises ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Runs Uvicorn in an existing event loop with the gateway's settings."""
+"""Runs Uvicorn in an existing event loop, with the settings of the gateway."""
 
 import asyncio
 import functools
@@ -22,7 +22,7 @@ _STOP_S = 1  # Grace of open requests after a stop.
 
 
 class HttpServer:
-    """An HTTP server on Uvicorn. Connections wait from `bind` until `start`."""
+    """An HTTP server on Uvicorn. After `bind`, new connections wait until `start`."""
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -51,11 +51,11 @@ class HttpServer:
         return self._server.should_exit
 
     def bind(self) -> None:
-        """Raises OSError if the port is taken."""
+        """Listen on the port. Raises OSError if the port is taken."""
         family, _, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        # The second packet of an answer must not wait for an acknowledgement. asyncio sets this option for some sockets
-        # only.
+        # The second packet of an answer must not wait for an acknowledgement. asyncio does not set this option for all
+        # sockets.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_gone(listening)  # Otherwise engines work for clients of lost hosts.
         self._listening = listening
@@ -77,7 +77,7 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """Reports a client's disconnect without a waiting task for each request."""
+    """A protocol that reports when a client disconnects. It needs no waiting task for each request."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -101,7 +101,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Return when the server must stop; Uvicorn's own loop polls."""
+        """Return when the server must stop. This method replaces Uvicorn's own loop, which polls."""
         await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: vLLM's `/inference/v1/generate`, which prime-rl and SkyRL call."""
+"""Serves vLLM's `/inference/v1/generate`, which takes and returns tokens. prime-rl and SkyRL call this path."""
 
 from __future__ import annotations
 

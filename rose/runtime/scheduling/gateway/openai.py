@@ -1,4 +1,4 @@
-"""Serves OpenAI's completions and chat completions, with fields of SGLang and vLLM."""
+"""Serves OpenAI's completions and chat completions, also with fields of SGLang and vLLM."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StreamOptions(BaseModel):
 
 
 class Sampling(BaseModel):
-    """Sampling parameters common to OpenAI's and vLLM's requests."""
+    """The sampling parameters that the requests of OpenAI and vLLM share."""
 
     temperature: Real | None = None
     top_p: Real | None = None
@@ -76,7 +76,7 @@ class Sampling(BaseModel):
 
 
 class _Request(Sampling):
-    """The fields of both requests. Unknown fields and unsupported values are refused."""
+    """The fields that completions and chat completions share. Unknown fields and unsupported values are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -166,7 +166,7 @@ def _grammar(form: Any) -> dict[str, Any]:
 
 
 def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
-    """Return the grammar of an answer that must call tools, else {}. Raises ApiError."""
+    """Return the grammar of an answer that must call tools, or {} if it need not call any. Raises ApiError."""
     choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
     for tool in request.tools or []:
         if isinstance(function := tool.get("function"), dict):
@@ -201,7 +201,8 @@ def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIAnswer:
-    """One request's turns and answers. A chat has messages, a completion texts."""
+    """The turns of one request, and the answers to its client. Chats are answered with messages, completions with
+    texts."""
 
     service: Service
     run: Run
@@ -225,7 +226,7 @@ class OpenAIAnswer:
         return self._head(choices, chunk=False) | {"usage": self._usage(completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of a stream, without text that may become a stop string or tool call."""
+        """Yield the chunks of a stream. Text that may become a stop string or a tool call is held back."""
         progress = [_Progress(self._growing_text(number)) for number in range(len(self.orders))]
         last: dict[int, Completion] = {}
         async for number, completion in self.service.stream(self.run, self.orders):
@@ -276,7 +277,7 @@ class OpenAIAnswer:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
     def _settled(self, number: int, text: str) -> str:
-        """Return the text without an end that may become a stop string or tool call."""
+        """Return the text without an ending that may become a stop string or a tool call."""
         order = self.orders[number]
         stop = [] if order.keep_stop else order.sampling.get("stop") or []
         return settled(text, [*stop, *([TOOL_CALL_BEGINS] if self._tools else [])])
@@ -355,7 +356,7 @@ class _Progress:
 
 
 def settled(text: str, endings: Sequence[str]) -> str:
-    """Return the text without an end that may become one of `endings`."""
+    """Return the text without an ending that may become one of `endings`."""
     longest = max((len(ending) for ending in endings), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(ending.startswith(text[-length:]) for ending in endings):

@@ -1,5 +1,5 @@
-"""Publishes versions for clients that only have a checkpoint folder. A separate process encodes and serves them,
-outside the controller's memory."""
+"""Publishes versions for clients that have only a checkpoint folder. A separate process encodes and serves the
+versions, so that they use no memory of the controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 
 class FolderOrigins:
-    """Publishes from `folder` at `host`, with one store for each run. `checkpoint` returns the folder of a model."""
+    """Publishes the folders of runs at the address `host`. `folder` contains one weight store for each run.
+    `checkpoint` returns the checkpoint folder of a model."""
 
     def __init__(self, controller: Controller, folder: Path, host: str, checkpoint: Callable[[str], Path]) -> None:
         self._controller, self._folder, self._host, self._checkpoint = controller, folder, host, checkpoint
@@ -46,7 +47,7 @@ class FolderOrigins:
                 process.kill()
 
     def restore(self) -> None:
-        """Serve the versions of an earlier controller again, and remove stores of ended runs."""
+        """Serve again the versions that an earlier controller published, and remove the stores of closed runs."""
         for store in self._folder.glob("*") if self._folder.is_dir() else ():
             runs = (run for run in self._controller.runs if run.facts.state != "closed")
             run = next((run for run in runs if run.run_id == store.name), None)
@@ -56,7 +57,7 @@ class FolderOrigins:
                 self._later(run, run.facts.version, None)
 
     def publish_checkpoint(self, run: Run) -> None:
-        """Start to publish the model's checkpoint as version 0, unless the run publishes already."""
+        """Start to publish the checkpoint of the model as version 0. Do nothing if the run already publishes."""
         if run.run_id not in self._publishing:
             self._later(run, 0, self._checkpoint)
 
@@ -77,8 +78,9 @@ class FolderOrigins:
         task.add_done_callback(self._tasks.discard)
 
     async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
-        """Publish a folder with a checkpoint, LoRA adapter or delta (None: the store's version) as `version`; return
-        it. The default is the next version, or a delta's own. Raises TransferError and RunRefusedError."""
+        """Publish a folder as `version`, and return the version. `weights` contains a checkpoint, a LoRA adapter or a
+        delta. If `weights` is None, the version that the store already has is published. If `version` is None, a delta
+        gets its own version, and any other folder gets the next version. Raises TransferError or RunRefusedError."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
             if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:

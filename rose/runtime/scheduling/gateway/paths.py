@@ -198,7 +198,7 @@ async def _send_outcome(outcome: Outcome, send: Send) -> None:
 
 
 async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
-    """Send server-sent events; each has all tokens so far, as in SGLang."""
+    """Send server-sent events. Each event contains all tokens so far, as in SGLang."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     begun = False
     async for part in parts:

@@ -1,4 +1,4 @@
-"""The rollout gateway: the controller's HTTP server. A trainer uses `/runs/ID` like one SGLang server."""
+"""The rollout gateway: the HTTP server of the controller. A trainer uses `/runs/ID` as if it were one SGLang server."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ _SHOWN_MAX = 60
 
 
 class Gateway:
-    """The controller with its HTTP server. `token` opens the paths of clients and operators, `agent_token` those of
-    agents. `host_tokens` let other hosts append to `ledger`. `checkpoint` returns the folder of a rollout model. Raises
-    OpenAddressError, SecretError and TokenError."""
+    """The controller with its HTTP server. `token` opens the paths of clients and operators, and `agent_token` opens
+    the paths of agents. With `host_tokens`, other hosts may append to `ledger`. `checkpoint` returns the folder of a
+    rollout model. Raises OpenAddressError, SecretError or TokenError."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError for a taken port, LedgerError for a bad `ledger`."""
+        """Bind the port and start to serve. Raises OSError if the port is taken, or LedgerError if `ledger` is bad."""
         self._server.bind()
         if self._ledger is not None:
             opened = await asyncio.to_thread(Ledger.create, self._ledger)
@@ -169,7 +169,7 @@ class Gateway:
                 await failure(503, "the gateway stops: send the request again")(scope, receive, send)
 
     async def _answer_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer `/generate`, the most frequent request, without Starlette's routing."""
+        """Answer `/generate` without Starlette's routing, because this request is the most frequent."""
         body, run_id = await bodies.read(receive), paths.run_of_turn(scope)
         has_session = any(_header(scope, name.encode()) for name in bodies.SESSIONS)
         if run_id is not None and not has_session and (request := read_turn(body)) is not None:

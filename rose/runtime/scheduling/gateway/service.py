@@ -1,4 +1,4 @@
-"""Shared steps of all APIs: find a request's run, make its turns, return completions."""
+"""The steps that all APIs share: find the run of a request, make its turns, and return the completions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ANYONE = "anyone"
 
 
 class ApiError(UserError):
-    """An error answer. `param` names the wrong field, `kind` the error for programs."""
+    """An error answer. `param` names the wrong field. `kind` names the error for programs."""
 
     def __init__(self, status: int, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class ApiError(UserError):
 
 
 class NotReadyError(ApiError):
-    """No engine can use the version that a request wants now."""
+    """The version that a request wants cannot be used now."""
 
     def __init__(self, why: str) -> None:
         super().__init__(409, f"WeightVersionNotReady: {why}", kind="WeightVersionNotReady")
@@ -52,7 +52,8 @@ class NotReadyError(ApiError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnOrder:
-    """One turn to make. `name` is the client's name for it, `exact` the only accepted version."""
+    """A turn that a request asks for. `name` is the client's name for the turn. `exact` is the only version that the
+    turn accepts."""
 
     ids: Sequence[int]
     sampling: Mapping[str, Any]
@@ -72,7 +73,7 @@ class TurnOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A turn's tokens, each with log probability and policy version; `finish` None: incomplete."""
+    """The tokens of a turn, each with a log probability and a policy version. An incomplete turn has no `finish`."""
 
     ids: list[int]
     logprobs: list[float]
@@ -84,7 +85,7 @@ class Completion:
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Return the versions of its weights under the names of external rollout services."""
+        """Return the first and last versions of the tokens, under the names that external rollout services use."""
         if not self.versions:
             return {}
         first, last = self.versions[0], self.versions[-1]
@@ -92,8 +93,8 @@ class Completion:
 
 
 class Service:
-    """Requests of all APIs. `files`: every run may publish folders of this host. Methods raise ApiError and errors of
-    `Runs`."""
+    """Makes the turns that requests of all APIs ask for. If `files` is true, every run may publish folders of this
+    host. Methods raise ApiError, or an error of `Runs`."""
 
     def __init__(
         self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
@@ -112,7 +113,7 @@ class Service:
         return texts
 
     def check_files(self, token: Token | None) -> None:
-        """Raise ApiError unless the token may publish folders, which may have another team's weights."""
+        """Raise ApiError unless the token may publish folders. A folder may contain the weights of another team."""
         if token is not None and not token.may("admin") and not self._files:
             raise ApiError(
                 403,
@@ -122,21 +123,22 @@ class Service:
             )
 
     async def context(self, model: str) -> int | None:
-        """Return the context length of a model in tokens; None: unknown."""
+        """Return the context length of a model in tokens, or None if it is unknown."""
         if (texts := self._texts.get(model)) is None:
             return None
         await texts.ready()
         return texts.context
 
     async def texts_or_none(self, run: Run) -> Texts | None:
-        """Return the texts of the run's model; None without a tokenizer."""
+        """Return the tokenizer of the run's model, or None if the model has no tokenizer."""
         if run.facts.model not in self._texts:
             return None
         texts = await self.texts(run)
         return texts if texts.known else None
 
     def run_of(self, scope: Scope, model: str | None = None) -> Run:
-        """Return a request's run by path, `model` or token; open a run if the token has none."""
+        """Return the run of a request, which the path, `model` or the token determines. If the token has no open run, a
+        run is opened."""
         token, runs, now_ns = token_of(scope), self.controller.runs, monotonic_ns()
         run_id = _run_id_of(scope, token)
         open_ids = [run.run_id for run in runs if run.is_open]
@@ -164,7 +166,8 @@ class Service:
         return run
 
     def _token_run(self, token: Token | None, model: str | None = None) -> Run | None:
-        """Return the token's run, open or expired: that of a fleet's `model`, else its first."""
+        """Return the first run of the token that is open or expired, or None. If `model` is a model of the fleet, only
+        runs with that model count."""
         name, team = _who(token)
         token_runs = (
             run for run in self.controller.runs if run.facts.tags.get("token") == name and _can_continue(run, team)
@@ -213,7 +216,7 @@ class Service:
         ]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
-        """Make turns in parallel. The first failure ends the others."""
+        """Make turns in parallel, and return their completions. If one turn fails, the other turns end."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
         assert service is not None
         if len(orders) > 1 and (key := orders[0].labels.key) is not None:
@@ -279,7 +282,8 @@ def _can_continue(run: Run, team: str | None) -> bool:
 
 
 def may_use(token: Token | None, run: Run) -> bool:
-    """Return whether the run is the token's team's, and its one run, if any. Admins may use all."""
+    """Return whether the token may use the run. Without a token, or with an admin token, every run may be used. Another
+    token may use the runs of its team, or only one run if it is bound to that run."""
     if token is None or token.may("admin"):
         return True
     return token.run in (None, run.run_id) and token.team == run.facts.team
@@ -294,7 +298,7 @@ def check_team(token: Token | None, run: Run) -> None:
 
 
 def of_team(token: Token | None, message: OpenRun) -> OpenRun:
-    """Return the request with the token's team. Raises ApiError for another team."""
+    """Return the request, with the team of the token. Raises ApiError if the request names another team."""
     if token is None or token.may("admin"):
         return message
     if token.run not in (None, message.resume):
@@ -305,7 +309,8 @@ def of_team(token: Token | None, message: OpenRun) -> OpenRun:
 
 
 def read_version(value: object, name: str) -> int | None:
-    """Return the number in `7`, `"7"`, `"RUN/7"` or `"RUN/weight_v000007"`."""
+    """Return the number in `7`, `"7"`, `"RUN/7"` or `"RUN/weight_v000007"`. Return None if `value` is None. Raises
+    RequestError for other values."""
     if value is None:
         return None
     digits = str(value).rpartition("/")[2].removeprefix("weight_v").removeprefix("v")
@@ -315,7 +320,8 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Return labels with the least version of `weight_version`, and its exact version."""
+    """Apply `limits`, the field `weight_version` of a request. Return the labels with its `min_version`, and its
+    `exact_version` or None. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:

@@ -1,4 +1,4 @@
-"""Serves SGLang's `/generate`: texts and token ids, batches, samples, streams."""
+"""Serves SGLang's path `/generate`, with texts, token ids, batches, samples and streams."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a request's answers."""
+    """The form in which a request wants its answers."""
 
     batch: bool
     stream: bool
@@ -51,13 +51,14 @@ class Form:
 
 
 def check_known(body: Mapping[str, Any], supported: frozenset[str]) -> None:
-    """Raise RequestError for an unsupported field with a value."""
+    """Raise RequestError if the body sets a field that is not supported."""
     if odd := [name for name, value in body.items() if name not in supported and value not in _NOTHING]:
         raise RequestError(f"{odd[0]} is not supported here: leave it out")
 
 
 def check_sampling(sampling: object, where: str = "sampling_params") -> dict[str, Any]:
-    """Return SGLang's sampling parameters with `max_new_tokens`. Engines check the others. Raises RequestError."""
+    """Return SGLang's sampling parameters. If `max_new_tokens` is missing, it is added. Engines check the other
+    parameters. Raises RequestError."""
     if sampling is None:
         sampling = {}
     if not isinstance(sampling, dict):
@@ -98,7 +99,8 @@ def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
 
 
 async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
-    """Return the turns of a body; `session` names its trajectory. Raises RequestError."""
+    """Return the turns that a request body asks for, and the form of their answers. `session` names the trajectory of
+    the turns. Raises RequestError."""
     if not isinstance(body, dict):
         raise RequestError(f"the body is {str(body)[:60]}: give an object")
     check_known(body, _TAKEN)

@@ -1,4 +1,4 @@
-"""Converts texts to token ids and back with a model's tokenizer and chat template."""
+"""Converts texts to token ids and back, with the tokenizer and chat template of a model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LONG = 16_384  # Longer texts are encoded in another thread.
 
 
 class Texts:
-    """The tokenizer of a model. Loading may take long: await `ready` first. Methods raise RequestError without a
-    tokenizer, or when its chat template refuses messages."""
+    """The tokenizer of a model. Loading may take long, so await `ready` first. Methods raise RequestError if the model
+    has no tokenizer, or if its chat template refuses the messages."""
 
     def __init__(self, model: str, folder: Callable[[], Path]) -> None:
         self._model, self._folder = model, folder
@@ -77,7 +77,7 @@ class Texts:
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
     ) -> list[int]:
-        """Return the token ids of a conversation, up to the next answer."""
+        """Return the token ids of a conversation, up to the start of the next answer."""
         tokenizer = self._tokenizer
         fixed = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
         arguments: dict[str, Any] = {**template, **fixed}
@@ -95,7 +95,7 @@ class Texts:
 
 
 class GrowingText:
-    """The text of a growing completion. It decodes only the last tokens again, which may form one character
+    """The text of a growing completion. Only the last tokens are decoded again, because they may form one character
     together."""
 
     def __init__(self, texts: Texts, *, special: bool) -> None:
@@ -103,7 +103,7 @@ class GrowingText:
         self._text, self._before, self._known = "", 0, 0
 
     def after(self, ids: Sequence[int]) -> str:
-        """Return the text up to the last whole character. `ids` extend the ids of the last call."""
+        """Return the text up to its last whole character. `ids` must begin with the ids of the last call."""
         known = self._texts.decode(ids[self._before : self._known], special=self._special)
         text = self._texts.decode(ids[self._before :], special=self._special)
         if len(text) > len(known) and not text.endswith("\ufffd"):
@@ -112,7 +112,7 @@ class GrowingText:
         return self._text
 
     def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, keep_stop: bool) -> str:
-        """Return the whole text without its stop string or stop token."""
+        """Return the whole text. Unless `keep_stop` is true, its stop string or stop token is removed."""
         matched = None if keep_stop else finish.get("matched")
         if isinstance(matched, int) and ids and ids[-1] == matched:
             ids = ids[:-1]
@@ -124,8 +124,8 @@ class GrowingText:
 
 
 def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return a text without tool calls, and the calls in OpenAI's form. Only `<tool_call>{"name": ..., "arguments":
-    ...}</tool_call>` is a call."""
+    """Return the text without tool calls, and the tool calls in OpenAI's form. A tool call has the form
+    `<tool_call>JSON</tool_call>`, where JSON is an object with `name` and `arguments`."""
     calls: list[dict[str, Any]] = []
 
     def call(match: re.Match[str]) -> str:
@@ -143,7 +143,8 @@ def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as chat templates read it: content as text, arguments of tool calls as objects."""
+    """Return a message as chat templates read it. Its content is a text. The arguments of its tool calls are
+    objects."""
     plain = {name: value for name, value in message.items() if value is not None}
     content = plain.get("content", "")
     if isinstance(content, list):

@@ -1,4 +1,4 @@
-"""Keeps answers of completed turns for repeated requests, and counts turns by run. A power cut may lose them."""
+"""Keeps the answers of completed turns for repeated requests, and counts turns by run. A power cut may lose both."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from rose.http_calls import AWAY_S, GONE_S
 from rose.runtime.scheduling.runs.state import StateError, keep_private
 
 FILE = "turns.sqlite"
-#: Minimum time that an answer is kept, unless space runs out. A client notices a lost connection after `GONE_S`, and
-#: repeats its request for `AWAY_S`.
+#: The minimum time for which an answer is kept, unless space runs out. A client notices a lost connection after
+#: `GONE_S`. The client then repeats its request for `AWAY_S`.
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
 _TRIM_US = 1_000_000
@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT
 
 
 class AnswerStore:
-    """A SQLite file in `folder`; None: in memory. Raises StateError for an unusable file; later failures lose
-    answers."""
+    """The store of answers, in a SQLite file in `folder`. If `folder` is None, the answers stay in memory. Raises
+    StateError if the file cannot be used. A failure after the start only loses answers."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE
@@ -45,7 +45,7 @@ class AnswerStore:
         self._connection.close()
 
     def find(self, run_id: str, key: str) -> tuple[bytes, bytes] | None:
-        """Return (digest of the request, answer) of a turn; None: unknown or forgotten."""
+        """Return (digest of the request, answer) for a turn, or None if the turn is unknown or forgotten."""
         query = "SELECT digest, answer FROM turn WHERE run_id = ? AND key = ?"
         try:
             row: tuple[bytes, bytes] | None = self._connection.execute(query, (run_id, key)).fetchone()

@@ -1,4 +1,4 @@
-"""Records turns, starts and ends of runs, and clients' events. Only a client's request waits for the ledger."""
+"""Records turns, the starts and ends of runs, and the events of clients. Only clients wait for the ledger."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
 
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    """Return the fields of a turn's events, one for each attempt, for `turn_event`."""
+    """Return the fields of a turn's events, one event for each attempt. `turn_event` makes the events from them."""
     labels = turn.request.labels
     at_us, turn_id = utc_us(), new_id()
     return [
@@ -90,7 +90,7 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    """Return the event without unknown fields, such as an attempt's error."""
+    """Return the event with these fields. Unknown fields, such as the error of an attempt, are dropped."""
     return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
 
 
@@ -98,13 +98,14 @@ _TURN_FIELDS = frozenset(field.name for field in dataclasses.fields(events.Turn)
 
 
 class LedgerAwayError(UserError):
-    """The ledger refuses events now; the client may send them again."""
+    """The ledger refuses events now. The client may send the events again."""
 
     exit_code = 1
 
 
 class Recorder:
-    """Records to `writer` (None: nothing). Create and close it inside a running loop."""
+    """Records events with `writer`, or records nothing if `writer` is None. Create and close a recorder inside a
+    running event loop."""
 
     def __init__(self, writer: LedgerWriter | None, state: State, fleet_run_id: str | None) -> None:
         self._writer, self._state = writer, state
@@ -117,7 +118,7 @@ class Recorder:
 
     @property
     def failure(self) -> str | None:
-        """Return why events are not on disk, or why the state does not know it."""
+        """Return why events are not on disk, or why the state cannot note that they are. None means no failure."""
         return (None if self._writer is None else self._writer.failure) or self._refused or self._state_failure
 
     async def close(self) -> None:
@@ -134,7 +135,7 @@ class Recorder:
         self.record_due()
 
     def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
-        """Queue a turn's events for `record_turns` or the next durable record."""
+        """Queue the events of a turn. `record_turns` or the next durable record writes them."""
         self._turns += attempts
 
     def record_turns(self) -> None:
@@ -152,15 +153,15 @@ class Recorder:
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, fields: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record durably; return the last step. Raises LedgerAwayError, and EventRefusedError before any event is
-        recorded."""
+        """Record events durably. Return the highest step among them, or None. Raises EventRefusedError before any event
+        is recorded, or LedgerAwayError."""
         batch = [client_event(run_id, values) for values in fields]
         if self._writer is not None:
             await self._durable(self._writer, batch)
         return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record due starts and ends of runs in the background, until it succeeds."""
+        """Record the due starts and ends of runs in the background, and repeat this until it succeeds."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))
@@ -191,8 +192,8 @@ FLEET_ENDED = "the fleet was ended"
 
 
 def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
-    """Close and forget the runs of a controller's state; return the ids that were open. Their events stay due until the
-    next `record_due`. Raises StateError."""
+    """Close and forget the runs in the state of a controller. Return the ids of the runs that were open. The next
+    `record_due` must record their events. Raises StateError."""
     if not (folder / FILE).exists():
         return []
     with closing(State(folder, GONE_S)) as state:
@@ -207,7 +208,7 @@ def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
 
 
 def record_due(folder: Path, record: Record) -> None:
-    """Record due events of runs. Raises StateError and LedgerError."""
+    """Record the events of runs that are not recorded yet. Raises StateError or LedgerError."""
     if (folder / FILE).exists():
         with closing(State(folder, GONE_S)) as state:
             for number, values in state.due():

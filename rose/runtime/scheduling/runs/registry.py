@@ -1,5 +1,5 @@
-"""The RL runs. A run has one client at a time; each takeover raises its fence. Every change is on disk before its
-answer."""
+"""The RL runs. A run has one client at a time. When another client takes over the run, the fence of the run rises.
+Every change is on disk before the request is answered."""
 
 import hashlib
 import re
@@ -41,7 +41,7 @@ class RunRefusedError(UserError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run; its `facts` are on disk. After a restart its time to expire begins again."""
+    """A run. Its `facts` are on disk. After a restart of the controller, the run has its full time until it expires."""
 
     facts: RunFacts
     heard_ns: int
@@ -79,8 +79,9 @@ class Run:
 
 
 class Runs:
-    """All runs by id. Times are monotonic nanoseconds. `models` are the fleet's rollout models (empty: any); `origins`
-    limit publishing. Methods raise UnknownRunError, RunRefusedError, and StateError for the disk."""
+    """All runs by id. Times are monotonic nanoseconds. `models` are the rollout models of the fleet; if `models` is
+    empty, any model is accepted. `origins` limits what clients may publish. Methods raise UnknownRunError or
+    RunRefusedError, or StateError if the disk fails."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Runs:
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
-        """Return the open run, and restart its expiry. `fence` must be the newest."""
+        """Return the open run, and restart the time until it expires. `fence` must be the newest fence of the run."""
         run = self.get(run_id)
         facts = run.facts
         if fence is not None:
@@ -139,7 +140,8 @@ class Runs:
         return run
 
     def trainer_of(self, device_id: str) -> Run | None:
-        """Return the open run that trains on the device; of several runs, the last to open or resume."""
+        """Return the open run that trains on the device, or None. If several runs train there, return the run that was
+        opened or resumed last."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
 
@@ -180,8 +182,8 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make this the newest version, on disk; a repeated request changes nothing. All `hosts` must reach its URL.
-        Raises TransferError for a forbidden URL."""
+        """Make the requested version the newest version of the run, on disk. A repeated request changes nothing. All
+        `hosts` must be able to reach the URL. Raises TransferError if the URL is forbidden."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
@@ -218,7 +220,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Record that the client's copied folder `copy` has the weights of `folder`."""
+        """Record that `copy`, a folder that the client names, contains the weights of `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 
@@ -303,7 +305,7 @@ def _digest(request: OpenRun) -> str:
 
 
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
-    """Return the run of a repeated request. An expired run stays expired."""
+    """Return the run that an earlier request with the same key opened. An expired run stays expired."""
     request_facts = run.facts.keys[request.key or ""]
     if request_facts["digest"] != _digest(request):
         raise RunRefusedError(

@@ -1,4 +1,5 @@
-"""Reads a turn's request in SGLang's `/generate` fields. Token ids stay unparsed, since a prompt may have 100,000."""
+"""Reads the request of a turn, in the fields of SGLang's `/generate`. Token ids are not parsed, because a prompt may
+have 100,000 of them."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ TOKENS_DEFAULT = 128
 
 
 class RequestError(UserError):
-    """The request is no turn; the message names the field."""
+    """The request is not a valid turn. The message names the wrong field."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A JSON array, without blanks, of `count` token ids."""
+    """A prompt. `text` is a JSON array of `count` token ids, without blanks."""
 
     text: bytes
     count: _Number
@@ -38,7 +39,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, text: bytes) -> Prompt | None:
-        """Return the prompt; None unless it looks like a JSON array of token ids."""
+        """Return the prompt, or None if the text does not look like a JSON array of token ids."""
         return _without_blanks(text) or _without_blanks(text.translate(None, _BLANKS))
 
     def with_ids(self, more_ids: bytes) -> msgspec.Raw:
@@ -54,7 +55,7 @@ def _without_blanks(text: bytes) -> Prompt | None:
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """ROSE's own fields of a turn; unknown fields are ignored."""
+    """The fields of a turn that only ROSE has. Unknown fields are ignored."""
 
     trajectory_id: _Name | _Number | None = None
     version_min: _Number | None = None
@@ -71,8 +72,8 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """A turn's request. `sampling` has the client's parameters and `max_new_tokens`; `fields` are other fields of
-    SGLang."""
+    """The request of a turn. `sampling` contains the parameters of the client, and always `max_new_tokens`. `fields`
+    contains other fields of SGLang."""
 
     prompt: Prompt
     sampling: dict[str, Any]
@@ -94,7 +95,7 @@ _NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest | None:
-    """Return the turn; None for a body with further features. Raises RequestError."""
+    """Return the turn in a request body, or None if the body uses features unknown here. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -119,7 +120,8 @@ def read(body: bytes) -> TurnRequest | None:
 
 
 def _explained(error: Exception, field: str = "") -> str:
-    """Return `rose.step: Expected ...` for msgspec's "Expected ... - at `$.rose.step`"."""
+    """Return the message of a msgspec error with the field first, such as `rose.step: Expected ...`. msgspec writes
+    "Expected ... - at `$.rose.step`"."""
     reason, _, place = str(error).partition(" - at `$")
     place = field + place.rstrip("`").replace("[", ".").replace("]", "")
     return f"{place.removeprefix('.') or 'the body'}: {reason}"

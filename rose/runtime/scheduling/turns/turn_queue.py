@@ -1,4 +1,4 @@
-"""Queues turns for a worker, oldest first. Only this module puts turns on engines."""
+"""Queues turns until an engine has room, oldest turn first. Only this module puts turns on engines."""
 
 import asyncio
 from bisect import insort
@@ -10,8 +10,8 @@ from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
 from rose.runtime.scheduling.turns.turns import Trajectories, Turn, new_id
 from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 
-#: Fail a turn without progress after this long, so that a trainer never hangs. Serving may need all its devices for
-#: minutes.
+#: A turn without progress fails after this many seconds, so that a trainer never hangs. Serving may need all its
+#: devices for minutes.
 QUEUE_MAX_S = 600.0
 
 Place = Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
@@ -36,7 +36,8 @@ class _Waiting:
 
 
 class TurnQueue:
-    """Runs on one asyncio loop without locks: it places a turn and takes its room in one step."""
+    """The queue of turns, on one asyncio loop without locks. The queue chooses an engine for a turn, and takes the room
+    there in the same step."""
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
@@ -57,7 +58,7 @@ class TurnQueue:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def renew(self, run_id: str, turns: Collection[Turn], version_min: int) -> None:
-        """Let these turns of the run wait for `version_min`."""
+        """Let the given turns of the run wait for version `version_min`."""
         for key in [key for key in self._waiting if key[0] == run_id and key[1] < version_min]:
             for waiting in self._waiting.pop(key):
                 new_key = (run_id, version_min) if waiting.turn in turns else key
@@ -69,7 +70,7 @@ class TurnQueue:
                 waiting.placed.set_result(None)
 
     async def place(self, turn: Turn) -> Placed | None:
-        """Return a worker for the turn's next attempt; None if it waited too long or must end."""
+        """Return an engine for the next attempt at the turn. Return None if the turn waited too long or must end."""
         since_ns = monotonic_ns()
         if (left_s := QUEUE_MAX_S - turn.waited_ns / 1e9) <= 0 or turn.ended is not None:
             return None

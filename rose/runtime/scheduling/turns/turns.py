@@ -18,8 +18,9 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 #: A turn with this many engine deaths in a row and no token fails: it probably kills engines.
 DEATHS_MAX = 5
-#: By deaths of the most suspect turn: maximum of suspects on one engine. An innocent turn gets an engine alone before
-#: it fails.
+#: The maximum number of suspect turns on one engine, by the number of engine deaths of the most suspect turn there. A
+#: turn is suspect from its second engine death on. After the fourth, no other suspect turn shares its engine. An
+#: innocent turn thus has a fair chance before it fails.
 _TOGETHER = {2: 8, 3: 2, 4: 1}
 
 _NONE = Tokens()
@@ -29,15 +30,15 @@ _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """Return a unique id. Ids have one length, since SGLang aborts by prefix, and sort by time, so that new ids sort
-    last."""
+    """Return a unique id. All ids have the same length, because SGLang aborts every request whose id begins with a
+    given text. A new id sorts after all older ids."""
     return f"{utc_us() // 1000:012x}{_PROCESS}{next(_numbers):012x}"
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `waited_ns`: time since the last progress. `deaths`: (engine, start) of engine lives that ended under it
-    since."""
+    """A turn. `waited_ns` is the time for which the turn has waited since its last progress. `deaths` contains (engine,
+    start of the engine's life) for each engine that has died under the turn since then."""
 
     request: TurnRequest
     arrived_ns: int
@@ -86,7 +87,7 @@ class Turn:
         return sampling | {"custom_params": (sampling.get("custom_params") or {}) | {EARLIER: self.tokens.count}}
 
     def take(self, answer: Answer, *, completed: bool) -> bool:
-        """Keep an attempt's tokens; return whether the turn is complete."""
+        """Keep the tokens of an attempt. Return whether the turn is complete."""
         self.part = None
         self.tokens += answer.tokens
         if answer.tokens.count:
@@ -105,7 +106,8 @@ class Turn:
         return self.tokens if self.part is None else self.tokens + self.part.tokens
 
     def pause_s(self) -> float:
-        """Return the growing pause before the next attempt. It counts as waiting."""
+        """Return the pause before the next attempt in seconds, which doubles each time up to a maximum. The pause
+        counts as waiting."""
         pause_s, self.backoff_s = self.backoff_s, min(2 * self.backoff_s, BACKOFF_MAX_S)
         self.waited_ns += int(pause_s * 1e9)
         return pause_s
@@ -122,8 +124,9 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return engines that died under it while others exist (after one death: with room), or that have other
-        suspects."""
+        """Return the engines that the turn avoids because engines died under it. If another engine can take the turn,
+        the turn avoids the engines that died. After only one death, that other engine must also have room. The turn
+        always avoids engines that have too many suspect turns."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)
