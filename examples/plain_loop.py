@@ -1,6 +1,4 @@
-"""REINFORCE with a group's mean as baseline, on a fleet: plain_loop.py URL CHECKPOINT [STEPS].
-
-ROSE_TOKEN is the token of the fleet, ROSE_TEAM the team that pays."""
+"""REINFORCE on a fleet: plain_loop.py URL CHECKPOINT [STEPS]. Set ROSE_TOKEN, and ROSE_TEAM, the team that pays."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
--- When devices were there, UTC nanoseconds: from when the first joined to when the last left. One that has not left
--- counts to the end of the last day on which its run has a slice, and at least to the end of its run. A run whose devices
--- were archived counts by its days.
+-- When devices were there, UTC nanoseconds: from when the first joined to when the last left. A device that has not
+-- left counts to the end of the last day on which its run has a slice, and at least to the end of its run. A run whose
+-- devices were archived counts by its days.
 SELECT
     min(coalesce(joined_ns, 1000 * epoch_us(sliced.since))) AS from_ns,
     -- greatest() passes over NULL.

@@ -238,7 +238,7 @@ def test_a_controller_that_cannot_open_a_run_says_why(tmp_path):
     async def make_read_only():
         service.gateway.controller.state._connection.execute("PRAGMA query_only = 1")
 
-    reason = r"busy or refuses for 1 s: .*readonly.*see to its disk; open the run once"
+    reason = r"busy or refuses for 1 s: .*readonly.*disk; open the run once"
     with fleet(tmp_path) as service:
         service.call(make_read_only())
         with pytest.raises(client.ControllerAwayError, match=reason) as away:
@@ -268,7 +268,7 @@ def test_a_newer_client_of_a_run_takes_it_over(tmp_path):
         with open_run(service, resume=first.run_id) as second:
             assert (second.run_id, second.version, second.last_step) == (first.run_id, 0, None)
             assert second.fence > first.fence
-            with pytest.raises(client.RunTakenError, match=f"{first.run_id}.*taken over"):
+            with pytest.raises(client.RunTakenError, match=f"{first.run_id}.*its fence is 2, not 1"):
                 first.publish({})
             with pytest.raises(client.RunTakenError):
                 first.check()
@@ -286,7 +286,7 @@ def test_a_client_that_waits_hears_that_its_run_was_taken(tmp_path, wait):
         first.publish({})
         taking = threading.Timer(0.5, lambda: open_run(service, resume=first.run_id).leave())
         taking.start()
-        with pytest.raises(client.RunTakenError, match="taken over"):
+        with pytest.raises(client.RunTakenError, match="its fence is"):
             wait(first)
         taking.join()
 
@@ -310,7 +310,7 @@ def test_a_publisher_whose_folder_and_run_were_taken_over_hears_of_its_run(tmp_p
         first.publish({"w": torch.ones(2)})
         second = client.open_run(service.url, name="grpo", model=MODEL, resume=first.run_id, **opened)
         second.publish({"w": torch.zeros(2)})
-        with pytest.raises(client.RunTakenError, match="taken over"):
+        with pytest.raises(client.RunTakenError, match="its fence is"):
             first.publish({"w": torch.ones(2)})
         with pytest.raises(client.RunTakenError):
             first.check()

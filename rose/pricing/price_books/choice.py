@@ -18,7 +18,6 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.adoption import adopted
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 
@@ -106,6 +105,8 @@ def chosen(book: PriceBook, rule: str) -> PriceBook:
 
 
 def _adopted(ledger: Ledger) -> PriceBook | None:
+    from rose.pricing.price_books.adoption import adopted
+
     if (adoption := adopted(ledger)) is None:
         return None
     source = f"adopted by {adoption.adopted_by}"

@@ -51,7 +51,7 @@ def test_a_price_book_that_lacks_a_price_or_has_a_wrong_one(
     [
         ("2026-06-02..2026-06-01", ("2026-06-01",)),
         ("2026-05-01", ("no ", "2026-05-01")),
-        ("2026-06-01T00:30..2026-06-01T01", ("no period",)),
+        ("2026-06-01T00:30..2026-06-01T01", ("is not a period",)),
     ],
     ids=["backwards", "nothing there", "half an hour"],
 )

@@ -129,7 +129,7 @@ async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         _, shown = await call(session, "GET", f"/runs/{run_id}")
         assert (shown["turns_completed"], shown["tokens"]) == (21, 21 * 20)
         status, answer = await publish(session, opened, 7)
-        assert (status, "taken over" in answer["error"]["message"]) == (409, True)
+        assert (status, answer["error"]["type"] == "RunTaken") == (409, True)
         assert await publish(session, resumed, 7) == (200, {})
         assert (await call(session, "GET", f"/runs/{ended['run_id']}"))[1]["state"] == "closed"
         # The engine kept its weights: it is not brought to them again.
