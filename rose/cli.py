@@ -1,4 +1,4 @@
-"""The `rose` command. Commands import heavy packages themselves, so that `rose --help` is fast."""
+"""The `rose` command. Each command imports its heavy packages itself, so that `rose --help` is fast."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _planned(settings: Settings) -> list[Job]:
 
 
 class _RoseGroup(TyperGroup):
-    """Refuses empty arguments, which come from unset shell variables."""
+    """A group of commands that refuses empty arguments. They come from shell variables that are not set."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for previous, argument in itertools.pairwise(["rose", *args]):
@@ -164,7 +164,7 @@ def demo(
 
 
 def _load(file: Path) -> FleetConfig:
-    """Return a fleet; report problems of its file and prices. Raises UserError."""
+    """Return the fleet in a file, after showing the problems of the file and its prices. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
@@ -175,7 +175,8 @@ def _load(file: Path) -> FleetConfig:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether the fleet has a price book, else warn. Raises PriceBookError for a missing price."""
+    """Return whether the fleet has a price book, and warn if it has none. Raises PriceBookError if a price is
+    missing."""
     from rose.clock import utc_us
     from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger
@@ -223,7 +224,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this host and show remedies, or check a fleet file."""
+    """Check this host, or check a fleet file. Show what to do about each problem."""
     from rose import doctor as diagnosis
 
     if config is None:
@@ -249,7 +250,7 @@ def accept(
         Path | None, typer.Option("--json", help="File for the report, written after every stage.")
     ] = None,
 ) -> None:
-    """Test ROSE's claims on this host's GPU in at most twenty minutes, each beside its target."""
+    """Test the claims of ROSE on this host's GPU in at most twenty minutes. Each result is shown beside its target."""
     from rose.accept.command import accept as run_stages
 
     with user_errors():
@@ -271,7 +272,7 @@ def dashboard(
         typer.Option(help="File with the login provider and the allowed people.", envvar="ROSE_DASHBOARD_AUTH"),
     ] = None,
 ) -> None:
-    """Open the dashboard on a ledger, also during a run."""
+    """Open the dashboard on a ledger, also while a fleet runs."""
     import dashboard as pages
     from dashboard import login
 

@@ -1,5 +1,5 @@
-"""A host's clock: CLOCK_MONOTONIC for durations, and UTC for the ledger. The offset is fixed for a run or boot, so a
-changed wall clock stretches no interval."""
+"""The clock of a host: CLOCK_MONOTONIC for durations, and UTC for the ledger. The offset between them is fixed for a
+run or a boot. So a change of the wall clock does not stretch any interval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return (monotonic, UTC) nanoseconds of one moment, the closest of five pairs."""
+    """Return the monotonic time and the UTC time of one moment, in nanoseconds. Five pairs are read; the closest pair
+    is used."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before + after) // 2, utc
@@ -23,7 +24,7 @@ def both_ns() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The offset from this host's monotonic clock to UTC nanoseconds, until its next boot."""
+    """The offset from this host's monotonic clock to UTC, in nanoseconds. It is valid until the next boot."""
 
     utc_minus_monotonic_ns: int
 
@@ -39,16 +40,16 @@ class Anchor:
         return self.utc_ns(monotonic) // 1000
 
     def now_us(self) -> int:
-        """Return UTC microseconds, unaffected by changes of the wall clock."""
+        """Return the time now in UTC microseconds. Changes of the wall clock do not affect it."""
         return self.utc_us(monotonic_ns())
 
 
 def iso(us: int) -> str:
-    """Return `2026-01-31T09:30:00.000000Z` for microseconds since the epoch."""
+    """Return a text such as `2026-01-31T09:30:00.000000Z` for microseconds since the epoch."""
     return utc(us * 1000)
 
 
 def utc(ns: int) -> str:
-    """Return `2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch, cut to microseconds."""
+    """Return a text such as `2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch, cut to microseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"

@@ -1,4 +1,4 @@
-"""Checks this host for `rose doctor`, with remedies."""
+"""Checks this host for `rose doctor`, and says what to do about problems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result. `missing`: a live run needs it; `absent`: optional."""
+    """The result of a check. `missing` means that a live run needs this. `absent` means that it is optional."""
 
     what: str
     status: Status
@@ -53,7 +53,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Run all checks, which takes seconds: SGLang loads in a separate process."""
+    """Run all checks. This takes seconds, because SGLang is loaded in a separate process."""
     return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
 
 
@@ -77,7 +77,8 @@ def main(as_json: bool) -> int:
 
 
 def token_ids_only(fleet: FleetConfig) -> list[str]:
-    """Return a line for each rollout model whose engines have no tokenizer, as far as the file and this host say."""
+    """Return a line for each rollout model whose engines have no tokenizer. Only the file and this host are
+    examined."""
     from rose.runtime.models import models
 
     found = []

@@ -1,4 +1,4 @@
-"""The base of errors for users, shown without a traceback."""
+"""The base class of the errors that users see without a traceback."""
 
 import difflib
 import traceback
@@ -19,13 +19,14 @@ EXTRAS = {
 
 
 class UserError(Exception):
-    """An error whose message names the fault, its value, and the remedy."""
+    """An error whose message names the fault and its value, and says what to do."""
 
     exit_code: ClassVar[int] = 2  # 2: wrong input; 1: a failure.
 
 
 def did_you_mean(value: str, known: Collection[str]) -> str:
-    """Return the end of a message on an unknown value: the nearest name, else all known names."""
+    """Return the end of a message about an unknown value. It suggests the nearest known name, or lists the known
+    names."""
     if not known:
         return ""
     if near := difflib.get_close_matches(value, known, n=1):
@@ -36,7 +37,7 @@ def did_you_mean(value: str, known: Collection[str]) -> str:
 
 
 class NotInstalledError(UserError):
-    """A package of an extra is not installed; the message names both."""
+    """An error: a package that belongs to an extra is not installed. The message names both."""
 
 
 def extra_of(module: str) -> str | None:
@@ -44,7 +45,8 @@ def extra_of(module: str) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return the missing extra of the first ROSE module in the error's traceback, if any."""
+    """Return an error that names the missing extra, or None. The extra belongs to the first ROSE module in the
+    traceback of `error` that needs one."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
         return None

@@ -1,4 +1,4 @@
-"""The ledger's columns: the fields of all kinds of events, with SQL types."""
+"""The columns of the ledger: the fields of all kinds of events, with their SQL types."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", b
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
-    """Return a kind's own fields with SQL types, in order. Raises KeyError."""
+    """Return the own fields of a kind with their SQL types, in order. Raises KeyError."""
     cls = KINDS[kind]
     hints = typing.get_type_hints(cls)
     return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}
@@ -48,7 +48,7 @@ def _sql_type(hint: object) -> str:
 
 @functools.cache
 def all_columns() -> dict[str, str]:
-    """Return the common columns, then the columns of each kind. A name has one type in all kinds."""
+    """Return the common columns, and then the columns of each kind. A name has the same type in all kinds."""
     merged = dict(COMMON_COLUMNS)
     for kind in KINDS:
         for name, sql_type in columns(kind).items():

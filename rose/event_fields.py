@@ -1,5 +1,5 @@
-"""Limits of event fields. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417 days or 32 PiB), so that
-sums of an instant and durations, or of 255 amounts, fit 64 bits."""
+"""The limits of event fields. Times are below 2^62 ns (February 2116), and amounts are below 2^55 (417 days or 32 PiB).
+So an instant plus some durations, or a sum of 255 amounts, fits into 64 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,13 +22,13 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class NotEmpty:
-    """A text has at least one character."""
+    """The limit that a text has at least one character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on several fields of an event, valid in Python, NumPy and SQL except `==`. An error says that `field`
-    must be `wanted`."""
+    """A condition on several fields of an event. Its text `holds` is valid in Python and NumPy; for SQL, `==` becomes
+    `=`. An error says that `field` must be `wanted`."""
 
     field: str
     holds: str

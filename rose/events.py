@@ -1,7 +1,8 @@
-"""The vocabulary of the ledger: one class for each kind of event. Events never change; a correction is a new event.
-`at_us` is UTC microseconds since the epoch, `t0_ns` and `t1_ns` are UTC nanoseconds, other `*_ns` nanoseconds,
-`*_bytes` bytes. A device's agent uses the device's clock, see `Clock`. None: unknown or not applicable. A ledger
-refuses events that break types or `rules`."""
+"""The vocabulary of the ledger: one class for each kind of event. An event never changes; a correction is a new event.
+
+`at_us` is UTC microseconds since the epoch. `t0_ns` and `t1_ns` are UTC nanoseconds. Other `*_ns` are nanoseconds, and
+`*_bytes` are bytes. The agent of a device uses the clock of that device, see `Clock`. None means unknown or not
+applicable. A ledger refuses an event that breaks a type or one of its `rules`."""
 
 import dataclasses
 import typing
@@ -45,14 +46,14 @@ class Event:
 
 
 class Record(typing.Protocol):
-    """A receiver of events, such as a writer's `record`. Default of `durable`: the kind's."""
+    """A receiver of events, such as the method `record` of a writer. If `durable` is None, the kind decides."""
 
     def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaleDown(Event):
-    """A person or autoscaler kept or gave up a device over [t0_ns, t1_ns)."""
+    """A decision about a device for [t0_ns, t1_ns): a person or an autoscaler kept the device or gave it up."""
 
     kind: ClassVar[str] = "scale_down"
     durable: ClassVar[bool] = True
@@ -68,23 +69,23 @@ class ScaleDown(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock(Event):
-    """The offset of a host's clocks from the controller's, until the device's next such event. It is too low by the
-    delay of the quickest message."""
+    """The offset of a host's clocks from the clock of the controller. It is valid until the next such event of the
+    device. The offset is too low by the delay of the quickest message."""
 
     kind: ClassVar[str] = "clock"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
     #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
     action: Literal["heard", "set", "moved"]
     offset_ns: OffsetNs
-    #: The agent's clock minus the controller's wall clock, fixed at the host's boot. Changes of the wall clock do not
-    #: affect it. None: unknown.
+    #: The agent's clock minus the wall clock of the controller. It is fixed when the host boots, so changes of the wall
+    #: clock do not affect it. None: unknown.
     device_time_offset_ns: OffsetNs | None = None
     host: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerAction(Event):
-    """An action of the ledger on itself: compaction, dropped events, jobs."""
+    """An action of the ledger on itself, such as a compaction, dropped events, or a job."""
 
     kind: ClassVar[str] = "ledger"
     durable: ClassVar[bool] = True
@@ -94,8 +95,8 @@ class LedgerAction(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access(Event):
-    """A read of the ledger or its refusal. `count` above 1: equal refusals of one peer, or its reads of writers, within
-    a second."""
+    """A read of the ledger, or the refusal of a read. `count` above 1 stands for several events within a second: equal
+    refusals of one peer, or reads of writers by one peer."""
 
     kind: ClassVar[str] = "access"
     durable: ClassVar[bool] = True
@@ -126,8 +127,8 @@ NOT_MEASURED: Final = "not measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
-    """Mean power and use of a device over [t0_ns, t1_ns). `power_mw` is None exactly if `source` is "not measured", for
-    `reason`."""
+    """The mean power and use of a device over [t0_ns, t1_ns). `power_mw` is None if and only if `source` is "not
+    measured"; `reason` then says why."""
 
     kind: ClassVar[str] = "power"
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
@@ -151,7 +152,7 @@ class Power(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run(Event):
-    """A run began or ended. `config_json` is its configuration, `host_json` its host."""
+    """A run began or ended. `config_json` is the configuration of the run, and `host_json` describes its host."""
 
     kind: ClassVar[str] = "run"
     durable: ClassVar[bool] = True
@@ -171,7 +172,8 @@ class Run(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet, and is provisioned between. Its pool and class never change."""
+    """A device joined or left the fleet. In between, it is provisioned. The pool and the class of a device never
+    change."""
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
@@ -181,19 +183,20 @@ class Device(Event):
     pool: Literal["serving", "rollout", "train"]
     device_class: str  # Such as "h100-sxm" or "cpu-core".
     memory_bytes: Bytes | None = None
-    #: Identity across runs: UUID of the GPU or MIG instance, else host and place, such as "node-3/cores-0-7". None:
-    #: unknown, unequal to all devices.
+    #: The identity of the device across runs: the UUID of the GPU or MIG instance, or else the host and place, such as
+    #: "node-3/cores-0-7". None means unknown; such a device is not equal to any other.
     hardware_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine(Event):
-    """A change in an engine's life. `memory_mechanism` and `compute_mechanism` name the means of sharing."""
+    """A change in the life of an engine. `memory_mechanism` and `compute_mechanism` say by which means memory and
+    compute are shared."""
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    #: `attached`, `detached`: a foreign engine joined or left the device's page; `refused`: it cannot share.
-    #: `activated`, `deactivated`: `moved_bytes` of a rollout engine's memory came or left.
+    #: `attached`, `detached`: a foreign engine joined or left the page of the device. `refused`: that engine cannot
+    #: share. `activated`, `deactivated`: `moved_bytes` of memory came to a rollout engine, or left it.
     action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
     role: Literal["serving", "rollout"]
     model: str
@@ -208,7 +211,7 @@ class Engine(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease(Event):
-    """A change of a lease. Exactly one of released, preempted or expired closes it."""
+    """A change of a lease. Exactly one event closes a lease: released, preempted or expired."""
 
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
@@ -227,9 +230,9 @@ class Lease(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemption(Event):
-    """Serving took back device time or memory. `yield`: rollout steps waited `count` times within a second, for
-    `duration_ns` together. `cut`: the KV budget shrank, and requests that no longer fit ended with their tokens.
-    `revoke`: the lease ended."""
+    """Serving took back device time or memory. `yield`: rollout steps waited `count` times within a second, and
+    `duration_ns` is the sum of these waits. `cut`: the KV budget shrank; requests that no longer fit ended and kept
+    their tokens. `revoke`: the lease ended."""
 
     kind: ClassVar[str] = "preemption"
     durable: ClassVar[bool] = True
@@ -252,8 +255,8 @@ class Preemption(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold(Event):
-    """Rollouts with work were refused the device: `count` times within a second, or once without a lease while turns
-    waited."""
+    """Rollouts had work, but did not get the device. This happened `count` times within a second. Without a lease,
+    it is counted once while turns wait."""
 
     kind: ClassVar[str] = "hold"
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
@@ -266,8 +269,9 @@ class Hold(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdout(Event):
-    """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device, because `draw` is below
-    `holdout_share`. The draw is from the seed, the device and t0_ns // window_ns. A late agent's window begins late."""
+    """A window [t0_ns, t1_ns) of a serving device, in which leases are withheld if `draw` is below `holdout_share`. The
+    draw is random. It is computed from the seed, the device and t0_ns // window_ns. If the agent is late, its window
+    begins late."""
 
     kind: ClassVar[str] = "holdout"
     durable: ClassVar[bool] = True
@@ -285,7 +289,7 @@ class Holdout(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime(Event):
-    """The quality of an engine's predicted step times, on which admission relies."""
+    """The quality of an engine's predicted step times. Admission relies on them."""
 
     kind: ClassVar[str] = "step_time"
     role: Literal["serving", "rollout"]
@@ -296,7 +300,7 @@ class StepTime(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sync(Event):
-    """An engine's update to `policy_version`, or its failure or drift, for `reason`."""
+    """An update of an engine to `policy_version`. It may also be a failed update or a drift; `reason` then says why."""
 
     kind: ClassVar[str] = "sync"
     durable: ClassVar[bool] = True
@@ -324,7 +328,7 @@ class Sync(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn(Event):
-    """A turn of a trajectory on one engine; a preempted turn has one event for each engine."""
+    """A turn of a trajectory on one engine. A preempted turn has one event for each of its engines."""
 
     kind: ClassVar[str] = "turn"
     fleet_run_id: Id | None = None  # The run of its device, engine and lease. None: its own, or the writer's.
@@ -345,7 +349,7 @@ class Turn(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectory(Event):
-    """A trajectory ended. `policy_version` is the oldest of its generated tokens."""
+    """A trajectory ended. `policy_version` is the oldest version that generated its tokens."""
 
     kind: ClassVar[str] = "trajectory"
     group_id: Id
@@ -365,7 +369,7 @@ class Trajectory(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict(Event):
-    """The verifier's verdict on a trajectory. `correct` is ground truth if known (an audit), else None."""
+    """The verdict of a verifier on a trajectory. `correct` is the ground truth if an audit knows it, or else None."""
 
     kind: ClassVar[str] = "verdict"
     group_id: Id
@@ -385,8 +389,8 @@ REQUESTS_PER_ROW_MAX = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request(Event):
-    """A serving request from its engine, or from the client of replayed traffic. `lease_id` is the device's lease at
-    its arrival."""
+    """A serving request, recorded by its engine or by the client that replays traffic. `lease_id` is the lease that the
+    device had when the request arrived."""
 
     kind: ClassVar[str] = "request"
     request_id: Id
@@ -416,7 +420,7 @@ BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceSlice(Event):
-    """The use of a device in [t0_ns, t1_ns). The seven buckets sum to t1_ns - t0_ns exactly."""
+    """The use of a device in [t0_ns, t1_ns). The sum of the seven buckets is exactly t1_ns - t0_ns."""
 
     kind: ClassVar[str] = "device_slice"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
@@ -454,7 +458,7 @@ class DeviceSlice(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
-    """An RL step: rollout, update, sync. `policy_version` is the published version."""
+    """An RL step: rollout, update and sync. `policy_version` is the version that it published."""
 
     kind: ClassVar[str] = "step"
     step: Count

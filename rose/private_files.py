@@ -17,11 +17,11 @@ _DIFFERENT_MIN = 6
 
 
 class SecretError(UserError, ValueError):
-    """An unusable secret; the message does not show it."""
+    """An error: a secret cannot be used. The message does not show the secret."""
 
 
 def check_token(token: str, name: str = "the token") -> str:
-    """Return `token`. Raises SecretError with `name` for a token that is easy to guess."""
+    """Return `token`. Raises SecretError if the token is easy to guess; the message calls it `name`."""
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(
             f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: make it with `openssl rand -hex 32`"
@@ -46,7 +46,7 @@ def write(path: Path, text: str) -> None:
 
 
 def create(path: Path) -> None:
-    """Make an empty private file, or close an existing file to others. Raises OSError."""
+    """Make an empty private file. If the file exists, close it to other users. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -55,7 +55,8 @@ def create(path: Path) -> None:
 
 
 def open_to_others(path: Path) -> str | None:
-    """Return the file's mode and a remedy if group or others may use it, else None. Raises OSError."""
+    """Return the mode of the file and what to do, if its group or others may use it. Otherwise return None. Raises
+    OSError."""
     mode = path.stat().st_mode
     if not mode & 0o077:
         return None
@@ -63,11 +64,12 @@ def open_to_others(path: Path) -> str | None:
 
 
 class NotPrivateError(OSError):
-    """Another user owns or may use the folder or file, or it is a link."""
+    """An error: the folder or file is a link, or another user owns it or may use it."""
 
 
 def make(path: Path) -> Path:
-    """Make a private folder, or close a folder that others may only read. Raises NotPrivateError, OSError."""
+    """Make a private folder. If it exists and others may only read it, close it to them. Raises NotPrivateError or
+    OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -79,7 +81,8 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder behind `link`, made in `home` under an unguessable name. Raises OSError."""
+    """Return the private folder that `link` points to. A missing folder is made in `home`, with a name that nobody can
+    guess. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -95,7 +98,7 @@ def make_linked(link: Path, home: Path, prefix: str) -> Path:
 
 
 def is_private(folder: Path, users: Collection[int] = ()) -> bool:
-    """Return whether the folder exists and is private to this user or `users`."""
+    """Return whether the folder exists, belongs to this user or one of `users`, and is closed to others."""
     try:
         os.close(_open(folder, os.O_RDONLY | os.O_DIRECTORY, users))
     except OSError:
@@ -104,7 +107,8 @@ def is_private(folder: Path, users: Collection[int] = ()) -> bool:
 
 
 def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
-    """Open a private file of this user or `users`; O_CREAT makes it. Raises NotPrivateError, OSError."""
+    """Open a private file of this user or one of `users`. With O_CREAT in `flags`, a missing file is made. Raises
+    NotPrivateError or OSError."""
     folder = _open(path.parent, os.O_RDONLY | os.O_DIRECTORY, users)
     try:
         return _open(path, os.O_RDWR | flags, users, folder)
@@ -142,8 +146,8 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
 
 
 class TemporaryFolder:
-    """A temporary folder for this process until `close`, in `home`. It removes folders that killed processes of this
-    user left under `prefix`."""
+    """A temporary folder in `home`, which exists until `close`. Folders with `prefix` that killed processes of this
+    user left behind are removed."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""Prints for `rose`. Foreign names and errors are shown, never interpreted."""
+"""Prints for the `rose` command. Names and errors from elsewhere are shown as they are, and never interpreted."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ _BLANK = {  # Characters without ink, except emoji's variation selector.
 
 
 class Escapes(dict[int, str]):
-    """A table for `str.translate` that escapes invisible characters, except `kept`."""
+    """A table for `str.translate` that escapes all invisible characters except those in `kept`."""
 
     def __init__(self, escape: Callable[[str], str], *, kept: str = "") -> None:
         super().__init__({ord(char): char for char in kept})
@@ -43,7 +43,7 @@ _LINE, _LINES = Escapes(_as_in_python), Escapes(_as_in_python, kept="\n\t")
 
 
 def visible(text: str) -> str:
-    """Return `text` as one harmless line; `\\n` stands for a line end."""
+    """Return `text` as one harmless line. The end of a line is shown as `\\n`."""
     return text.translate(_LINE)
 
 
@@ -58,13 +58,14 @@ def echo(*lines: str, err: bool = False, colour: str | None = None) -> None:
 
 
 def echo_error(message: object) -> None:
-    """Print an error on stderr, with its line ends."""
+    """Print an error on stderr, and keep its line ends."""
     typer.secho(f"rose: {visible_lines(str(message))}", fg=typer.colors.RED, err=True)
 
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Print a UserError or a missing extra and exit with its code; print `interrupted` for Ctrl-C."""
+    """Print a UserError or a missing extra, and exit with the code of the error. For Ctrl-C, print `interrupted` and
+    exit with code 130."""
     try:
         try:
             yield
@@ -79,7 +80,7 @@ def user_errors(interrupted: str = "stopped") -> Iterator[None]:
 
 
 def echo_data(text: str) -> None:
-    """Print text for a program: exact into a file or pipe, escaped on a terminal."""
+    """Print text for a program. A file or a pipe gets the exact text. A terminal gets the escaped text."""
     text = text.removesuffix("\n")
     typer.echo(visible_lines(text) if sys.stdout.isatty() else text, color=True)
 

@@ -1,4 +1,5 @@
-"""Named tokens of a controller, with scopes and expiry. Their file has only SHA-256 hashes of 32 random bytes."""
+"""The named tokens of a controller, with scopes and expiry. A token is 32 random bytes. The file of tokens has only
+SHA-256 hashes."""
 
 import fcntl
 import hashlib
@@ -27,11 +28,11 @@ _PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
 
 
 class TokenError(UserError):
-    """An unusable file of tokens, or a failed command on it."""
+    """An error: a file of tokens cannot be used, or a command on the file failed."""
 
 
 class UnknownTokenError(UserError):
-    """A request's token is not valid. `who` is the name of an expired token, else None."""
+    """An error: the token of a request is not valid. `who` is the name of an expired token, or else None."""
 
     def __init__(self, text: str, who: str | None = None) -> None:
         super().__init__(text)
@@ -39,7 +40,7 @@ class UnknownTokenError(UserError):
 
 
 class Token(BaseModel):
-    """A name and its rights. Times are UTC microseconds since the epoch."""
+    """The name of a token, and its rights. Times are UTC microseconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -85,7 +86,7 @@ def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[
 
 
 def find(tokens: tuple[Token, ...], secret: str) -> Token:
-    """Return the token of `secret`. Raises UnknownTokenError."""
+    """Return the token whose secret is `secret`. Raises UnknownTokenError."""
     sha256, match = _sha256(secret), None
     for token in tokens:  # Constant time for every file, so that timing reveals nothing.
         if hmac.compare_digest(token.sha256, sha256):
@@ -102,10 +103,12 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
 
 
 class Watched:
-    """The tokens of a file, reread after a change. The last tokens stay while it is unreadable."""
+    """The tokens in a file. The file is read again after a change. While it cannot be read, the last tokens stay
+    valid."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
-        """`warn` gets later errors of the file. Raises TokenError if it is unreadable now."""
+        """Read the tokens. `warn` is called with later errors of the file. Raises TokenError if the file cannot be read
+        now."""
         self._path, self._warn = path, warn
         self._mutex = threading.Lock()
         self._mark = self._look()
@@ -130,7 +133,7 @@ class Watched:
 
 
 def read(path: Path) -> tuple[Token, ...]:
-    """Return the tokens in a file. Raises TokenError for a damaged or open file."""
+    """Return the tokens in a file. Raises TokenError if the file is damaged, or open to other users."""
     try:
         content, fault = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
@@ -157,7 +160,7 @@ def create(
     team: str | None = None,
     run: str | None = None,
 ) -> str:
-    """Make a token and return its secret, which is stored nowhere. Raises TokenError."""
+    """Make a token and return its secret. The secret is stored nowhere. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
     if not scopes or ("append" in scopes and not writers):
         raise TokenError(
@@ -196,7 +199,7 @@ def revoke(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
-    """Yield the tokens by name, and write them if the block succeeds. Raises TokenError."""
+    """Yield the tokens by name. If the block succeeds, write them to the file. Raises TokenError."""
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

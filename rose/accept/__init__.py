@@ -1,1 +1,1 @@
-"""`rose accept`: tests on this host's GPU the properties that ROSE relies on, one stage after another."""
+"""`rose accept` tests the properties that ROSE relies on, on the GPU of this host, one stage after another."""

@@ -1,4 +1,4 @@
-"""`rose accept`: choose stages and a GPU, print each outcome, and rewrite the report after each stage."""
+"""`rose accept` chooses stages and a GPU, prints each outcome, and rewrites the report after each stage."""
 
 import os
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ _INTERRUPTED = 130
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
-    """Run the stages; return 0, 1 with `strict` for a failed claim or skipped stage, 130 if interrupted. Raises
-    UserError for an unknown stage, a missing GPU, and an unwritable file."""
+    """Run the stages and return the exit code: 130 if interrupted, 1 if `strict` is set and a claim failed or a stage
+    was skipped, or else 0. Raises UserError if a stage is unknown, if the GPU is missing, or if the file cannot be
+    written."""
     names = [stage.name for stage in STAGES]
     for name in only:
         if name not in names:
@@ -70,7 +71,7 @@ def _check_writable(file: Path) -> None:
 
 
 def _usable(gpu: int | None) -> int | None:
-    """Return the GPU's number, by default the first; None without GPUs. Raises UserError."""
+    """Return the number of the GPU, by default the first one. Return None if there is no GPU. Raises UserError."""
     try:
         import torch
 

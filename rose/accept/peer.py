@@ -1,4 +1,4 @@
-"""A process that runs the methods of one object on request; requests and answers go through a pipe."""
+"""A process that runs the methods of one object when asked. Requests and answers go through a pipe."""
 
 import multiprocessing
 import traceback
@@ -9,11 +9,12 @@ from typing import Any, Literal, Self
 
 
 class PeerError(RuntimeError):
-    """The other process failed, ended or did not answer in time."""
+    """An error: the other process failed, ended, or did not answer in time."""
 
 
 class Peer:
-    """A process that has `make(its end of the pipe, *arguments)`. It ends with this object or this process."""
+    """A process that has the object `make(its end of the pipe, *arguments)`. The process ends with this Peer, or with
+    the process that made it."""
 
     def __init__(
         self,
@@ -38,7 +39,8 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Start a method in the process. Raises PeerError if the process has ended."""
+        """Ask the process to run a method, without waiting for the answer. Raises PeerError if the process has
+        ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:

@@ -1,4 +1,5 @@
-"""Report of a benchmark or an acceptance run: claims with their targets, and the detail behind them."""
+"""The report of a benchmark or an acceptance run. It has claims with their targets, and the details behind the
+claims."""
 
 import json
 import os
@@ -82,7 +83,7 @@ def device() -> str:
 
 
 def commit() -> str:
-    """Return the measured commit, with `+` for local changes; empty if unknown."""
+    """Return the commit that is measured, with `+` if there are local changes. Return empty text if it is unknown."""
     if (ROOT / COMMIT).is_file():
         return (ROOT / COMMIT).read_text().strip()
     try:

@@ -1,5 +1,5 @@
-"""Acceptance stages and the process that runs each. A stage is a module with `measure(scope, report)`. A crash, a hang
-or a missing report is a failed claim; the other stages still run."""
+"""Stages of acceptance, and the process in which each stage runs. A stage is a module with a function `measure(scope,
+report)`. A crash, a hang or a missing report counts as a failed claim. The other stages still run."""
 
 import importlib
 import json
@@ -24,12 +24,13 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class SkippedError(Exception):
-    """This host cannot run the stage; the message says why and how to change that."""
+    """An error: this host cannot run the stage. The message says why, and how to change that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """`takes_rest` adds the time that earlier stages left; `needs_gpu` skips the stage without a GPU."""
+    """A stage. With `takes_rest`, it also gets the time that earlier stages left. With `needs_gpu`, it is skipped if
+    there is no GPU."""
 
     name: str
     seconds: float
@@ -57,7 +58,7 @@ STAGES = (  # In running order: facts first, then properties that later stages r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """Limits of a stage: `gpu` (None: CPU cores), `seconds`, and a folder of its own."""
+    """The limits of a stage: its GPU (None: CPU cores), its time in seconds, and its own folder."""
 
     gpu: int | None
     quick: bool
@@ -71,7 +72,8 @@ class Scope:
 
 @dataclass(slots=True)
 class StageReport(Report):
-    """Outcome of a stage, saved to `file` after every change. Without `skipped` or `failed` it ran to its end."""
+    """The outcome of a stage. It is saved to `file` after every change. If neither `skipped` nor `failed` is set, the
+    stage ran to its end."""
 
     file: Path = Path()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class StageReport(Report):
         partial.replace(self.file)
 
     def load(self) -> None:
-        """Read the report of the stage's process. Raises OSError, ValueError, LookupError or TypeError."""
+        """Read the report that the process of the stage wrote. Raises OSError, ValueError, LookupError or TypeError."""
         kept = json.loads(self.file.read_text())
         self.claims = [Claim(**{name: claim[name] for name in Claim.__dataclass_fields__}) for claim in kept["claims"]]
         self.facts, self.detail, self.skipped, self.failed = (kept[name] for name in _SAVED)

@@ -1,4 +1,4 @@
-"""The address of a run, and the client's errors."""
+"""The address of a run, and the errors of the client."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -8,29 +8,29 @@ from rose.http_calls import AWAY_S
 
 
 class ClientError(UserError):
-    """The base of this package's errors: a wrong argument, or a refusal by the controller."""
+    """The base class of the errors in this package: an argument was wrong, or the controller refused a request."""
 
 
 class ControllerAwayError(ClientError):
-    """The controller did not answer, or was busy, for as long as the run waits."""
+    """An error: the controller did not answer or was busy, and the run has waited for as long as it may."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunTakenError(ClientError):
-    """A newer client resumed the run: this client may no longer publish or record for it."""
+    """An error: a newer client resumed the run. This client may no longer publish or record for the run."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunEndedError(ClientError):
-    """The controller has no such run, or the run is closed."""
+    """An error: the controller has no such run, or the run is closed."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunExpiredError(ClientError):
-    """The run was silent for too long. It can be resumed."""
+    """An error: the run was silent for too long. It can be resumed."""
 
     exit_code: ClassVar[int] = 1
 
@@ -49,7 +49,7 @@ class RunAddress:
 
 
 def message_of(answer: Any) -> str | None:
-    """Return the error message of a controller's answer, else None."""
+    """Return the error message in an answer of the controller, or None if it has none."""
     error = answer.get("error") if isinstance(answer, dict) else None
     return str(error["message"]) if isinstance(error, dict) and "message" in error else None
 

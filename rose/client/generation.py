@@ -1,4 +1,4 @@
-"""The result of a turn, and the events made from it."""
+"""The result of a turn, and the events that are made from it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from rose.events import Step, Trajectory, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One engine's work on a turn. `prompt_tokens` includes the turn's tokens of earlier attempts."""
+    """The work of one engine on a turn. `prompt_tokens` includes the tokens that earlier attempts added to the turn."""
 
     engine_id: str
     device_id: str
@@ -28,7 +28,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
-    """The tokens of one turn over all its attempts; `logprobs` and `versions` are per output token."""
+    """The tokens of one turn from all its attempts. `logprobs` and `versions` have one value for each output token."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -42,7 +42,8 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn; the last part has the whole `generation`. A part `anew` replaces all earlier parts."""
+    """A part of the tokens of a streamed turn. The last part has the whole `generation`. A part with `anew` replaces
+    all earlier parts."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -52,7 +53,7 @@ class Part:
 
 
 class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"
-    """No engine could complete the turn after `attempts`."""
+    """An error: no engine could complete the turn. `attempts` are the tries that were made."""
 
     def __init__(self, message: str, attempts: Sequence[Attempt] = ()) -> None:
         super().__init__(message)
@@ -80,9 +81,9 @@ def judged(
     correct: Sequence[bool] | None = None,
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
-    """Return a `Trajectory` and a `Verdict` for each single-turn generation; rewards of at least `threshold` are
-    accepted. `trainer_version` is the version that learns from them, `correct` the ground truth, `answer_tokens` each
-    generation's tokens of the answer (None: all). Raises ClientError."""
+    """Return a `Trajectory` and a `Verdict` for each generation, which has a single turn. A reward of at least
+    `threshold` is accepted. `trainer_version` is the version that learns from the generations. `correct` is the ground
+    truth. `answer_tokens` is the number of answer tokens of each generation (None: all tokens). Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
@@ -138,7 +139,8 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return the event of a step that published `policy_version`. Its phases, ns, do not overlap."""
+    """Return the event of a step that published `policy_version`. The times of its phases are in ns and do not
+    overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

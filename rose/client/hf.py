@@ -1,4 +1,4 @@
-"""Publishes from Hugging Face's Trainer: `Trainer(..., callbacks=[PublishCallback(run)])`."""
+"""Publishes weights from the Trainer of Hugging Face: `Trainer(..., callbacks=[PublishCallback(run)])`."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +11,9 @@ from rose.client.run import Run
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Publishes the model to `run` after every `every` optimizer steps and at the end, and at the start of a run
-    without a version. LoRA adapters are merged. Raises the errors of `Run.publish`, which end the training."""
+    """A callback that publishes the model to `run` after every `every` optimizer steps, and at the end. If the run has
+    no version, it also publishes at the start. LoRA adapters are merged. Raises the errors of `Run.publish`, which end
+    the training."""
 
     def __init__(self, run: Run, every: int = 1) -> None:
         if every < 1:

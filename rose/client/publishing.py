@@ -1,4 +1,4 @@
-"""Publishes a run's weights, and serves them from the trainer's process. It needs torch."""
+"""Publishes the weights of a run, and serves them from the process of the trainer. It needs torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version: `merged` tensors have a LoRA adapter added, `rounded` tensors another type than before."""
+    """A published version. A LoRA adapter was added to the tensors in `merged`. The tensors in `rounded` got another
+    type."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -38,8 +39,9 @@ class Publication:
 
 
 class WeightOrigin:
-    """Publishes a run's versions in `folder` together with the other `ranks`; rank 0 serves them at `host`. Names and
-    types are those of `checkpoint`. Raises TransferError for the folder of another run or of a newer publisher."""
+    """An origin that publishes the versions of a run in `folder`, together with the other `ranks`. Rank 0 serves them
+    at `host`. The tensors have the names and types of `checkpoint`. Raises TransferError if the folder belongs to
+    another run or to a newer publisher."""
 
     def __init__(
         self,
@@ -90,8 +92,8 @@ class WeightOrigin:
         private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish on all ranks at once; return once `version` can be fetched and the weights may change. If a rank
-        fails, no version appears and all raise TransferError or ClientError."""
+        """Publish a version on all ranks at once. When this returns, `version` can be fetched and the weights may
+        change. If a rank fails, the version does not appear, and all ranks raise TransferError or ClientError."""
         from rose.runtime.transfer.package.parts import Writer
         from rose.runtime.transfer.sources.published import read
         from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
@@ -134,7 +136,7 @@ class WeightOrigin:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder to publish from. Raises ClientError."""
+    """Create the folder from which versions are published. Raises ClientError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -146,7 +148,7 @@ def make_folder(folder: Path) -> None:
 
 
 def address_towards(url: str) -> str:
-    """Return this host's address as the server at `url` sees it. Raises ClientError."""
+    """Return the address of this host that the server at `url` sees. Raises ClientError."""
     parts = urlsplit(url)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

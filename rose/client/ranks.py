@@ -1,4 +1,4 @@
-"""The ranks of a trainer that publish together; rank 0 leads."""
+"""The ranks of a trainer that publish together. Rank 0 leads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _LOCK = "ranks.lock"
 
 
 class Ranks:
-    """The ranks of the process group `group`, which construct this at once; None: this process alone."""
+    """The ranks of the process group `group`. All of them must construct this object at once. Without a group, this
+    process is the only rank."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.rank, self.size = 0, 1
@@ -43,7 +44,7 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return the results of `work` on all ranks. If it fails on a rank, every rank raises that error. Raises
+        """Return the results of `work` on all ranks. If `work` fails on one rank, every rank raises that error. Raises
         ClientError if a rank is gone."""
         if self._group is None:
             return [work()]
@@ -88,7 +89,7 @@ class Ranks:
             self.share(lambda: None if self.leads else _check_lock(path, expected))
 
     def leave(self) -> None:
-        """Wait until all ranks leave. A rank that publishes instead fails there."""
+        """Wait until all ranks leave. If another rank publishes instead, it fails there."""
 
         def left() -> None:
             raise ClientError("it has left the run")

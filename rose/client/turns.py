@@ -1,4 +1,4 @@
-"""Turns of a run over asyncio, whole or streamed."""
+"""The turns of a run over asyncio. A turn arrives whole or as a stream."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from rose.http_calls import authorization, watched_socket
 if TYPE_CHECKING:
     import aiohttp
 
-#: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again: a stopped
-#: process, or one that hangs on its disk, keeps its connections.
+#: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again. A silent
+#: connection is not enough to tell: a process that is stopped, or hangs on its disk, keeps its connections.
 _SILENCE_S, _ANSWER_S = 60.0, 10.0
 
 
 class TurnLabels(TypedDict, total=False):
-    """Labels of a turn. `version_min` is the oldest policy version allowed; default: by the run's bound."""
+    """The labels of a turn. `version_min` is the oldest policy version that is allowed. By default, the bound of the
+    run decides."""
 
     trajectory_id: str | None
     group_id: str | None
@@ -40,8 +41,8 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """Generates turns of the run at `address` in one event loop. A turn without an answer is sent again under its key,
-    for `address.away_s` or while the controller is busy."""
+    """A client that generates turns of the run at `address`, in one event loop. A turn without an answer is sent again
+    with the same key, for `address.away_s` seconds, or for as long as the controller is busy."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -67,7 +68,7 @@ class TurnClient:
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
         """Return one turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could complete
-        it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
+        the turn, ControllerAwayError, RunTakenError, RunEndedError, or ClientError if the request is refused."""
         body = _body(input_ids, sampling, **labels)
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         while True:
@@ -79,8 +80,8 @@ class TurnClient:
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield one turn's tokens as they are generated, last the whole `generation`. A broken stream continues; an
-        `anew` part replaces all earlier parts. Raises the errors of `turn`."""
+        """Yield the tokens of one turn as they are generated. The last part has the whole `generation`. A stream that
+        breaks is continued. A part with `anew` replaces all earlier parts. Raises the errors of `turn`."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -142,7 +143,8 @@ class TurnClient:
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a turn. Raises `_AwayError` for connection failures, also inside `with`."""
+        """Send a turn by POST, and yield the response. Raises `_AwayError` if the connection fails, also inside the
+        `with` block."""
         import aiohttp
 
         assert self._session is not None, "`async with` opens it"
@@ -184,7 +186,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came for `open_s`. An `is_silent` connection is open, but silent."""
+    """An error: no answer came for `open_s` seconds. With `is_silent`, the connection is still open, but silent."""
 
     def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)
@@ -225,8 +227,8 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
-    """Return whether `part` has the tokens of `previous`. An engine reports the versions of its start, so versions may
-    differ."""
+    """Return whether `part` has the tokens of `previous`. The versions may differ, because an engine reports the
+    versions that it had at its start."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

@@ -1,4 +1,4 @@
-"""A fleet's configuration in one TOML file, validated here. It imports no torch."""
+"""The configuration of a fleet, in one TOML file. It is validated here, without importing torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _PASSWORD = re.compile(r"//[^/]*@")
 
 
 def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """Return one line for each wrong field: its path, the fault, and the value if it cannot be secret."""
+    """Return one line for each wrong field. The line has the field's path, the fault, and the value if it cannot be
+    secret."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
@@ -64,7 +65,8 @@ def _is_of_kind(table: type[BaseModel], kind: object) -> bool:
 
 
 class Section(BaseModel):
-    """A table of the file. It refuses unknown keys, since a misspelt field would have no effect; types are strict."""
+    """A table of the file. Unknown keys are refused, because a misspelt field would have no effect. Types are
+    strict."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -156,11 +158,13 @@ DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
 class ConfigError(UserError):
-    """An unusable configuration; the message names the file, the field, the value and the way out."""
+    """An error: a configuration cannot be used. The message names the file, the field and the value, and says what to
+    do."""
 
 
 def _absolute_file(name: str) -> str:
-    """Return an absolute path for readers in other folders."""
+    """Return the path of a TOML file as an absolute path, because its readers may be in other folders. Other names
+    stay."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -169,7 +173,8 @@ def _absolute_path(path: Path) -> Path:
 
 
 def _whole_path(place: str) -> str:
-    """Return an absolute path for users in other folders; URLs and homes stay."""
+    """Return `place` as an absolute path, because its users may be in other folders. URLs and paths that begin with `~`
+    stay unchanged."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -480,7 +485,7 @@ class FleetConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _tables_of_hosts(cls, data: Any) -> Any:
-        """Rename `[[host]]` tables to the field `hosts`; `host` is the name of a single host."""
+        """Rename the tables `[[host]]` to the field `hosts`. The field `host` is the name of a single host."""
         if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
             return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
         return data
@@ -492,7 +497,7 @@ class FleetConfig(Section):
 
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
-        """Return the tables of rollout models by name, the default model's first."""
+        """Return the tables of rollout models by name. The table of the default model comes first."""
         return {"rollout": self.rollout} | {
             f"rollout_models.{name}": table for name, table in self.rollout_models.items()
         }
@@ -502,7 +507,8 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Read a fleet file, TOML or `.json`, with absolute folders. Raises ConfigError for all wrong fields."""
+    """Read a fleet file, which is TOML or `.json`. Its folders become absolute paths. Raises ConfigError, which names
+    all wrong fields."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -517,7 +523,7 @@ def load(path: Path) -> FleetConfig:
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return warnings on readable secrets and on budgets that may stop lending. Raises OSError."""
+    """Return warnings about secrets that others can read, and about budgets that may stop lending. Raises OSError."""
     token, problem = config.gateway.token, private_files.open_to_others(path)
     demanding = list(checks.demanding(config))
     if token is None:
@@ -534,7 +540,7 @@ _FOLDERS = ("ledger", "state", "cache")
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Return the fleet in a text; `source` names it in errors. Raises ConfigError."""
+    """Return the fleet that a text describes. Errors call the text `source`. Raises ConfigError."""
     if source.endswith(".json"):
         try:
             return FleetConfig.model_validate_json(text)
@@ -548,7 +554,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """Return the fleet in a table; `source` names it in errors. Raises ConfigError."""
+    """Return the fleet that a table describes. Errors call the table `source`. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

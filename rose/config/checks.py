@@ -28,7 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check(config: FleetConfig) -> None:
-    """Raise ValueError naming conflicting fields, their values, and the remedy."""
+    """Raise ValueError if fields conflict. The error names the fields and their values, and says what to do."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)
@@ -104,7 +104,7 @@ def _check_hardware(config: FleetConfig) -> None:
 
 
 def _check_ranks(config: FleetConfig) -> None:
-    """Refuse engines of several ranks, which would fail or never get weights."""
+    """Raise ValueError for an engine of several ranks that would fail or never get weights."""
     for device in config.device if config.coserving.enabled else ():
         many = more_ranks(config.serving_on(device).extra_args)
         if many is not None and device.pool == "serving" and device.serving_url is None:
@@ -160,7 +160,7 @@ _PREFILL_PER_S = {"core": 1_000, "gpu": 50_000}
 
 
 def demanding(config: FleetConfig) -> Iterator[str]:
-    """Yield a warning for each serving table whose largest prompt may miss its TTFT budget."""
+    """Yield a warning for each serving table that may miss its TTFT budget with its largest prompt."""
     for device in config.device:
         serving = config.serving_on(device)
         name, budget_ms = f"{device.serving_table}.ttft_budget_ms", serving.ttft_budget_ms

@@ -1,4 +1,4 @@
-"""Builds the example fleet file of `rose config` from the fields."""
+"""Builds the example fleet file, which `rose config` prints, from the fields of the configuration."""
 
 import json
 import textwrap
@@ -75,7 +75,8 @@ _KV_BYTES = 64 << 20  # A burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """Return the demo's fleet, with a core for serving and a core for rollouts. Raises ConfigError below two cores."""
+    """Return the fleet of the demo, with one core for serving and one core for rollouts. Raises ConfigError if there
+    are fewer than two cores."""
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}: use `rose up -c`")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}

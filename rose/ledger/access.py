@@ -1,5 +1,5 @@
-"""The access log: an event for each read of a ledger. `logged` serves local commands and ignores a failing log.
-`AccessLog` serves a gateway: an event is on disk before the answer, so a failing disk refuses reads."""
+"""The access log has an event for each read of a ledger. Local commands use `logged`, which goes on if the log fails. A
+gateway uses `AccessLog`: an event is on disk before the answer goes out, so a failing disk refuses reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def logged(
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """Record the block's read of the ledger by `who` (None: this user), if VARIABLE asks for it."""
+    """Log the read of the ledger that this block makes. `who` is the reader (None: this user). Nothing is logged unless
+    the environment variable VARIABLE asks for it."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:
@@ -87,7 +88,8 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """Writes Access events through the writer that `writer` opens, for several threads. Call `close` at the end."""
+    """A log that writes Access events with the writer that `writer()` returns. Several threads may use it. Call `close`
+    at the end."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -98,16 +100,16 @@ class AccessLog:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises LedgerError while the disk refuses events."""
+        """Raise LedgerError while the disk refuses events."""
         if (failure := self._writer().failure) is not None:
             raise LedgerError(failure)
 
     def write(self, event: Access) -> None:
-        """Write `event` to disk. Raises LedgerError: then the answer must not go out."""
+        """Write `event` to disk. Raises LedgerError if that fails; the answer must then not go out."""
         self._writer().record(event)
 
     def count(self, event: Access) -> None:
-        """Count `event`. It is written within COUNTED_S, or once the disk accepts it again."""
+        """Count `event`. The count is written within COUNTED_S seconds, or as soon as the disk accepts it again."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

@@ -1,4 +1,4 @@
-"""A ledger that is opened once, for everybody who reads it."""
+"""A ledger that is opened once, for all its readers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """A ledger's folder, and the findings of this process on its files. With `allow_unverified`, figures of a ledger
-    that does not verify are shown and marked. Raises LedgerError if `folder` is no ledger."""
+    """The folder of a ledger, and what this process found in its files. With `allow_unverified`, a ledger that does not
+    verify still shows its figures, with a mark. Raises LedgerError if `folder` is no ledger."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)
@@ -23,7 +23,8 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path | str) -> Ledger:
-        """Return the ledger at `folder`, created there if missing. Raises LedgerError for a folder of other files."""
+        """Return the ledger at `folder`. If it is missing, create it. Raises LedgerError if the folder has other
+        files."""
         return cls(layout.create(folder))
 
     @cached_property
@@ -32,7 +33,7 @@ class Ledger:
 
     @cached_property
     def seen(self) -> Seen:
-        """Return the verified files, which the next verification does not read again."""
+        """Return the findings about verified files. The next verification does not read these files again."""
         from rose.ledger.files.examine import Seen
 
         return Seen()

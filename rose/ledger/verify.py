@@ -1,4 +1,5 @@
-"""Verification: every byte, link and seq of a ledger, its names, views and upkeep events, while its writers write."""
+"""Verifies a ledger while its writers write: every byte, link and seq, the names of files, the views, and the events
+about upkeep."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,9 +60,9 @@ class Report:
 
 
 def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-    """Check the ledger, and keep a record (see `rose.ledger.verified`). Finds changed bytes; missing, reordered or
-    foreign files; gaps in seq; foreign views. Reads every byte the first time, then new and changed files. The report
-    has the links at the seqs `marks` of writers."""
+    """Check the ledger, and keep a record (see `rose.ledger.verified`). This finds changed bytes; missing, reordered or
+    foreign files; gaps in seq; and foreign views. The first check reads every byte; a later one reads only new and
+    changed files. The report has the links at the seqs in `marks`."""
     layout.check(ledger.folder)  # It may be gone since it was opened.
     began_us = utc_us()
     with ledger.seen.lock:
@@ -112,7 +113,8 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
 
 
 def verify_changed(ledger: Ledger) -> Report:
-    """`verify`, which reads only files that are new or changed by size, inode and times. Raises LedgerError."""
+    """Verify the ledger, but read only files that are new or changed by their size, inode or times. Raises
+    LedgerError."""
     ledger.seen = verified.load(ledger)
     report = verify(ledger)
     verified.save(ledger)
@@ -139,8 +141,9 @@ def _folder(ledger: Ledger, expected: Expected) -> list[str]:
 def _signers(
     ledger: Ledger, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes on keys that no known key endorsed for their writer. A foreign roll-up is compared with
-    its events. Nothing else proves an event of the books, so a key of other writers alone may not sign it."""
+    """Return problems and notes about keys that no known key endorsed for their writer. A roll-up with such a key is
+    compared with its events. Nothing else proves an event of the books. So a key that is known only for other writers
+    may not sign such an event."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []
@@ -178,7 +181,7 @@ def _signers(
 
 
 def _sums(ledger: Ledger) -> tuple[list[str], list[str]]:
-    """Return the faults of the newest daily sums, and why they cannot be compared with their events, if so."""
+    """Return the faults of the newest daily sums, and the reason if the sums cannot be compared with their events."""
     try:
         if (coverage := rolled.newest(ledger.folder)) is None:
             return [], []
@@ -192,7 +195,7 @@ def _sums(ledger: Ledger) -> tuple[list[str], list[str]]:
 def _verify_writer(
     ledger: Ledger, expected: Expected, records: Records, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
-    """Return the report and the newest segment's path. Parts that moved meanwhile are read again."""
+    """Return the report on a writer, and the path of its newest segment. If parts moved meanwhile, read them again."""
     while True:
         before = layout.chain(ledger.folder, writer)
         chain = Chain(ledger.folder, writer, records, ledger.seen, expected, marks.get(writer, ()))
@@ -229,7 +232,7 @@ def _foreign(ledger: Ledger, folder: str, is_own: Callable[[str], object], *, fo
 
 
 def _links(ledger: Ledger, paths: Iterable[str]) -> Iterator[str]:
-    """Yield what readers of the ledger reach by a link: the files behind it are not the ledger's own."""
+    """Yield each link in the paths that readers of the ledger use. The file behind a link is not part of the ledger."""
     for path in paths:
         if (ledger.folder / path).is_symlink():
             yield f"{path}: a link to {(ledger.folder / path).readlink()}"

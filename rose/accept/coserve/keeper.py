@@ -1,4 +1,5 @@
-"""Policies to share a device, and a minimal controller: it renews a lease and reads what the engines did."""
+"""Policies that share a device, and a minimal controller. The controller renews a lease and reads what the engines
+did."""
 
 import os
 import threading
@@ -21,8 +22,8 @@ _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How a round shares the device; `nice` and `scheduling` are of the rollout engine. `lends`: rollouts run under a
-    lease of `compute_share`."""
+    """How a round shares the device. `nice` and `scheduling` are for the rollout engine. With `lends`, rollouts run
+    under a lease with `compute_share`."""
 
     about: str
     lends: bool = True
@@ -35,7 +36,8 @@ class Policy:
 
     @property
     def core_share(self) -> float:
-        """The rollout engine's share of a core that both engines want, by the kernel's weights."""
+        """Return the share of a core that the rollout engine gets when both engines want it. The share follows from the
+        weights in the scheduler of the kernel."""
         weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
@@ -95,7 +97,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the lease back and read the rest of the rings. Safe to call twice."""
+        """Take the lease back, and then read the rest of the rings. A second call does no harm."""
         if self._thread is None:
             return
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""Rounds of one policy each, with the same arrivals, and their figures."""
+"""Rounds and their figures. Each round has one policy, and all rounds have the same arrivals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may ta
 
 
 class DeviceTime(TypedDict):
-    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Steps of both engines at once are
-    split by their shares of the core."""
+    """The device time of a round, in nanoseconds. Serving, rollout, headroom and idle time sum to the length of the
+    round. While both engines are in a step, their time is split by their shares of the core."""
 
     length_ns: int
     serving_ns: int
@@ -42,7 +42,8 @@ class DeviceTime(TypedDict):
 
 
 def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_share: float = 0.5) -> DeviceTime:
-    """Account for [t0_ns, t1_ns); `core_share` is rollouts' share of the core while both are in a step."""
+    """Return the device time in [t0_ns, t1_ns). `core_share` is the share of the core that rollouts get while both
+    engines are in a step."""
     part = slice_time(spans, t0_ns, t1_ns)
     buckets = part.by_bucket
     rollout = clipped(spans, Span.ROLLOUT, t0_ns, t1_ns)
@@ -72,7 +73,7 @@ def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A serving request as its client saw it, in nanoseconds."""
+    """A serving request as its client saw it. Times are nanoseconds."""
 
     completed: bool
     ttft_ns: int | None
@@ -135,7 +136,8 @@ class Scene:
         return Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
 
     def play(self, policy: str, number: int, arrivals: Arrivals, seconds: float, seed: int) -> Round:
-        """Play a round with prompts of `seed`. Rollouts end with the round, serving's last requests after it."""
+        """Play a round and return it. `seed` decides the prompts. Rollouts end with the round; the last requests of
+        serving end later."""
         lends = POLICIES[policy].lends
         keeper = self.keeper(policy)
         rollout: dict[str, Any] = {}
@@ -175,7 +177,7 @@ def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object
 
 
 def order(policies: Sequence[str], number: int) -> list[str]:
-    """Rotate the policies by one each round."""
+    """Return the policies in the order for round `number`. The order moves on by one policy from round to round."""
     start = number % len(policies)
     return [*policies[start:], *policies[:start]]
 
@@ -203,7 +205,7 @@ def budgets_of(alone: Round, factor: float) -> Budgets:
 
 
 def mean_live(one: Round, arrivals: Arrivals) -> float:
-    """Return the mean number of live requests by Little's law."""
+    """Return the mean number of requests that are live at the same time, by Little's law."""
     took_ns = [
         request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
         for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
@@ -217,7 +219,7 @@ def over_budget(one: Round, budgets: Budgets) -> int:
 
 
 def ratios(rounds: Mapping[str, Sequence[Round]], policy: str, base: str, figure: Figure) -> list[float]:
-    """Return `figure` of a policy over that of `base`, round by round."""
+    """Return, for each round, `figure` of `policy` divided by `figure` of `base`."""
     by_number = {one.number: figure(one) for one in rounds.get(base, [])}
     pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
     return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]

@@ -1,5 +1,5 @@
-"""Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine. The model is an
-8-billion-parameter Llama with random weights."""
+"""Two SGLang engines on the GPU. The stage measures latency while the GPU is lent, the harvest, a sync, and a kill of
+either engine. The model is a Llama of 8 billion parameters with random weights."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _CORES = _Lengths(warm_up_s=2, calibration_s=3, round_s=4, rounds_max=1)
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Raises SkippedError if engines cannot run."""
+    """Measure the stage. Raises SkippedError if engines cannot run."""
     with opened_parts(scope, report) as parts:
         small = engine_models.layers(parts.shape, _SYNC_LAYERS)
         lengths = _FULL if not scope.quick else _CORES if scope.gpu is None else _QUICK
@@ -110,7 +110,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
-    """Yield the parts of a stage with two engines, not started yet. Raises SkippedError."""
+    """Yield the parts of a stage with two engines. The engines are not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
@@ -163,7 +163,7 @@ class Parts:
         return self._until_s - time.monotonic()
 
     def run(self, name: str, needs_s: float, act: Callable[[], object]) -> bool:
-        """Run a part if there is time; return whether it ran. A failure is a failed claim."""
+        """Run a part if there is enough time, and return whether it ran. A failure counts as a failed claim."""
         report = self._report
         if self.left_s < needs_s:
             report.fact(name, f"left out: it needs {needs_s:.0f} s, and {max(0.0, self.left_s):.0f} s were left")
@@ -291,7 +291,7 @@ def _end(host: Host, report: StageReport) -> None:
 
 
 def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
-    """Kill the rollout engine during its steps: no serving request may fail."""
+    """Kill the rollout engine during its steps. No serving request may fail."""
     with _killed(scene, ROLLOUT, arrivals) as (keeper, killed_ns):
         served: list[dict[str, Any]] = scene.serving.hear()["requests"]
     steps = sum(span.kind is Span.ROLLOUT and span.start_ns < killed_ns for span in keeper.spans)
@@ -304,7 +304,7 @@ def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 
 def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
-    """Kill the serving engine under traffic: no rollout step may begin once the page says so."""
+    """Kill the serving engine under traffic. As soon as the page says so, no rollout step may begin."""
     host = scene.host
     with _killed(scene, SERVING, arrivals) as (keeper, killed_ns):
         deadline_s = time.monotonic() + _GONE_MAX_S
@@ -323,7 +323,7 @@ def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 @contextmanager
 def _killed(scene: Scene, name: str, arrivals: traffic.Arrivals) -> Iterator[tuple[Keeper, int]]:
-    """Kill an engine under load; yield the keeper and the time of the kill, monotonic ns."""
+    """Kill an engine under load. Yields the keeper, and the time of the kill in monotonic nanoseconds."""
     engines, keeper = scene.host.engines, scene.keeper(IDLE)
     keeper.start()
     try:
@@ -349,7 +349,7 @@ def publish_versions(shape: PolicyShape, folder: Path) -> tuple[VersionStore, fl
 
 
 def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: StageReport) -> None:
-    """Bring the rollout engine to an anchor, then to a delta. Raises RuntimeError."""
+    """Bring the rollout engine to an anchor version, and then to a delta. Raises RuntimeError."""
     store, took_s = versions.result(timeout_s=30.0)
     report.fact("sync: versions published, seconds", round(took_s, 1))
     engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")
@@ -371,7 +371,7 @@ def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: S
 
 
 class Background(Generic[T]):
-    """Runs `act` in a daemon thread, so that it never delays the end of this process."""
+    """A daemon thread that runs `act`, so that it never delays the end of this process."""
 
     def __init__(self, name: str, act: Callable[[], T]) -> None:
         self._name = name

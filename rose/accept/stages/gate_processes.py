@@ -1,4 +1,4 @@
-"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate around plain layers."""
+"""The processes of the stages `gate` and `beside`. They put the product's page, plugin and gate around plain layers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Layer(torch.nn.Module):
 
 
 class Stack(torch.nn.Module):
-    """Transformer-like layers on a device, in bf16 on a GPU. Call `size` before `step`."""
+    """A stack of layers like those of a transformer, on a device. A GPU uses bf16. Call `size` before `step`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -108,7 +108,8 @@ class Stack(torch.nn.Module):
             done.synchronize()
 
     def launch(self) -> Any:
-        """Queue a step on a GPU and return the event of its end; on cores compute it and return None."""
+        """Start a step. On a GPU, queue it and return the event at its end. On CPU cores, compute it and return
+        None."""
         with torch.inference_mode():
             value = self._tokens
             for layer in self.layers:
@@ -136,13 +137,13 @@ class LayerEnds:
         self._events.append(event)
 
     def unfinished(self, wish_ns: int) -> int:
-        """Return how many layers a GPU has not finished; on cores, how many ended after `wish_ns`."""
+        """Return how many layers a GPU has not finished. On CPU cores, return how many layers ended after `wish_ns`."""
         if self.on_cores:
             return sum(ended_ns > wish_ns for ended_ns in self._ended_ns)
         return sum(not event.query() for event in self._events)
 
     def ended_ns(self) -> list[int]:
-        """Return the last ends, monotonic; wait until a GPU has finished them."""
+        """Return when the last layers ended, in monotonic nanoseconds. On a GPU, wait until they have ended."""
         if self.on_cores:
             return list(self._ended_ns)
         self._marker.record()
@@ -157,7 +158,7 @@ def _event() -> Any:
 
 
 class Request:
-    """A request of `steps` tokens (None: endless), the first from a prefill."""
+    """A request of `steps` tokens (None: endless). A prefill makes its first token."""
 
     def __init__(self, rid: str, prompt_tokens: int, steps: int | None = None, arrived_ns: int = 0) -> None:
         self.rid = rid
@@ -200,7 +201,7 @@ class Batch:
 
 
 class Scheduler:
-    """State under SGLang's names."""
+    """A scheduler whose state has the names that SGLang uses."""
 
     def __init__(self) -> None:
         self.max_total_num_tokens = KV_TOKENS
@@ -240,11 +241,12 @@ class View(SchedulerView):
         return len(requests), 0
 
     def evict(self, tokens: int) -> None:
-        """There is no prefix cache to evict."""
+        """Do nothing, because there is no prefix cache."""
 
 
 class Step(NamedTuple):
-    """A serving step, in monotonic nanoseconds: due after its request's arrival and the last step's end."""
+    """A serving step. Times are monotonic nanoseconds. A step is due when its request has arrived and the step before
+    it has ended."""
 
     due_ns: int
     begin_ns: int
@@ -252,28 +254,30 @@ class Step(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """Unfinished layers at serving's wish, and when the step yields."""
+    """How many layers were unfinished when serving wanted the device, and when the rollout step yielded."""
 
     on_device: int
     left: int
 
 
 class BusyStep(NamedTuple):
-    """A step from the last step's end, and rollouts' work meanwhile."""
+    """The length of a serving step since the end of the step before it, and the rollouts' work in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """Time from the end of credit until serving runs a layer at full speed, and its delay half a step later."""
+    """How long it took, after the end of credit, until serving ran a layer at full speed. Also how late serving was
+    half a step later."""
 
     full_speed_ns: int
     delay_ns: int
 
 
 def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
-    """Return the delays after a wish, from the ends of serving's layers, and a step's layers and time alone."""
+    """Return the delays after a wish. `ends_ns` are the ends of serving's layers. A step that runs alone has `layers`
+    layers and takes `step_ns`."""
     after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
     full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
     half = after[: max(1, layers // 2)]
@@ -332,7 +336,7 @@ class Serving:
         return Ready(self._stack.shape.layers, self._step_ns)
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
-        """Serve (arrival time, steps) until `until_ns`; return every step."""
+        """Serve requests, given as (arrival time, steps), until `until_ns`. Return every step."""
         queue, steps = deque(arrivals), list[Step]()
         launched, previous_end_ns = deque[tuple[Batch, Any]](), 0
         while True:
@@ -356,8 +360,9 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps without a pause, one launched ahead, with credit for `work_ns` beside each (None: the
-        policy's). With `wishes` a request sometimes arrives half-way through a step. The first steps do not count."""
+        """Compute decode steps without a pause; one step is always launched ahead. Beside each step, give rollouts
+        credit for `work_ns` (None: the policy decides). With `wishes`, a request sometimes arrives half-way through a
+        step. The first steps do not count."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -391,7 +396,8 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step, give credit beside a following decode; return the step's end."""
+        """Wait for the oldest step, and return when it ended. If a decode step follows, give credit beside that
+        step."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()
@@ -457,7 +463,7 @@ class RollingOut:
         return Ready(stack.shape.layers, min(times_ns))
 
     def play(self, from_ns: int, until_ns: int) -> RolledOut:
-        """Run steps in [from_ns, until_ns); a step unfinished at the end does not count."""
+        """Run steps in [from_ns, until_ns). A step that is unfinished at the end does not count."""
         page, view, telemetry, scheduler = self._page, self._view, self._telemetry, self._scheduler
         gate = RolloutGate(
             page,

@@ -1,4 +1,4 @@
-"""Facts about this host and the limits of its card."""
+"""Facts about this host, and the limits of its GPU."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,5 @@
-"""The device's meter as the agent runs it: consecutive `power` events, and energy that agrees with power."""
+"""The power meter of the device, as the agent runs it. `power` events must follow each other without a gap, and energy
+must agree with power."""
 
 import os
 import time
@@ -20,7 +21,7 @@ _SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new l
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Rest for a third of the time, then work; compare energy during steady work."""
+    """Rest for a third of the time, and then work. The energies are compared during steady work."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 

@@ -1,5 +1,5 @@
-"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged. On
-CPU cores the model is smaller, and pauses say nothing about a bus."""
+"""New weights come to a model that runs. They are published, fetched, prepared beside its steps, written in place, and
+acknowledged. On CPU cores, the model is smaller, and the pauses say nothing about a bus."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Steps:
 
 class LiveModel:
     """A model that steps in a thread, and takes new weights between two steps. Each step sums the bits of every
-    parameter; `expected` has each version's sums."""
+    parameter. `expected` has these sums for each version."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -161,7 +161,7 @@ class LiveModel:
         return EngineWeights.of(self._runner, manifest, Ranks()).views
 
     def ask(self, verb: Verb, version: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return the engine's answer. Raises RuntimeError if it refuses, TimeoutError without an answer."""
+        """Return the engine's answer. Raises RuntimeError if the engine refuses, or TimeoutError if no answer comes."""
         refusals: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._asked.put(lambda: refusals.put(self._updater.ask(verb, version)))
         path = self.staging / f"{version}.{verb}.0.json"
@@ -227,7 +227,7 @@ class LiveModel:
 
     @torch.no_grad()
     def _compute(self) -> torch.Tensor:
-        """Compute a decoding step of one token without attention; return the sums of all weights."""
+        """Compute one decode step, for one token, without attention. Return the sums of all weights."""
         p, width = self.parameters, self.shape.hidden_size
         x = p["model.embed_tokens.weight"][self._token]
         for layer in range(self.shape.num_hidden_layers):
@@ -258,7 +258,8 @@ class _Run:
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
 
     def bring_versions(self, until_s: float) -> None:
-        """Publish versions and bring the engine to each; only the first after `until_s`."""
+        """Publish versions, and bring the engine to each of them. After `until_s`, stop, but always bring
+        the first version."""
         addresses = self._addresses()
         with phase("publishing version 0"):
             self._publisher.publish(0, cut_whole(self._tensors))
@@ -321,7 +322,7 @@ class _Run:
         self._report.claim("weights: pause / time of the bytes over the bus", worst, "x", _PAUSE_TARGET, "lower")
 
     def flip_a_bit(self) -> None:
-        """Flip one bit in device memory: the audit must name the tensor."""
+        """Flip one bit in device memory. The audit must then name the tensor."""
         manifest = self._manifest
         assert manifest is not None, "a version was brought in"
         (self._engine.staging / f"held-{manifest.version}.json").write_bytes(manifest.to_bytes())

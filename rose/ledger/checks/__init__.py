@@ -1,1 +1,1 @@
-"""Checks of `verify` besides the chain of each writer."""
+"""The checks of `verify`, except the check of each writer's chain."""

@@ -1,4 +1,4 @@
-"""The walk along one writer's segments, from its first to its newest, wherever their rows are now."""
+"""Walks along the segments of one writer, from the first to the newest, wherever their rows are now."""
 
 import functools
 import time
@@ -30,7 +30,7 @@ class Signer:
 
 @dataclass(slots=True)
 class WriterReport:
-    """The findings on one writer. Each of `problems` begins with the file."""
+    """What the check of one writer found. Each text in `problems` begins with the name of a file."""
 
     writer: str
     segments: int = 0  # Segments as written: live, merged or archived since.
@@ -151,7 +151,7 @@ class Chain:
         return False
 
     def _superseded(self) -> None:
-        """Check merged parts that await their removal: a query that began earlier still reads them."""
+        """Check parts that were merged but are not removed yet. A query that began earlier may still read them."""
         chain = self.parts
         for part, superseded in layout.all_parts(self.root, self.report.writer):
             if not superseded or part in chain:

@@ -1,4 +1,4 @@
-"""Checks of a ledger's views: definitions in its catalog, and rows that are no valid events, in `faulty_event`."""
+"""Checks the views of a ledger: the definitions in its catalog, and rows that are not valid events (`faulty_event`)."""
 
 import time
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _NAMED_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row that is no valid event, or repeats an id or a time. `value` is that of the wrong field."""
+    """A row that is not a valid event, or that repeats an id or a time. `value` is the value of the wrong field."""
 
     writer: str
     seq: int
@@ -29,7 +29,8 @@ class Fault:
 
 
 def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[Fault]]:
-    """Return the number of faulty rows in the ledger at `root`, and the first `limit`. Raises LedgerError."""
+    """Return how many rows of the ledger at `root` are faulty, and the first `limit` of these rows. Raises
+    LedgerError."""
     with catalog.connect(root) as connection:
         (count,) = connection.execute("SELECT count(*) FROM faulty_event").fetchall()[0]
         select = "SELECT writer, seq, kind, fault, value FROM faulty_event ORDER BY ALL LIMIT ?"

@@ -1,4 +1,5 @@
-"""Shared code of the ledger's commands. Exit codes: 0 success, 1 problem found, 2 invalid command."""
+"""Code that the commands of the ledger share. Exit code 0 means success, 1 a problem that was found, 2 an invalid
+command."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def clear_errors() -> Iterator[None]:
 
 
 def unreadable(error: Exception) -> str:
-    """Return the message for DuckDB's error on a file, or for too few open files. Raises any other error."""
+    """Return a message if DuckDB cannot read a file, or if this process may open no more files. Raises any other
+    `error` again."""
     import duckdb
 
     from rose.ledger.files import layout
@@ -61,7 +63,8 @@ def unreadable(error: Exception) -> str:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr if that is a terminal; yield a function that takes how much is done, and of how much."""
+    """Show a progress bar on stderr if stderr is a terminal. Yields a function that takes the work done and the total
+    work."""
     from rich.progress import Progress
 
     console = Screen(stderr=True)
@@ -78,7 +81,8 @@ def until_signal() -> threading.Event:
 
 
 def read_token(file: Path | None, variable: str) -> str | None:
-    """Return the token in `file`, else in an environment variable, else None. Fails on a file without one."""
+    """Return the token in `file`. Without `file`, return the token in the environment variable, or None if it is not
+    set. Ends the command if the file cannot be read or is empty."""
     if file is None:
         return os.environ.get(variable) or None
     try:
@@ -89,7 +93,7 @@ def read_token(file: Path | None, variable: str) -> str | None:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a duration such as 30s, 5m, 12h or 90d. Fails on other text."""
+    """Return the seconds of a duration such as 30s, 5m, 12h or 90d. Ends the command for any other text."""
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) or float(match[1]) == 0:
         fail(f"{text!r} is not a duration; give a number above 0 followed by s, m, h or d, such as 5m or 90d")
     return float(match[1]) * _UNITS_S[match[2]]
@@ -112,7 +116,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: list[str], rows: list[Any]) -> None:
-    """Print rows for people, times and sizes in their units by the names of the columns."""
+    """Print rows for people. The name of a column decides the units in which its times and sizes are shown."""
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -1,4 +1,4 @@
-"""`rose jobs run | serve`: the background jobs of a ledger, by hand and for good."""
+"""`rose jobs run` runs one background job of a ledger. `rose jobs serve` runs all jobs until it is stopped."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ def run(
     alerts: AlertsOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already.
+    """Run one job now, and record how it ended. The exit code is 1 if the job failed. A job that already runs is
+    skipped.
 
-    Without a name: each job with its usual interval, how its last run ended, and when it is due.
+    Without a name, list each job with its usual interval, how its last run ended, and when its next run is due.
     """
     from rose.ledger.upkeep.jobs import run_job
 
@@ -138,7 +139,7 @@ def serve(
     reports: ReportsOption = None,
     alerts: AlertsOption = None,
 ) -> None:
-    """Run the jobs when they are due, until Ctrl-C or SIGTERM; prints a line for each run."""
+    """Run each job when it is due, until Ctrl-C or SIGTERM. Prints a line for each run."""
     from rose.ledger.upkeep.scheduler import Scheduler
 
     with common.clear_errors():

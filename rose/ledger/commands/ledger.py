@@ -1,4 +1,4 @@
-"""`rose ledger verify | endorse | receipt | restore`: proof of a ledger, its signers and its archive."""
+"""`rose ledger verify | endorse | receipt | restore`: proves a ledger, endorses keys, and restores archived events."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def verify(
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check every byte, the chain of segments, every seq and the views; list the writers and the keys that sign.
+    """Check every byte, the chain of segments, every seq and the views. List the writers, and the keys that sign.
 
-    Exit code 0: sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, and this version
-    cannot read some structure, so that it is not checked.
+    Exit code 0: the ledger is sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, but this
+    version cannot read some structure and did not check it.
     """
     if key is not None and not against:
         common.fail("--key is for the receipts that --against names")
@@ -128,7 +128,7 @@ def endorse(
         bool, typer.Option("--may-endorse", help="Let the key endorse keys of all writers from now on.")
     ] = False,
 ) -> None:
-    """Say, signed with this user's key, that a key may sign for its writers."""
+    """Endorse a key, with a signature by this user's key. The endorsed key may then sign for its writers."""
     with common.clear_errors():
         from rose.ledger.files import registry
         from rose.ledger.files.keys import load
@@ -148,7 +148,8 @@ def receipt(
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Write a signed receipt of all writers' newest links; kept elsewhere, it shows later what was changed since."""
+    """Write a signed receipt of the newest link of every writer. Keep it elsewhere: it shows later what was changed
+    since."""
     with common.clear_errors():
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
@@ -179,7 +180,8 @@ def restore(
     until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Bring archived events back, for a period or all; exit code 1 if a file was not found there."""
+    """Bring archived events back: all, or the events of a period. The exit code is 1 if a file was not found in the
+    archive."""
     with common.clear_errors(), common.progress_bar("Restoring"):
         from rose.ledger.growth.archive import restore as run
 

@@ -1,4 +1,4 @@
-"""`rose sql | query | schema`: reading a ledger from the command line."""
+"""`rose sql`, `rose query` and `rose schema` read a ledger from the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sql_command(
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Run one read-only SELECT on the ledger, also while it is being written."""
+    """Run one read-only SELECT on the ledger. Writers may write to the ledger meanwhile."""
     _one_format(as_json, as_csv)
     if query is None:
         from rose.ledger.files.layout import CATALOG
@@ -93,7 +93,7 @@ def query_command(
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Run a named query on the ledger, also while it is being written; without a name, list them."""
+    """Run a named query on the ledger, or list the queries if no name is given. Writers may write meanwhile."""
     _one_format(as_json, as_csv)
     with common.clear_errors():
         from rose.ledger.reading import named
@@ -123,7 +123,7 @@ def schema_command(
     *,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Say what each view and column of a ledger means."""
+    """Explain the views of a ledger and their columns."""
     with common.clear_errors():
         from rose.ledger.reading import dictionary
 

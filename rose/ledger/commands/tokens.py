@@ -1,4 +1,4 @@
-"""`rose token`: the named tokens of a controller."""
+"""`rose token` manages the named tokens of a controller."""
 
 import os
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def create(
         Path | None, typer.Option("--out", help="Write it to this new file, which only you can read; else print it.")
     ] = None,
 ) -> None:
-    """Make a token and print it once: the tokens' file has only its hash. A running controller accepts it at once."""
+    """Make a token and print it once. The file of tokens has only its hash. A running controller accepts it at once."""
     from rose import tokens as store
 
     granted = {"read": read, "generate": generate or publish, "publish": publish, "admin": admin}
@@ -53,7 +53,7 @@ def create(
 
 @token_app.command("list")
 def list_tokens(tokens: TokensOption, as_json: common.JsonOption = False) -> None:
-    """List the tokens and their scopes; `id` is the end of a token's SHA-256."""
+    """List the tokens and their scopes. `id` is the last part of the SHA-256 of a token."""
     from rose import tokens as store
 
     with common.clear_errors():
@@ -75,7 +75,7 @@ def list_tokens(tokens: TokensOption, as_json: common.JsonOption = False) -> Non
 
 @token_app.command()
 def revoke(name: NameArgument, tokens: TokensOption) -> None:
-    """End a token now. To replace one, create another, hand it out, then revoke the first."""
+    """Make a token invalid now. To replace a token, create another one, hand it out, then revoke the first."""
     from rose import tokens as store
 
     with common.clear_errors():
@@ -84,7 +84,8 @@ def revoke(name: NameArgument, tokens: TokensOption) -> None:
 
 
 def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
-    """Print the secret that `make` makes, or write it to a new file, which exists before the secret counts."""
+    """Print the secret that `make` returns, or write it to the new file `out`. The file is created before `make` is
+    called."""
     if out is None:
         echo_data(make())
         return

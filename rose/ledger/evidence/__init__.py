@@ -1,1 +1,1 @@
-"""Proof for others that a ledger is as its writers wrote it: keys, digests of content, receipts."""
+"""Proof for other people that a ledger is as its writers wrote it: keys, digests of events, receipts."""

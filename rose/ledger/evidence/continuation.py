@@ -1,5 +1,5 @@
-"""Checks that a ledger continues its receipts. A chain commits to all events before a link, so a chain that passes
-through a receipt's link has the signed events up to there."""
+"""Checks that a ledger continues its receipts. A link of a chain depends on all events before it. So a chain that
+passes through the link in a receipt still has the signed events before that link."""
 
 import hashlib
 import os
@@ -56,8 +56,8 @@ class Continuation:
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
-    """Return receipts by name, oldest first, from these files and from *.json of these folders. Raises LedgerError for
-    an invalid receipt, another signer than `key`, or no receipt."""
+    """Return receipts by file name, oldest first. `paths` are receipt files, or folders whose *.json files are read.
+    Raises LedgerError if a receipt is invalid, if another key than `key` signed it, or if there is no receipt."""
     receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -74,7 +74,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return the seqs of each writer at which `verify` must note the links for these receipts."""
+    """Return, for each writer, the seqs to which these receipts refer. `verify` must note the links at these seqs."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -83,8 +83,8 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
 
 
 class _Trusted:
-    """The keys that each writer may have signed with since the oldest receipt: its receipt's keys, and endorsed
-    keys."""
+    """The keys with which each writer may have signed since the oldest receipt. They are the keys in the receipt and
+    the endorsed keys."""
 
     def __init__(self, receipt: Receipt, content: bytes) -> None:
         lines = registry.parse(content)
@@ -99,8 +99,8 @@ class _Trusted:
         return self._seqs.get(writer, 0)
 
     def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Return the first untrusted signer from `seq` on, if any. A writer without a key in the receipt may stay
-        unsigned."""
+        """Return the first untrusted signer of a writer from `seq` on, or None. A writer may stay unsigned if it has no
+        key in the receipt."""
         known = self._known.get(writer_report.writer, set())
         if writer_report.writer in self._seqs and not known:
             known = {""}
@@ -114,8 +114,8 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare the report of `verify`, made with the `marks` of these receipts, with the receipts, oldest first. Raises
-    LedgerError for a receipt of another ledger."""
+    """Compare a report of `verify` with these receipts, oldest first. The report was made with the `marks` of the
+    receipts. Raises LedgerError if a receipt is of another ledger."""
     ledger = report.ledger
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
@@ -148,7 +148,8 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 def _passes(
     ledger: Ledger, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
-    """Return whether the chain passes through each receipt's link; otherwise add a problem."""
+    """Return whether the chain passes through the writer's link in each receipt. If it does not, add a problem to
+    `done`."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, match = 0, "no receipt matches"
@@ -233,7 +234,8 @@ def _sums(ledger: Ledger, named: Mapping[str, Receipt], done: Continuation) -> N
 
 
 def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
-    """Remove pricing's own sums, which may have been edited; pricing makes them again from the events."""
+    """Remove the sums that pricing keeps, because they may have been edited. Pricing makes them again from the
+    events."""
     try:
         (ledger.folder / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:

@@ -1,5 +1,6 @@
-"""The receipt: the newest link of each writer's chain, signed, and small enough to keep out of the ledger owner's
-reach. Its holder can show later that the ledger still continues it (`rose.ledger.evidence.continuation`)."""
+"""A receipt has the newest link of each writer's chain, and a signature. It is small, so it can be kept out of reach of
+the ledger's owner. Its holder can show later that the ledger still continues it
+(`rose.ledger.evidence.continuation`)."""
 
 import hashlib
 import json
@@ -24,7 +25,7 @@ _Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
 
 
 class _Signed(BaseModel):
-    """A part of the signed content. It rejects values of another type."""
+    """A part of the signed content. A value of another type than its field is rejected."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -68,7 +69,7 @@ class Receipt(_Signed):
 
     @property
     def sha256(self) -> str:
-        """Return the hash of the signed content, by which other documents name this receipt."""
+        """Return the SHA-256 of the signed content. Other documents use it to name this receipt."""
         return hashlib.sha256(self.message).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -83,8 +84,8 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. Gives the ledger an id. Raises
-    LedgerError without a key, or for damage."""
+    """Return a receipt of the ledger as it is now, signed with this user's key. A ledger without an id gets one. Raises
+    LedgerError if this user has no key, or if the ledger is damaged."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(
@@ -125,7 +126,8 @@ def take(ledger: Ledger) -> Receipt:
 
 
 def _newest(ledger: Ledger, writer: str) -> Link | None:
-    """Return the newest link of a writer's chain. Raises LedgerError for a damaged one."""
+    """Return the newest link of a writer's chain, or None if the writer has no segment. Raises LedgerError if its
+    newest segment is damaged."""
     for look in range(_LOOKS):
         if not (parts := layout.chain(ledger.folder, writer)):
             return None
@@ -142,7 +144,7 @@ def _newest(ledger: Ledger, writer: str) -> Link | None:
 
 
 def read(path: Path) -> Receipt:
-    """Raises LedgerError for a missing file, or a wrong signature in it."""
+    """Return the receipt in a file. Raises LedgerError if the file is missing, or if its signature is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -151,7 +153,7 @@ def read(path: Path) -> Receipt:
 
 
 def parse(content: bytes, name: str) -> Receipt:
-    """Parse a receipt; errors call it `name`. Raises LedgerError as `read` does."""
+    """Return the receipt in `content`. Errors call it `name`. Raises LedgerError as `read` does."""
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
@@ -168,7 +170,8 @@ def parse(content: bytes, name: str) -> Receipt:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a receipt to a new file outside every ledger. Raises LedgerError for another place, or a failed write."""
+    """Write a receipt to a new file outside every ledger. Raises LedgerError if `path` is another place, or if the
+    write fails."""
     check_place(path)
     try:
         layout.write_file(path, content)

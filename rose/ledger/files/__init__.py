@@ -1,1 +1,1 @@
-"""The files of a ledger and their content: folder, rows, segments, chain, signatures, catalog."""
+"""The files of a ledger and their content: folder, rows, segments, chain, signatures and catalog."""

@@ -1,9 +1,10 @@
-"""The catalog: a DuckDB file of views without data, so that a reader never meets a writer's lock.
+"""The catalog is a DuckDB file with views and no data. So a reader never meets the lock of a writer.
 
-Its sources are `stored_event` (all segments), `unrolled_stored_event` (segments without a roll-up) and the roll-ups.
-The other views are in `sql/views`. A new writer or epoch, a compaction, an archiving and a roll-up replace the file
-atomically. A user of the folder may replace it too, so `connect` compares all definitions with the expected ones, and
-rebuilds a differing catalog. Additions count: a macro or type in a catalog hides DuckDB's own of that name."""
+The sources of its views are `stored_event` (all segments), `unrolled_stored_event` (segments that are not in a roll-up)
+and the roll-ups. The other views are in `sql/views`. The file is replaced atomically after a new writer or epoch, a
+compaction, an archiving or a roll-up. Any user of the folder may replace it too. So `connect` compares all definitions
+with the expected ones, and rebuilds a catalog that differs. An added definition is a difference too, because a macro or
+a type in a catalog hides the one of the same name in DuckDB."""
 
 import errno
 import functools
@@ -80,8 +81,8 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """Return a connection, in UTC, that reads the ledger as it is now. Close it within a compaction's grace period: it
-    does not see epochs that begin later. Raises LedgerError."""
+    """Return a connection, in UTC, that reads the ledger as it is now. The connection does not see epochs that begin
+    later. Close it before the grace period of a compaction ends. Raises LedgerError."""
     root = layout.check(root)
     connection = database.empty()
     try:
@@ -136,8 +137,8 @@ def _attach_new(connection: Connection, root: Path) -> None:
 
 
 def refresh(root: Path | str) -> bytes:
-    """Replace the catalog by one that reads all present parts; return its bytes. The old catalog stays if it fails:
-    LedgerError for a damaged source, OSError for the disk."""
+    """Replace the catalog by a new one that reads all present parts, and return its bytes. If this fails, the old
+    catalog stays. Raises LedgerError if a source is damaged, or OSError if the disk refuses."""
     root = layout.check(root)
     try:
         selects = sources.selects(root)
@@ -169,7 +170,7 @@ def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
 
 
 def refresh_sound(root: Path) -> None:
-    """Refresh the catalog, unless a damaged file prevents it. Raises LedgerError if the disk refuses."""
+    """Refresh the catalog. If a damaged file prevents this, do nothing. Raises LedgerError if the disk refuses."""
     try:
         with suppress(LedgerError):
             refresh(root)
@@ -178,15 +179,16 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make a connection's daily views give the content of a roll-up of this span. `retry` names a view with the ignored
-    records over all events."""
+    """Make the daily views of a connection return what a roll-up of the span `until` contains. `retry` names a view
+    that has the ignored records of all events."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
 
 def faults(root: Path) -> tuple[list[str], list[str]]:
-    """Return wrong or missing definitions in the ledger's catalog; and notes that it is stale, or that the ledger
-    moved. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged roll-up."""
+    """Return the wrong or missing definitions in the ledger's catalog, and notes. A note says that the catalog is
+    stale, or that the ledger moved. A ledger without a catalog has no fault. This changes nothing. Raises LedgerError
+    if a roll-up is damaged."""
     path, selects = root / layout.CATALOG, sources.selects(root)
     if _in_place(root, selects) is not None or not path.exists():
         return [], []
@@ -207,7 +209,7 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
 
 
 def made_of(root: Path) -> str:
-    """Return a digest of all present definitions that the catalog needs. Raises LedgerError."""
+    """Return a digest of all definitions that the catalog needs now. Raises LedgerError."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -226,7 +228,8 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 
 @functools.cache
 def _comments(view: str) -> dict[str, str]:
-    """Return the comments in the catalog on a view, by '', and on its columns."""
+    """Return the comments that the catalog has on a view. The key is the name of a column, or '' for the view
+    itself."""
     if view in INTERNAL:
         return {"": _INTERNAL_COMMENT}
     about, columns = comments(view)
@@ -290,7 +293,8 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
 @functools.cache
 def _template() -> bytes:
-    """Return a catalog over a ledger without events, kept for this code: the views take most of the time."""
+    """Return a catalog of a ledger without events. It is kept for this version of the code, because creating the views
+    takes most of the time."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
     texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *(sql.view(view) for view in VIEWS)]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
@@ -314,7 +318,8 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make`, kept as `name` beside the module `source` while `made_of` stays equal."""
+    """Return the result of `make`. It is kept as the file `name` beside the compiled module `source`, and is used again
+    while `made_of` stays equal."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -333,7 +338,8 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog that `fill` made, starting from `start`. Raises OSError for any error."""
+    """Return the bytes of a catalog that `fill` made. `fill` begins with the bytes `start`, or with nothing. Raises
+    OSError for any error."""
     with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
@@ -351,7 +357,8 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
 
 @contextmanager
 def _building() -> Iterator[Path]:
-    """Yield the path for a new catalog, in memory or a temporary folder. Raises OSError for errors of the block."""
+    """Yield a path for a new catalog, which is in memory or in a temporary folder. An error in the block is raised as
+    OSError."""
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
     with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:

@@ -1,4 +1,4 @@
-"""DuckDB as every part of ROSE opens it."""
+"""Opens DuckDB in the same way for every part of ROSE."""
 
 import ctypes
 import os
@@ -17,15 +17,16 @@ _MEMORY = "SELECT coalesce(sum(memory_usage_bytes), 0) FROM duckdb_memory()"
 def connect(
     path: str = ":memory:", *, config: Mapping[str, str | bool | int | float | list[str]] | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """Return `duckdb.connect` without its progress bar, which would mix with JSON on stdout. Raises duckdb.Error."""
+    """Return a connection as `duckdb.connect` does, but without its progress bar. The bar would mix with JSON on
+    stdout. Raises duckdb.Error."""
     connection = duckdb.connect(path, config=dict(config or {}))
     connection.execute("SET enable_progress_bar = false")
     return connection
 
 
 def empty() -> duckdb.DuckDBPyConnection:
-    """Return a connection to an empty database in memory. Databases are reused, since a new one takes as long as ten
-    small queries: create temporary objects only, and attach as `ledger` only. Raises duckdb.Error."""
+    """Return a connection to an empty database in memory. Databases are reused, because a new one takes as long as ten
+    small queries. So create only temporary objects, and attach a database only as `ledger`. Raises duckdb.Error."""
     try:
         database = _idle.pop()
     except IndexError:
@@ -38,7 +39,8 @@ def empty() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def one_thread(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Let a block use one thread: each further one would hold rows of many files, to keep their order."""
+    """Let the block use only one thread of DuckDB. Each further thread would hold rows of many files to keep their
+    order."""
     ((threads,),) = connection.execute("SELECT current_setting('threads')").fetchall()
     connection.execute("SET threads = 1")
     try:
@@ -60,7 +62,7 @@ def _take_back(database: duckdb.DuckDBPyConnection, process: int) -> None:
 
 
 def _leave_open(database: duckdb.DuckDBPyConnection) -> None:
-    """Never close a database that a parent process opened: that ends this one by SIGSEGV."""
+    """Keep a database open that a parent process opened. Closing it would end this process with SIGSEGV."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
 
 

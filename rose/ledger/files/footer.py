@@ -1,5 +1,6 @@
-"""Checks the footer of a Parquet file against its rows: readers skip rows that a forged footer excludes. A structure
-that this version cannot read is reported as unchecked, since its writer may be newer."""
+"""Checks the footer of a Parquet file against its rows. Readers skip rows that a footer excludes, so a forged footer
+would hide rows. A structure that this version cannot read is reported as unchecked, because a newer version may have
+written it."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +31,8 @@ def places(metadata: pq.FileMetaData) -> dict[str, int]:
 
 
 def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> list[str]:
-    """Return the unchecked structures of the column's footer. Raises LedgerError if it contradicts the values."""
+    """Return the structures in the column's footer that were not checked. Raises LedgerError if the footer contradicts
+    the values."""
     name, row = metadata.schema.column(place).path, 0
     unchecked: list[str] = []
     for index in range(metadata.num_row_groups):
@@ -44,7 +46,8 @@ def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> lis
 
 
 def check_file(content: bytes) -> list[str]:
-    """Return a Parquet file's unchecked structures. Raises LedgerError if they contradict the rows; Arrow's errors."""
+    """Return the structures of a Parquet file that were not checked. Raises LedgerError if a structure contradicts the
+    rows, or an error of Arrow."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     by_name = places(file.metadata)
     unchecked = []
@@ -62,7 +65,8 @@ def check_file(content: bytes) -> list[str]:
 
 
 def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) -> Iterator[str]:
-    """Yield the unchecked structures of a column in a row group. Raises LedgerError for a wrong one."""
+    """Yield the structures of one column in one row group that were not checked. Raises LedgerError if a structure is
+    wrong."""
     chunk = group.column(place)
     if chunk.has_column_index or chunk.has_offset_index:
         yield "page index"
@@ -82,7 +86,7 @@ def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) 
 
 
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
-    """Return whether the statistics match the values; None if that cannot be told."""
+    """Return whether the statistics match the values, or None if this cannot be decided."""
     if not len(values):
         return True
     if statistics is None or not statistics.has_null_count:
@@ -105,7 +109,8 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether texts have these bounds, which may be cut; None for bounds wider than this version expects."""
+    """Return whether `low` and `high` are the bounds of texts from `least` to `most`. The bounds may be shortened.
+    Return None if they are wider than this version expects."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))

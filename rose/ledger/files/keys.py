@@ -1,4 +1,5 @@
-"""The key that a user's writers sign with on this host: Ed25519, one file, made at first use."""
+"""The key that a user's writers sign with on this host. It is an Ed25519 key in one file, made when it is first
+used."""
 
 import os
 import re
@@ -15,8 +16,8 @@ from rose.ledger.files import layout
 from rose.ledger.files.layout import LedgerError
 
 VARIABLE = "ROSE_LEDGER_KEY"
-#: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point needs no secret: anyone can
-#: make a signature that is right for every message, or for one in eight.
+#: The prime of Curve25519, and the y coordinates of its points of order 1, 2, 4 and 8. A signature by such a point
+#: needs no secret: anyone can make one that is right for every message, or for one message in eight.
 _P = 2**255 - 19
 _Y_8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
 _SMALL_ORDER = frozenset({0, 1, _P - 1, _Y_8, _P - _Y_8})
@@ -32,8 +33,8 @@ class Key:
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """Return this user's key, or the key at `path`, made if missing; None if none can be made. Raises LedgerError for a
-    damaged file, or a file that others may read."""
+    """Return this user's key, or the key at `path`. A missing key is made. Return None if no key can be made. Raises
+    LedgerError if the file is damaged, or if other users may read it."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -47,7 +48,7 @@ def load_or_make(path: Path | None = None) -> Key | None:
 
 
 def load() -> Key | None:
-    """Return this user's key on this host, if any. Raises LedgerError like `load_or_make`."""
+    """Return this user's key on this host, or None if there is none. Raises LedgerError as `load_or_make` does."""
     path = key_path(os.environ)
     return None if path is None else _load(path)
 
@@ -64,7 +65,7 @@ def key_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def is_public(text: str) -> bool:
-    """Return whether `text` can be a public key: 64 hexadecimal digits of a point that is not of small order."""
+    """Return whether `text` can be a public key: 64 hexadecimal digits of a point whose order is not small."""
     if re.fullmatch("[0-9a-f]{64}", text) is None:
         return False
     # The highest bit is the sign of x. Values of p or more are taken modulo p.
@@ -73,7 +74,7 @@ def is_public(text: str) -> bool:
 
 
 def check(public: str, message: bytes, signature: str) -> bool:
-    """Return whether `signature` is by the key `public` for `message`; False for malformed text."""
+    """Return whether the key `public` made `signature` for `message`. Return False if a text is malformed."""
     if not is_public(public) or re.fullmatch("[0-9a-f]{128}", signature) is None:
         return False
     try:
@@ -107,7 +108,8 @@ def _load(path: Path) -> Key | None:
 
 
 def _make(path: Path) -> None:
-    """Make a key at `path`, complete from its first moment. A key that another process made meanwhile stays."""
+    """Make a key at `path`. The file is complete from its first moment. If another process made a key meanwhile, that
+    key stays."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

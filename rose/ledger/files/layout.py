@@ -1,17 +1,17 @@
-"""The ledger's folder: what lies where, and the marker file that says a folder is a ledger.
+"""The folder of a ledger: what is where in it, and the marker file that says that a folder is a ledger.
 
-ledger.json                              the marker, with the format version and the ledger's id
+ledger.json                              the marker, with the format version and the id of the ledger
 ledger.duckdb                            the catalog: views and nothing else, replaced atomically
-live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
-compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
-archived/<writer>/<first>-<last>.json    the same manifest once its file has left the ledger
+live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order in which they were written
+compacted/<writer>/<first>-<last>.parquet, .json   the merged segments of epochs first to last, and the manifest
+archived/<writer>/<first>-<last>.json    the same manifest after its file has left the ledger
 heads/<writer>.json                      the newest segment of each writer
 heads/<writer>.next                      the segment that a writer is about to write, or nothing
-writers.jsonl                            every writer and its keys, each line with the hash of the line before
-verified/                                up to when the ledger was verified, and what each file held then
+writers.jsonl                            every writer and its keys; each line has the hash of the line before it
+verified/                                how far the ledger was verified, and what each file held then
 rollup/                                  sums by day, made from the events, and the ids of these events
 pricing.duckdb                           sums that pricing keeps; can be removed at any time
-closes/                                  charges of closed periods, frozen
+closes/                                  charges of closed periods, which never change
 alerts.json                              the alerts that were sent and still apply
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
@@ -55,11 +55,12 @@ State = Literal["archived", "compacted", "live"]  # Of parts with the same epoch
 
 
 class LedgerError(UserError):
-    """The ledger cannot do what was asked. The message names the folder, file or field, and the way out."""
+    """An error: the ledger cannot do what was asked. The message names the folder, file or field, and says what to
+    do."""
 
 
 class LockError(UserError, OSError):
-    """The file system refuses a lock. The ledger is sound, and readers need no lock."""
+    """An error: the file system refuses a lock. The ledger is sound, and readers need no lock."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -70,11 +71,12 @@ class LockError(UserError, OSError):
 
 
 class TakenError(Exception):
-    """Another process has a lock. The text is its pid."""
+    """An error: another process has a lock. The text of the error is the pid of that process."""
 
 
 def create(root: Path | str) -> Path:
-    """Make `root` a ledger, or check it; return its absolute path. Raises LedgerError for other content."""
+    """Make `root` a ledger, or check that it is one. Return its absolute path. Raises LedgerError if the folder has
+    other content."""
     root = _absolute(root)
     marker = root / MARKER
     if not marker.exists():
@@ -93,7 +95,8 @@ def create(root: Path | str) -> Path:
 
 
 def check(root: Path | str) -> Path:
-    """Return the absolute path of the ledger at `root`. Raises LedgerError if this version can read no ledger there."""
+    """Return the absolute path of the ledger at `root`. Raises LedgerError if there is none that this version can
+    read."""
     root = _absolute(root)
     try:
         version = json.loads((root / MARKER).read_bytes())["rose_ledger"]
@@ -115,12 +118,12 @@ def check(root: Path | str) -> Path:
 
 
 def ledger_id(root: Path) -> str:
-    """Return the ledger's unique id, unchanged by a move; empty if it has none."""
+    """Return the unique id of the ledger, or empty text if it has none. A move of the ledger does not change the id."""
     return str(json.loads((root / MARKER).read_bytes()).get("id", ""))
 
 
 def give_id(root: Path) -> str:
-    """Return the ledger's id, created if missing. Raises OSError."""
+    """Return the id of the ledger. A missing id is created first. Raises OSError."""
     if not (known := ledger_id(root)):
         with locked(root / "locks" / ".id.lock"):
             if not (known := ledger_id(root)):
@@ -130,7 +133,7 @@ def give_id(root: Path) -> str:
 
 
 def _mark(marker: Path) -> None:
-    """Write the marker, unless another process does. Signed documents name the first one's id."""
+    """Write the marker, unless another process writes it first. Signed documents name the id in the first marker."""
     temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
@@ -143,7 +146,7 @@ def _mark(marker: Path) -> None:
 
 
 def check_writer_name(writer: str) -> None:
-    """Raise LedgerError for a name that no folder and file can have."""
+    """Raise LedgerError if `writer` cannot be the name of a folder and of a file."""
     if not WRITER_NAME.fullmatch(writer):
         raise LedgerError(
             f"writer name {writer!r} cannot be used: up to 64 letters, digits, '.', '_' or '-', "
@@ -153,7 +156,8 @@ def check_writer_name(writer: str) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """Epochs `first` to `last` of a writer: a live epoch's folder, a compacted file, or an archived file's manifest."""
+    """The epochs `first` to `last` of a writer. A part is the folder of a live epoch, a compacted file, or the manifest
+    of an archived file."""
 
     writer: str
     first: int
@@ -177,23 +181,26 @@ class Part:
 
     @property
     def manifest(self) -> str:
-        """Return the path of a merged part's manifest, relative to the ledger. Its folder decides the state."""
+        """Return the path of the manifest of a merged part, relative to the ledger. The folder of the manifest decides
+        the state of the part."""
         assert self.state != "live", f"{self.folder} has no manifest"
         return f"{self.state}/{self.writer}/{self.first:06d}-{self.last:06d}.json"
 
 
 def parts(root: Path, writer: str) -> list[Part]:
-    """Return the widest part of each epoch of `writer` in the ledger, in order: every event once."""
+    """Return parts of `writer` that are in the ledger, in order, so that every event is included once. Each epoch is in
+    the widest part that has it."""
     return [part for part in chain(root, writer) if part.state != "archived"]
 
 
 def chain(root: Path, writer: str) -> list[Part]:
-    """Return the widest part of each epoch of `writer`, in order, archived parts included: every segment once."""
+    """Return parts of `writer`, in order, so that every segment is included once. Archived parts are included. Each
+    epoch is in the widest part that has it."""
     return [part for part, superseded in all_parts(root, writer) if not superseded]
 
 
 def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
-    """Return every part of `writer`, in order, and whether a wider part supersedes it."""
+    """Return every part of `writer`, in order, and whether a wider part supersedes that part."""
     known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
@@ -216,7 +223,7 @@ def manifest_span(name: str) -> tuple[int, int] | None:
 
 
 def epochs(root: Path, writer: str) -> list[int]:
-    """Return the numbers of the live epochs of `writer`, in order. The last is being written."""
+    """Return the numbers of the live epochs of `writer`, in order. The writer still writes to the last one."""
     return sorted(int(name) for name in names(root / "live" / writer) if is_number(name))
 
 
@@ -226,8 +233,8 @@ def writers(root: Path) -> list[str]:
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically; with `sync`, on disk. With `read_back` the file is compared before it takes
-    the name. Raises OSError; `path` is then unchanged."""
+    """Put `content` at `path` atomically. With `sync`, it is on disk when this returns. With `read_back`, the file is
+    compared with `content` before it gets its name. Raises OSError; `path` is then unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -243,7 +250,8 @@ def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool
 
 
 def replace_file(temporary: Path, path: Path) -> None:
-    """Bring `temporary` to disk, rename it to `path` atomically, and bring the name to disk. Raises OSError."""
+    """Bring the file `temporary` to disk, rename it to `path` atomically, and bring the new name to disk. Raises
+    OSError."""
     sync_file(temporary)
     temporary.replace(path)
     sync_folder(path.parent)
@@ -258,7 +266,7 @@ def sync_file(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and its parents, their names on disk when this returns. Raises OSError."""
+    """Make `folder` and its parents. Their names are on disk when this returns. Raises OSError."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -266,7 +274,8 @@ def make_folder(folder: Path) -> None:
 
 
 def move_file(path: Path, target: Path) -> None:
-    """Rename `path` to `target`, in any folder, lasting when this returns. Raises OSError."""
+    """Rename `path` to `target`, which may be in another folder. The new name is on disk when this returns. Raises
+    OSError."""
     make_folder(target.parent)
     path.replace(target)
     sync_folder(target.parent)
@@ -274,12 +283,13 @@ def move_file(path: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to disk. Only then does a rename last through a power cut."""
+    """Bring the names in `folder` to disk. Without this, a power cut may undo a rename."""
     sync_file(folder)
 
 
 def moving_parts(root: Path) -> AbstractContextManager[None]:
-    """Lock the parts while they are merged, archived or restored, so that no such command sees half of another."""
+    """Return a lock on the parts. It is held while parts are merged, archived or restored, so that no such command sees
+    half of another one."""
     return locked(root / "locks" / _PARTS_LOCK)
 
 
@@ -300,7 +310,8 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, which the process's end frees. Raises LockError if the file system refuses."""
+    """Hold an exclusive lock on `path` during the block. The lock also ends with the process. Raises LockError if the
+    file system refuses."""
     try:
         # No parents: a ledger that was moved away must not reappear in its old place.
         path.parent.mkdir(exist_ok=True)
@@ -313,8 +324,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path`, write the pid into it, and return the descriptor, which keeps the lock until the process ends.
-    Raises TakenError if another process has the lock, OSError."""
+    """Lock `path`, write the pid of this process into it, and return the descriptor. The descriptor keeps the lock
+    until the process ends. Raises TakenError if another process has the lock, or OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -336,7 +347,7 @@ def refused(what: str, error: OSError) -> LedgerError:
 
 
 def unreadable(error: object) -> str:
-    """Return the text of an error that a file of the ledger gave, with a sentence that says what to do."""
+    """Return the text of an error that a file of the ledger caused, with a sentence that says what to do."""
     short = os.strerror(errno.EMFILE) in str(error)
     return f"{error}\n{_FILES_SHORT if short else '`rose ledger verify` names what is damaged'}"
 

@@ -1,10 +1,11 @@
-"""Roll-ups in place: daily sums of all events up to a watermark of each writer, one folder a generation.
+"""Roll-ups in place: the daily sums of all events up to a watermark of each writer. Each generation has one folder.
 
 rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
-rollup/ids/<generation>.parquet          event ids that clients chose, each with its valid record
+rollup/ids/<generation>.parquet          event ids that clients chose, and the valid record of each id
 
-A file of ids never changes. It has the ids of its generation and of files merged into it; coverage.json names it."""
+A file of ids never changes. It has the ids of its own generation, and the ids of the files that were merged into it.
+coverage.json names it."""
 
 import hashlib
 import json
@@ -29,7 +30,7 @@ FORM = 2  # Form of coverage.json and its files. Form 2 has the valid record bes
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Extent of a generation of sums: by writer the last epoch and the seq after it."""
+    """How far a generation of sums reaches. For each writer, it has the last epoch, and the seq after that epoch."""
 
     generation: int
     writers: dict[str, tuple[int, int]]
@@ -74,7 +75,7 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> Iterator[str]:
 
 
 def newest(root: Path) -> Coverage | None:
-    """Return the newest generation. Raises LedgerError if its coverage is damaged."""
+    """Return the coverage of the newest generation, or None if there is none. Raises LedgerError if it is damaged."""
     # It may be replaced between the two looks.
     for _ in range(3):
         if not (numbers := generations(root)):
@@ -85,7 +86,7 @@ def newest(root: Path) -> Coverage | None:
 
 
 def read(root: Path, generation: int) -> Coverage | None:
-    """Return the coverage of a generation, if it exists. Raises LedgerError if it is damaged."""
+    """Return the coverage of a generation, or None if it does not exist. Raises LedgerError if it is damaged."""
     path = root / folder(generation) / "coverage.json"
     try:
         stored = path.read_bytes()

@@ -1,4 +1,5 @@
-"""Events as rows. Each field is checked at entry, since a wrong one found later would spoil a whole segment."""
+"""Turns events into rows. Each field is checked when its event arrives, because a wrong field would later spoil a whole
+segment."""
 
 import functools
 import math
@@ -32,14 +33,16 @@ def schema() -> pa.Schema:
 
 
 def fields_of(kind: str) -> tuple[Field, ...]:
-    """Return the fields of a kind: the common ones that an event brings, then its own. Raises LedgerError."""
+    """Return the fields of a kind: first the common fields that an event brings, then the fields of the kind. Raises
+    LedgerError."""
     if kind not in KINDS:
         raise LedgerError(f"{kind!r} is not a kind of event; the kinds are {', '.join(KINDS)}")
     return fields(kind)
 
 
 def encode(event: Event) -> tuple[Any, ...]:
-    """Return the checked values of an event's fields. Raises LedgerError with kind, field and value."""
+    """Return the values of an event's fields after checking them. Raises LedgerError, which names the kind, the field
+    and the value."""
     try:
         quick = _quick(event.kind)
     except AttributeError:
@@ -70,8 +73,8 @@ def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Return events as a table, in the order of `batch`, from `first_seq` on. `run_id` fills a missing run, and is the
-    fleet of an event of another run. Columns without a value are left out."""
+    """Return events as a table, in the order of `batch`, with seqs from `first_seq` on. `run_id` fills in a missing
+    run. An event of another run gets `run_id` as its fleet's run. Columns without a value are left out."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -100,8 +103,8 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """Return generated code that gives an event's values if all of them surely fit, else None. A loop takes twice as
-    long."""
+    """Return generated code that returns the values of an event, or None unless all values surely fit. A loop would
+    take twice as long."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)

@@ -1,5 +1,5 @@
-"""A spool: a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` names a writer's
-last acknowledged segment."""
+"""A spool is a ledger that keeps its segments until a controller has them. `forwarded/<writer>.json` says up to where
+the controller acknowledged the segments of a writer."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Return whether any user of the folder may do the writer's work, since other events prove it."""
+    """Return whether any user of the folder may do the work of `writer`, because other events prove that work."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 
@@ -24,7 +24,8 @@ def is_local(writer: str) -> bool:
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """Return the first epoch that the controller may lack: it must stay. Raises LedgerError for a damaged note."""
+    """Return the first epoch that the controller may lack, or None if the writer is not forwarded. This epoch must
+    stay. Raises LedgerError if the note is damaged."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"

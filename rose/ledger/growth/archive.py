@@ -1,5 +1,5 @@
-"""The archive: copies of old compacted files outside the ledger, in the ledger's own layout. A file leaves the ledger
-when its manifest moves to `archived/`: the chain still runs through the manifest."""
+"""The archive has copies of old compacted files outside the ledger, in the same layout as in the ledger. A file leaves
+the ledger when its manifest moves to `archived/`. The chain still passes through the manifest."""
 
 import hashlib
 import json
@@ -41,10 +41,10 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts whose newest event is older than `older_than_days` to the URL `to`, and compare each copy.
-    With `delete` a rolled-up part then leaves the ledger; a later command removes its file after `grace_s` seconds.
-    Repeatable after any interruption. Raises LedgerError for a damaged part, a refusing store, or another running
-    archiving."""
+    """Copy compacted parts to the URL `to` if their newest event is older than `older_than_days`, and compare each copy
+    with its file. With `delete`, a part that is rolled up then leaves the ledger. A later command removes its file
+    after `grace_s` seconds. After any interruption, this can be repeated. Raises LedgerError if a part is damaged, if
+    the store refuses, or if another archiving runs."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)
@@ -76,8 +76,8 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
 
 
 def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Restore archived parts from `from_url`: all, or parts with events in [`since_us`, `until_us`) by `at_us`. Raises
-    LedgerError for a wrong hash, and as `archive`."""
+    """Bring archived parts back from `from_url`. With `since_us` or `until_us`, bring back only parts with events in
+    [`since_us`, `until_us`), by `at_us`. Raises LedgerError if a hash is wrong, or as `archive` does."""
     store = Store(from_url)
     parts = events = size = 0
     missing = []
@@ -113,13 +113,14 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
 
 
 def newest_us(ledger: Ledger) -> int | None:
-    """Return `at_us` of the newest archived event that left the ledger, if any. Raises LedgerError."""
+    """Return `at_us` of the newest archived event that left the ledger, or None. Raises LedgerError."""
     newest = [compaction.newest_at_us(ledger, part) for part in _archived(ledger)]
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
 def outside(store: Store, root: Path) -> Store:
-    """Return `store`. Raises LedgerError for a place in memory or in the ledger at `root`, or an unmakeable folder."""
+    """Return `store`. Raises LedgerError if it is in memory or inside the ledger at `root`, or if its folder cannot be
+    made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
@@ -198,7 +199,8 @@ class _Archiving:
         done.bytes += len(content)
 
     def _reason_to_keep(self, part: Part, last_seq: int) -> str | None:
-        """Return why a part must not leave yet, or ever. Raises LedgerError if the forwarder's note is damaged."""
+        """Return why a part must not leave the ledger, now or ever; None if it may leave. Raises LedgerError if the
+        forwarder's note is damaged."""
         if part.writer in KEPT_WRITERS:
             return "its events prove what was merged, archived and closed"
         unsent = spool.first_unsent_epoch(self._ledger.folder, part.writer)
@@ -209,7 +211,7 @@ class _Archiving:
         return None
 
     def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:
-        """Ensure that the archive has the file, then its manifest, and no other file of these epochs."""
+        """Ensure that the archive has the file, then its manifest, and no other file of the same epochs."""
         store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:

@@ -1,4 +1,5 @@
-"""Rolling up: daily sums of closed epochs. A daily view is the stored sums plus the events not yet summed."""
+"""A roll-up makes daily sums of closed epochs. A daily view adds the events that are not summed yet to the stored
+sums."""
 
 import hashlib
 import itertools
@@ -44,8 +45,9 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch closed since the last roll-up; remove older generations after `grace_s` seconds. Raises
-    LedgerError, without effect, if another roll-up runs, for a damaged segment, or if the disk refuses."""
+    """Sum up every epoch that was closed since the last roll-up. Remove older generations after `grace_s` seconds.
+    Raises LedgerError, and changes nothing, if another roll-up runs, if a segment is damaged, or if the disk
+    refuses."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
@@ -71,7 +73,7 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(ledger: Ledger) -> None:
-    """Raise LedgerError if a roll-up that starts again from zero lacks archived events."""
+    """Raise LedgerError if events were archived. A roll-up that starts again from zero would lack them."""
     for writer in layout.writers(ledger.folder):
         if gone := [part.stem for part in layout.chain(ledger.folder, writer) if part.state == "archived"]:
             raise LedgerError(
@@ -126,8 +128,8 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids into one file, merged with the newest files of `known`. Returns the SHA-256 of each valid file
-    by path, and the written ids."""
+    """Write the new ids into one file, together with the ids in the newest files of `known`. Return the SHA-256 of each
+    file that is valid now, by path, and what was written."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -158,8 +160,9 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files with these numbers of ids, newest first, to merge with `new` ids: each at most twice as
-    large as the later ones together. So the number of files is logarithmic."""
+    """Return how many files of ids to merge with `new` ids. `sizes` are the numbers of ids in the files, newest file
+    first. Each merged file is at most twice as large as all later ones together. So the number of files grows only as
+    the logarithm of the number of ids."""
     count, merged = 0, new
     if not new:
         return count

@@ -1,4 +1,4 @@
-"""A place outside the ledger for copies of files: a local folder, or any URL that fsspec opens."""
+"""A place outside the ledger for copies of files. It is a local folder, or any URL that fsspec opens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,11 @@ from rose.ledger.files.layout import LedgerError
 
 
 class Store:
-    """Files under one URL. Every method raises LedgerError with the file, if the place refuses it."""
+    """The files under one URL. If the place refuses a file, every method raises LedgerError with the name of the
+    file."""
 
     def __init__(self, url: str) -> None:
-        """Credentials and options are in fsspec's own configuration and environment."""
+        """Open the place at `url`. fsspec takes credentials and options from its own configuration and environment."""
         import fsspec  # This import takes 0.1 s, and pricing imports this file.
         from fsspec.implementations.local import LocalFileSystem
 
@@ -44,7 +45,7 @@ class Store:
                 return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Put `content` at `name` as a whole; in a local folder it is on disk when this returns."""
+        """Put `content` at `name` as a whole. In a local folder, it is on disk when this returns."""
         path = f"{self._path}/{name}"
         with self._refusals("write to", name):
             if self._local:

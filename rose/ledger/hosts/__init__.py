@@ -1,1 +1,1 @@
-"""One ledger for many hosts: its service at the controller, the forwarder, and remote queries."""
+"""One ledger for many hosts: the service at the controller, the forwarder, and queries from other hosts."""

@@ -1,4 +1,4 @@
-"""The forwarder: sends a ledger's segments to a controller, byte for byte and in the order of each chain."""
+"""The forwarder sends the segments of a ledger to a controller, byte for byte and in the order of each chain."""
 
 import math
 import threading
@@ -23,8 +23,8 @@ class Progress:
     segments: int = 0
     events: int = 0
     sent_bytes: int = 0
-    #: Segments the controller still lacks, and the age of the oldest on disk. Before the first answer, an epoch of each
-    #: writer that the controller has may be included.
+    #: How many segments the controller still lacks, and the age of the oldest of them on disk. Before the controller
+    #: answers for the first time, this may include an epoch of each writer that the controller already has.
     waiting: int = 0
     lag_s: float = 0.0
     problems: dict[str, str] = field(default_factory=dict)
@@ -32,7 +32,8 @@ class Progress:
 
 
 class Forwarder:
-    """Sends a ledger to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
+    """A forwarder that sends a ledger to the controller at `to`. Call `once`, or use `start` and `stop` to run a
+    thread."""
 
     def __init__(
         self,
@@ -43,7 +44,8 @@ class Forwarder:
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Make the ledger a spool; `report` gets every pass. Raises LedgerError for a wrong URL `to`."""
+        """Make the ledger a spool. `report` is called with the progress of every pass. Raises LedgerError if the URL
+        `to` is wrong."""
         self.folder = ledger.folder
         self._remote = RemoteLedger(to, token=token)
         spool.make(self.folder)
@@ -59,7 +61,7 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send segments for ten seconds at most, and end. The rest waits on disk for the next forwarder."""
+        """Send segments for at most ten seconds, then end. The other segments wait on disk for the next forwarder."""
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
@@ -79,7 +81,7 @@ class Forwarder:
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
     def once(self) -> Progress:
-        """Send all segments that the controller lacks. A refused writer does not delay the others."""
+        """Send all segments that the controller lacks. If it refuses a writer, the other writers are not delayed."""
         progress = Progress()
         try:
             self._ends = self._remote.ends(self._writers())
@@ -133,7 +135,8 @@ class Forwarder:
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, end: dict[str, Any]) -> None:
-        """Raise ControllerError if two hosts use one writer name: the controller's newest segment is foreign."""
+        """Raise ControllerError if the newest segment at the controller is not from this ledger. Then two hosts use the
+        same writer name, or this ledger was made anew."""
         folder = self.folder / "live" / writer / f"{end['epoch']:06d}"
         own_segment = folder / f"{end['index']:06d}-{end['sha256']}.parquet"
         newest = max(layout.epochs(self.folder, writer), default=-1)

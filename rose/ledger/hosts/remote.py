@@ -1,4 +1,4 @@
-"""The client of a ledger service: reads a ledger on another host, and sends it segments."""
+"""The client of a ledger service. It reads a ledger on another host, and sends segments to it."""
 
 import json
 import ssl
@@ -21,7 +21,7 @@ _LATER = (503, 507)
 
 
 class ControllerError(LedgerError):
-    """The controller refused a request, or no controller answers. The message says which, and what to do."""
+    """An error: the controller refused a request, or no controller answers. The message says which, and what to do."""
 
 
 class ControllerAwayError(ControllerError):
@@ -29,10 +29,11 @@ class ControllerAwayError(ControllerError):
 
 
 class RemoteLedger:
-    """The ledger behind a controller, for several threads."""
+    """The ledger behind a controller. Several threads may use it."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        """Raises ControllerError unless `url` is http://HOST:PORT or https://HOST:PORT."""
+        """Set the address of the controller. Raises ControllerError unless `url` is http://HOST:PORT or
+        https://HOST:PORT."""
         self.url = url.rstrip("/")
         self._token = token
         if not _is_url(url):
@@ -40,18 +41,19 @@ class RemoteLedger:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ends(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the ledger's state of these writers, or of all. Raises ControllerError."""
+        """Return how far these writers are in the ledger (None: all writers). Raises ControllerError."""
         parameters = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
         answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{parameters}")
         ends: dict[str, Any] = answer["writers"]
         return ends
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
-        """Send a segment; return its acknowledgement, once it is on disk. Raises ControllerError."""
+        """Send a segment and return its acknowledgement. The segment is then on disk. Raises ControllerError."""
         return self._json("PUT", f"segments/{quote(path)}", content)
 
     def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        """`rose.ledger.reading.query.query` on another host. Raises QueryError; ControllerError without an answer."""
+        """Run a SELECT on another host, as `rose.ledger.reading.query.query` does here. Raises QueryError, or
+        ControllerError if no answer comes."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
         with suppress(pa.ArrowException):

@@ -1,4 +1,5 @@
-"""The paths of a ledger service: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
+"""The HTTP paths of a ledger service. They take in a segment, return how far writers are, run one SELECT, and return
+figures for Prometheus."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -75,7 +76,7 @@ def _caller(service: LedgerService, request: Request) -> Caller:
 
 
 class _TooLongError(LedgerError):
-    """A request's body is too long."""
+    """An error: the body of a request is too long."""
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:

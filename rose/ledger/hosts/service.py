@@ -1,4 +1,5 @@
-"""A ledger's service for other hosts: it takes in segments and answers queries, within each token's scopes."""
+"""The service of a ledger for other hosts. It takes in segments and answers queries, as far as the scopes of each token
+allow."""
 
 import threading
 import time
@@ -25,7 +26,7 @@ UNKNOWN_TOKEN = "(unknown token)"  # The access log's name for the sender of an 
 
 
 class DeniedError(LedgerError):
-    """A token lacks the scope for a request."""
+    """An error: a token lacks the scope that its request needs."""
 
 
 class BusyError(LedgerError):
@@ -48,8 +49,8 @@ class Caller:
 
 
 class LedgerService:
-    """Serves `ledger` to any threads. `find` returns a secret's token, or raises UnknownTokenError. Raises
-    LedgerError."""
+    """A service that gives any number of threads access to `ledger`. `find` returns the token of a secret, or raises
+    UnknownTokenError. Raises LedgerError."""
 
     def __init__(self, ledger: Ledger, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._ledger = ledger
@@ -69,7 +70,7 @@ class LedgerService:
             self._writer.close()
 
     def caller(self, secret: str, peer: str) -> Caller:
-        """Return the sender of `secret` at `peer`. Raises UnknownTokenError, and counts it."""
+        """Return the caller at `peer` that sent `secret`. Raises UnknownTokenError, and then counts the refusal."""
         try:
             return Caller(self._find(secret), peer)
         except UnknownTokenError as error:
@@ -77,7 +78,7 @@ class LedgerService:
             raise
 
     def ends(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
-        """Return how far these writers are (None: all). A token's own writers need no scope `read`."""
+        """Return how far these writers are (None: all writers). For its own writers, a token needs no scope `read`."""
         token = caller.token
         if token.writers and not token.may("read"):
             writers = layout.writers(self._ledger.folder) if writers is None else writers
@@ -90,7 +91,7 @@ class LedgerService:
         return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(ends[writer]) for writer in ends}}
 
     def receive(self, caller: Caller, path: str, content: bytes) -> ChainEnd:
-        """Take in a segment; it is on disk when this returns. Raises DeniedError, LedgerError."""
+        """Take in a segment. It is on disk when this returns. Raises DeniedError or LedgerError."""
         writer = path.split("/")[1] if path.count("/") == 3 else ""
         if writer:
             layout.check_writer_name(writer)
@@ -101,7 +102,8 @@ class LedgerService:
     def query(
         self, caller: Caller, sql: str, limit: int, timeout_s: float, *, lossless: bool = False
     ) -> tuple[pa.Table, bool]:
-        """Return the rows of one SELECT, and whether there are more. Raises DeniedError, BusyError, LedgerError."""
+        """Return the rows of one SELECT, and whether there are more rows. Raises DeniedError, BusyError or
+        LedgerError."""
         caps = self._limits
         with self._reading(caller, "query", sql) as reading:
             if not self._turns.acquire(timeout=caps.wait_s):
@@ -121,13 +123,14 @@ class LedgerService:
         return table, truncated
 
     def metrics(self, caller: Caller) -> str:
-        """Return the ledger's figures in Prometheus' text format. Raises DeniedError, LedgerError."""
+        """Return the figures of the ledger in the text format of Prometheus. Raises DeniedError or LedgerError."""
         with self._reading(caller, "info"):
             return str(generate_latest(self._metrics).decode())
 
     @contextmanager
     def _reading(self, caller: Caller, action: Literal["query", "info"], text: str | None = None) -> Iterator[Reading]:
-        """Log the block's read. Raises LedgerError if the log fails, DeniedError without the scope `read`."""
+        """Log the read that this block makes. Raises LedgerError if the log fails, or DeniedError if the caller lacks
+        the scope `read`."""
         if not caller.token.may("read"):
             raise self._denied(caller, "read", "read", text)
         self._log.check()

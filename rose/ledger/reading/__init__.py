@@ -1,1 +1,1 @@
-"""How people read a ledger: bounded SQL, named queries, the dictionary."""
+"""How people read a ledger: SQL with limits, named queries, and a dictionary of the columns."""

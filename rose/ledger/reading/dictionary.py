@@ -1,4 +1,4 @@
-"""The data dictionary: every view and column of a ledger, with its type and meaning."""
+"""The data dictionary lists every view and column of a ledger, with its type and meaning."""
 
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from rose.ledger.files.layout import LedgerError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` is DuckDB's. `about` names the unit, and is empty where the catalog has no comment."""
+    """A column of a view. `type` is a type of DuckDB. `about` names the unit, and is empty if the catalog has no
+    comment."""
 
     name: str
     type: str
@@ -26,7 +27,7 @@ class View:
 
 
 def read() -> list[View]:
-    """Return the views in the order of `catalog.VIEWS`, with the comments in the catalog of an empty ledger."""
+    """Return the views in the order of `catalog.VIEWS`. The comments come from the catalog of an empty ledger."""
     from rose.ledger.files import catalog, layout
 
     views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"

@@ -1,5 +1,5 @@
-"""Additions to a ledger since a mark, for readers that continue. A mark lies between two segments of a writer; after a
-compaction across the mark, the seq separates them."""
+"""What was added to a ledger since a mark, for readers that continue. A mark lies between two segments of a writer. If
+a compaction has merged these segments, the seq still separates them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from rose.ledger.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far one writer was read: through segment `index` of `epoch`. `next_seq` is the first unread event."""
+    """How far one writer was read: up to and including segment `index` of `epoch`. `next_seq` is the first unread
+    event."""
 
     epoch: int
     index: int
@@ -20,7 +21,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The events after some marks: `select` reads them, and `marks` are their end. `events` and `files` are counts."""
+    """The events after some marks. `select` reads these events. `marks` are the new marks, at their end. `events` and
+    `files` are counts."""
 
     select: str
     files: int
@@ -31,7 +33,8 @@ class Increment:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return each writer's additions since its mark (all, without one). Raises LedgerError for a damaged segment."""
+    """Return what each writer added since its mark, or all its events if it has no mark. Raises LedgerError if a
+    segment is damaged."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

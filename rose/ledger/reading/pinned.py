@@ -1,4 +1,4 @@
-"""The views of a connection fixed at one state of the ledger, for many queries on one state."""
+"""Fixes the views of a connection at one state of the ledger, so that many queries read the same state."""
 
 import duckdb
 
@@ -11,8 +11,8 @@ _SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each 
 
 
 def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
-    """Fix `event`, and the views over it, at the present events, until `unpin`; daily views are unchanged. Raises
-    LedgerError, duckdb.Error for a damaged file, OSError for a removed file."""
+    """Fix `event`, and the views that read it, at the events that exist now, until `unpin`. Daily views are not fixed.
+    Raises LedgerError, duckdb.Error if a file is damaged, or OSError if a file was removed."""
     small: list[str] = []
     large: list[str] = []
     for writer in layout.writers(ledger.folder):

@@ -1,5 +1,5 @@
-"""SQL of users on the ledger: one SELECT with limits on time and memory, in its own process (`query_worker`). This
-module loads neither DuckDB nor Arrow before that process has started."""
+"""Runs the SQL of users on the ledger. A query is one SELECT with limits on time and memory, in its own process
+(`query_worker`). This module imports neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _SECRETS = ("ROSE_TOKEN",)  # Environment variables that a process with users' S
 
 
 class QueryError(LedgerError):
-    """A query that was `refused` before it ran, `failed`, or reached its `timeout`; the message has the remedy."""
+    """An error of a query. The query was `refused` before it ran, it `failed`, or it reached its `timeout`. The message
+    says what to do."""
 
     def __init__(self, text: str, outcome: Outcome = "failed") -> None:
         super().__init__(text)
@@ -44,7 +45,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A query for a worker. `lossless`: values without an Arrow type travel in a form that DuckDB reads back."""
+    """A query for a worker. With `lossless`, a value that has no Arrow type is sent in a form that DuckDB reads
+    back."""
 
     root: str
     text: str
@@ -57,8 +59,8 @@ class Request:
 def query(
     ledger: Ledger, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger. Raises QueryError for other text, a read outside the ledger, a failure or a
-    timeout."""
+    """Run one SELECT on the ledger and return its result. Raises QueryError if the text is not one SELECT, reads
+    outside the ledger, fails, or takes too long."""
     table, truncated = query_arrow(
         ledger, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -66,7 +68,8 @@ def query(
 
 
 def result(table: pa.Table, truncated: bool) -> Result:
-    """Return a lossless table of `query_arrow` as DuckDB's own Python values, times in UTC without a zone."""
+    """Return the rows of a lossless table from `query_arrow` as Python values of DuckDB. Times are UTC, without a
+    zone."""
     types = [field.metadata[b"type"].decode() for field in table.schema]
     return Result(table.column_names, types, _python_rows(table), truncated)
 
@@ -80,8 +83,8 @@ def query_arrow(
     memory_limit_gb: float = 2.0,
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
-    """Run `query` and return an Arrow table, and whether there were more rows than `limit`. A column's metadata `type`
-    is DuckDB's type. Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
+    """Run a query as `query` does. Return an Arrow table, and whether there were more rows than `limit`. The metadata
+    `type` of a column is its DuckDB type. Without `lossless`, HUGEINT becomes DECIMAL(38, 0) and UUID becomes text."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
@@ -158,7 +161,8 @@ def _died(number: int | None, memory_limit_gb: float) -> str:
 
 
 class _Workers:
-    """The process that forks a worker for each query. It starts with the first query and ends with this process."""
+    """The process that forks a worker for each query. It starts with the first query, and ends when this process
+    ends."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

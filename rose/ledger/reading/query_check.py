@@ -1,6 +1,7 @@
-"""Checks a user's SQL: one SELECT over the catalog's views, read from DuckDB's own syntax tree. It refuses everything
-not known to be harmless: allow lists for kinds of table reference, table functions and tables; a deny list for scalar
-functions that look at more than their arguments. DuckDB's own lock-down (see `query_worker`) is the second defence."""
+"""Checks the SQL of a user: it must be one SELECT over the views of the catalog. The check reads the syntax tree of
+DuckDB itself, and refuses everything that is not known to be harmless. Allow lists name the kinds of table references,
+the table functions and the tables. A deny list names scalar functions that look at more than their arguments. The
+lock-down of DuckDB (see `query_worker`) is the second defence."""
 
 import functools
 import json
@@ -38,7 +39,8 @@ _ALLOWED = (
 
 
 class Names:
-    """Contents of the catalog attached as `ledger` beside the views of every catalog, looked up when needed."""
+    """The names in the catalog that is attached as `ledger`, besides the views of every catalog. They are read when
+    needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -59,7 +61,7 @@ class Names:
 
 
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
-    """Return `text` wrapped so that it gives at most `limit` rows, checked in that form. Raises QueryError."""
+    """Return `text` inside a SELECT that returns at most `limit` rows. The result is checked. Raises QueryError."""
     wrapped = f"SELECT * FROM (\n{_one_select(connection, text)}\n) LIMIT {limit}"
     try:
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
@@ -77,7 +79,7 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
 
 
 def check(tree: dict[str, Any], names: Names) -> None:
-    """Walk a serialized statement. Raises QueryError at the first forbidden element."""
+    """Check each element of a serialized statement. Raises QueryError at the first element that is forbidden."""
     # Visible names of WITH travel with each node. Any other name could be a file's.
     waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:
