@@ -153,7 +153,7 @@ def test_what_a_fleet_run_that_is_kept_stands_on_may_not_change(tmp_path, cluste
     run_id = started(fleet(tmp_path)).remembered.run_id
     stopped(fleet(tmp_path), keep_runs=True)
     for name, value in {"model": "another", "ledger": "elsewhere"}.items():
-        with pytest.raises(UserError, match=f"{name}.* is .*{value}'.* fleet run {run_id} goes on with"):
+        with pytest.raises(UserError, match=f"{name}.* is .*{value}'.* fleet run {run_id} has"):
             up.up(fleet(tmp_path, **{name: value}), None, print)
     kept = remembered(tmp_path)
     assert kept is not None
@@ -244,14 +244,14 @@ def test_whoever_looks_places_what_is_gone_and_starts_what_was_left_stopped(tmp_
     gone, stopped_one = cluster.actors["host one"], cluster.actors["host other"]._body
     with FleetMemory(config).alone() as alone:
         assert alone
-        assert begun.goes_on()
+        assert begun.is_running()
         assert cluster.actors["host one"] is gone
-    assert begun.goes_on()
+    assert begun.is_running()
     assert cluster.actors["host one"] is not gone
     assert cluster.actors["host other"]._body is not stopped_one
     begun.wait_ready(print)
     stopped(config)
-    assert not begun.goes_on()
+    assert not begun.is_running()
     assert cluster.find("host one") is None
     with pytest.raises(DeploymentError, match="fleet 'f' was put down: `rose up` starts it again"):
         begun.wait_ready(print)
@@ -277,7 +277,7 @@ def test_what_a_killed_down_has_left_the_next_command_ends(tmp_path, cluster, mo
         patched.setattr(cluster, "end", killed)
         up.down(config, Here.address, print, keep_runs=keep_runs)
     assert cluster.find("controller") is not None
-    assert not begun.goes_on()
+    assert not begun.is_running()
     if again == "up":
         assert (started(config).remembered.run_id == run_id) is keep_runs
         last = "started" if keep_runs else "ended"
@@ -354,7 +354,7 @@ def test_whoever_stays_hears_that_its_ray_is_lost(tmp_path, cluster, monkeypatch
     monkeypatch.setattr(up, "_AWAY_S", 0.05)
     monkeypatch.setattr(up, "listens", lambda _: False)
     with pytest.raises(DeploymentError, match="fleet 'f' lost its Ray: `rose up` starts it again"):
-        begun.goes_on()
+        begun.is_running()
     monkeypatch.setattr(up, "listens", lambda _: True)
     stopped(fleet(tmp_path))
 

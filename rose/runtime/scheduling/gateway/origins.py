@@ -86,7 +86,8 @@ class FolderOrigins:
             if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:
                 if version not in (None, delta_version):
                     raise RunRefusedError(
-                        f"weight_version is {version}, and {str(weights)!r} leads to version {delta_version}: give that version"
+                        f"weight_version is {version}, and {str(weights)!r} leads to version {delta_version}: give "
+                        "that version"
                     )
                 version = delta_version
                 if run.facts.version is None:
