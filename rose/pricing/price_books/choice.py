@@ -19,7 +19,6 @@ from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
-from rose.pricing.query import rows, set_variables
 
 if TYPE_CHECKING:
     from rose.ledger.files.catalog import Connection
@@ -151,6 +150,7 @@ def _recorded_text(name: str, sha256s: set[str | None]) -> str:
 
     Whoever wrote the ledger must not choose which files a reader opens. Raises PriceBookError unless the file is a
     regular .toml file of at most 1 MiB with the recorded SHA-256."""
+
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"
