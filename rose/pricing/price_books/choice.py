@@ -124,6 +124,8 @@ def own_books(
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
+    from rose.pricing.query import rows, set_variables
+
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
     runs_with_books = rows(connection, "run/price_books")
     own: Own = {}
