@@ -35,8 +35,11 @@ class Holds:
         self.looked_ns = now_ns
         for engine_id, hold in list(self._open.items()):
             worker, reason = unlent.get(engine_id, (None, None))
-            same = worker is not None and (worker.assigned, reason and reason.name) == (hold.run_id, hold.reason.name)
-            if not same or now_ns - hold.since_ns >= HOLD_NS:
+            if worker is None or reason is None or (worker.assigned, reason.name) != (hold.run_id, hold.reason.name):
+                self._end(engine_id, now_ns)
+                continue
+            hold.reason = reason  # Its text has newer figures.
+            if now_ns - hold.since_ns >= HOLD_NS:
                 self._end(engine_id, now_ns)
         for engine_id, (worker, reason) in unlent.items():
             if reason.name not in _ELSEWHERE and engine_id not in self._open:

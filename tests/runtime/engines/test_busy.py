@@ -230,7 +230,7 @@ def test_an_owner_reads_how_busy_serving_was_while_turns_wait(engines, tmp_path)
             user.stopping = True
     assert ask(ledger, "SELECT count(*) FROM lease") == [(0,)]
     held = ask(ledger, "SELECT explanation FROM hold WHERE lease_id IS NULL AND reason = 'sync_failed'")
-    assert any("serving was at work" in explanation for (explanation,) in held)
+    assert any("serving was at work" in explanation for (explanation,) in held), held
     for user in users:
         user.join(60)
 
