@@ -69,7 +69,7 @@ def run_ranks(
         for process, receiving in started:
             returned: object = None
             with suppress(EOFError):
-                returned = receiving.recv() if receiving.poll(60) else "it returned nothing for a minute"
+                returned = receiving.recv() if receiving.poll(120) else "it returned nothing for two minutes"
             process.join(30)
             results.append((process.exitcode, returned))
     finally:
