@@ -130,7 +130,8 @@ class HandMadeEngine:
         self.staging = folder / "staging"
         self.staging.mkdir()
         self.page = ArbiterPage.create(folder / "page")
-        self.spec = SimpleNamespace(engine_id="e0", model_name="tiny", door=None, outer_url="http://127.0.0.1:1")
+        url = "http://127.0.0.1:1"
+        self.spec = SimpleNamespace(engine_id="e0", model_name="tiny", door=None, outer_url=url, token_ids_only=False)
         self.alive, self.url = True, "http://127.0.0.1:1"
         #: Verbs whose requests are taken and then forgotten, and what to do before one is passed on.
         self.deaf_to = set()
