@@ -60,5 +60,5 @@ def test_a_kill_before_any_step_is_no_tampering(grown, tmp_path, act):
         ended, _ = programs.run(f"{PROGRAM}\n{ACTS[act]}", root, step)
         assert ended in (0, -signal.SIGKILL)
         assert (step, verify(Ledger(root)).problems) == (step, [])
-        step += usual(37, long=1)
+        step += usual(67, long=1)
     assert step > 10
