@@ -30,7 +30,7 @@ class Signer:
 
 @dataclass(slots=True)
 class WriterReport:
-    """What the check of one writer found. Each text in `problems` begins with the name of a file."""
+    """The findings of the check of one writer. Each text in `problems` begins with the name of a file."""
 
     writer: str
     segments: int = 0  # Segments as written: live, merged or archived since.

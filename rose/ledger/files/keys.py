@@ -48,7 +48,7 @@ def load_or_make(path: Path | None = None) -> Key | None:
 
 
 def load() -> Key | None:
-    """Return this user's key on this host, or None if there is none. Raises LedgerError as `load_or_make` does."""
+    """Return this user's key on this host; None without a key. Raises LedgerError as `load_or_make` does."""
     path = key_path(os.environ)
     return None if path is None else _load(path)
 

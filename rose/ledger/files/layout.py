@@ -95,8 +95,8 @@ def create(root: Path | str) -> Path:
 
 
 def check(root: Path | str) -> Path:
-    """Return the absolute path of the ledger at `root`. Raises LedgerError if there is none that this version can
-    read."""
+    """Return the absolute path of the ledger at `root`. Raises LedgerError if this version cannot read a
+    ledger there."""
     root = _absolute(root)
     try:
         version = json.loads((root / MARKER).read_bytes())["rose_ledger"]

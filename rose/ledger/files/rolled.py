@@ -75,7 +75,7 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> Iterator[str]:
 
 
 def newest(root: Path) -> Coverage | None:
-    """Return the coverage of the newest generation, or None if there is none. Raises LedgerError if it is damaged."""
+    """Return the coverage of the newest generation; None without a generation. Raises LedgerError if it is damaged."""
     # It may be replaced between the two looks.
     for _ in range(3):
         if not (numbers := generations(root)):

@@ -1,4 +1,4 @@
-"""What was added to a ledger since a mark, for readers that continue. A mark lies between two segments of a writer. If
+"""Events added to a ledger since a mark, for later reads. A mark lies between two segments of a writer. If
 a compaction has merged these segments, the seq still separates them."""
 
 from collections.abc import Mapping

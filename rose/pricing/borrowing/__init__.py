@@ -1,1 +1,1 @@
-"""What a borrow costs, and what its alternatives would cost."""
+"""The cost of a borrow, beside the cost of its alternatives."""

@@ -1,4 +1,4 @@
-"""What the borrowed tokens would have cost if they had been made in another way [D].
+"""The cost of the borrowed tokens if they had been made in another way [D].
 
 T is the number of useful rollout tokens that were borrowed. There are three kinds of alternatives.
 - Dedicated devices: T * dollars / useful tokens, with the throughput, waste and price of dedicated devices. One figure
@@ -107,7 +107,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What is needed to compute a purchase: idle time of dedicated devices by UTC hour, in nanoseconds, and the
+    """The facts of a purchase: idle time of dedicated devices by UTC hour, in nanoseconds, and the
     borrowed tokens of the fleet and of the run.
 
     If no dedicated device has a throughput, borrowed time replaces the tokens."""

@@ -245,7 +245,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
         side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
         return f"borrowing came out {side}, without an interval ({cash.no_interval})"
     if (better := exceeds(cash.interval.low, cash.interval.high)) is None:
-        return "borrowing was neither better nor worse as far as can be told"
+        return "borrowing was neither better nor worse within the interval"
     if not better:
         return "borrowing was NOT worth it"
     return "borrowing was worth it" + (", unless unknown costs exceed it" if m.missing or m.absent else "")

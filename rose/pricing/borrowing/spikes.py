@@ -46,7 +46,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """What a window costs in dollars, and what it yields. Device-seconds are the sum over all serving devices."""
+    """The cost of a window in dollars, and its yield. Device-seconds are the sum over all serving devices."""
 
     device_s_per_window: float
     window_s: int

@@ -1,4 +1,4 @@
-"""What the pricing commands share: options, output and errors."""
+"""Options, output and errors of the pricing commands."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def added_up(savings: Iterable[PeriodSaving]) -> PeriodSaving:
 
 
 def _rest(whole: PeriodSaving, runs: PeriodSaving) -> PeriodSaving | None:
-    """Return the part of the fleet's savings that its runs do not have, or None if there is none."""
+    """Return the part of the fleet's savings that its runs do not have; None if its runs have all."""
     if whole.cash_nano is None or runs.cash_nano is None:
         return whole
     cash = _ends(one - other for one, other in zip(whole.cash_nano, runs.cash_nano, strict=True))

@@ -42,7 +42,7 @@ def recorded_run(staging: Path) -> str:
 
 
 def kept_anchor(page: Path, run_id: str) -> Anchor | None:
-    """Return the clock that this device's agents have used since the host booted, or None if there is none."""
+    """Return the clock that this device's agents have used since the host booted; None without a clock."""
     try:
         kept = json.loads(_anchor_file(page).read_text())
         if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
