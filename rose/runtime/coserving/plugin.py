@@ -91,11 +91,14 @@ def _run_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: 
     plugin = _plugin_of(scheduler)
     plugin.begin(batch)
     try:
-        return original(scheduler, batch, *args, **kwargs)
+        result = original(scheduler, batch, *args, **kwargs)
     except StepAbandonedError as why:
         assert isinstance(plugin, RolloutPlugin), "only a gated engine's layers raise it"
         plugin.abandon(batch, why)
         return _ABANDONED
+    if isinstance(plugin, ServingPlugin):
+        plugin.launched(batch)
+    return result
 
 
 def _process_batch_result(original: Any, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:

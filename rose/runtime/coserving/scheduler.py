@@ -27,6 +27,8 @@ class SchedulerView:
         self._scheduler = scheduler
         self.kv_tokens_total = int(scheduler.max_total_num_tokens)
         self._grammars: Any = None
+        #: Whether `run_batch` returns only when the step is computed, as it does on CPU cores.
+        self.computes_in_launch = getattr(scheduler, "device", None) == "cpu"
         self.computed_share = 1.0  # recent share of a prompt that was not in the prefix cache
 
     @property

@@ -72,17 +72,18 @@ class Loop:
 
     def __init__(self, scheduler, plugin, *, overlap, work=lambda: None):
         self.scheduler, self.plugin, self.overlap, self.work = scheduler, plugin, overlap, work
-        self.results = deque()
+        self.results, self.launched = deque(), None
 
     def turn(self):
         scheduler = self.scheduler
         self.plugin.received()
-        batch = self._next()
+        batch = self.launched = self._next()
         if batch is not None:
             self.plugin.begin(batch)
             scheduler.forward_ct += 1
             batch.forward_iter = scheduler.forward_ct
             self.work()
+            self.plugin.launched(batch)
             self.results.append(batch.copy() if self.overlap else batch)
         ahead = 1 if self.overlap and batch is not None else 0
         while len(self.results) > ahead:

@@ -98,6 +98,11 @@ class ServingPlugin:
         if telemetry is not None:
             self._guarded(lambda: telemetry.begins(int(self._scheduler.forward_ct) + 1, batch))
 
+    def launched(self, batch: Any) -> None:
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(lambda: telemetry.launched(int(batch.forward_iter), batch))
+
     def end(self, batch: Any) -> None:
         telemetry = self._telemetry
         if telemetry is not None:

@@ -40,6 +40,7 @@ class EngineTelemetry:
         self._begun: dict[int, tuple[int, int]] = {}
         self._previous_end_ns = self._previous_excluded_ns = 0
         self._steps = 0
+        self._computes_in_launch = False
         self.disturbed = False  #: Whether the running step shared the device, so that its length teaches nothing.
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
@@ -58,18 +59,22 @@ class EngineTelemetry:
         self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
-        """Close the span of step `number`, whose result is known now, and learn from the step's length."""
+        """Close the span of step `number`, whose result is known now."""
         begun = self._begun.pop(number, None)
         if begun is None:
             return
-        began_ns, excluded_before_ns = begun
-        now = monotonic_ns()
         # Steps end in order, so an older one never ends.
         for older in [other for other in self._begun if other < number]:
             del self._begun[older]
         if not self._begun:
-            self._close(now, len(batch.reqs))
-        # With overlapped scheduling a step begins before the previous one ended: count only its own time.
+            self._close(monotonic_ns(), len(batch.reqs))
+        if not self._computes_in_launch:
+            self._measure(batch, *begun)
+
+    def _measure(self, batch: Any, began_ns: int, excluded_before_ns: int) -> None:
+        """Learn from the length of a step, which ends now."""
+        now = monotonic_ns()
+        # With the overlap schedule a step begins before the previous step ends: count only its own time.
         length_ns = now - max(began_ns, self._previous_end_ns)
         excluded_now_ns = self._excluded_ns(now)
         excluded_ns = excluded_now_ns - max(excluded_before_ns, self._previous_excluded_ns)
@@ -140,6 +145,7 @@ class ServingTelemetry(EngineTelemetry):
 
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.SERVING, Span.SERVING)
+        self._computes_in_launch = view.computes_in_launch
         self._prompts: list[int] = []
         self._prompts_seen = 0
         self._usual_tokens = 0
@@ -263,10 +269,16 @@ class ServingTelemetry(EngineTelemetry):
         self._want(now)
         if batch.forward_mode.is_extend():
             self.requests.arrived(batch.reqs, now)
-        if not self._begun:
+        if self._computes_in_launch or not self._begun:
             self._grant(batch)
+        if self._computes_in_launch:
+            self._work_ns = self._page.get(Party.ROLLOUT, Field.WORK_NS)
         self._next = batch
         super().begin(number)
+
+    def launched(self, number: int, batch: Any) -> None:
+        if self._computes_in_launch and number in self._begun:
+            self._measure(batch, *self._begun[number])
 
     def _note_arrival(self, request: Any) -> None:
         wanted, handed = self._page.serving_wants(), handed_ns(request)
@@ -281,7 +293,7 @@ class ServingTelemetry(EngineTelemetry):
         for request in batch.reqs:
             self._note_token(request, now, worked)
         self.say(batch.reqs)
-        if self._begun:
+        if self._begun and not self._computes_in_launch:
             self._grant(self._next)
 
     def _want(self, now_ns: int) -> None:

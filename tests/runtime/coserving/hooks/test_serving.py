@@ -91,6 +91,28 @@ def test_a_step_that_was_launched_ahead_is_charged_with_what_rollouts_took_of_it
 
 
 @pytest.mark.parametrize("overlap", [False, True])
+def test_without_a_gpu_a_step_takes_as_long_as_its_launch(page, clock, overlap):
+    """The launch computes it, and with the overlap schedule the step before it is processed only then."""
+    scheduler = Scheduler()
+    scheduler.device = "cpu"
+    lengths_ns = {"extend": 30 * MS, "decode": 10 * MS}
+    plugin = attached(page, scheduler)
+    loop = Loop(scheduler, plugin, overlap=overlap)
+
+    def work():
+        clock.now_ns += lengths_ns[loop.launched.mode]
+
+    loop.work = work
+    for number in range(12):
+        scheduler.waiting_queue = [Request(f"r{number}")]
+        for _ in range(6):
+            loop.turn()
+    times = plugin._telemetry.times
+    assert times.prefill_ns(10) == pytest.approx(30 * MS, rel=0.01)
+    assert times.decode_ns(1, 12) == pytest.approx(10 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
 def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once(page, overlap, monkeypatch):
     """Nobody decides by it from one moment to the next, and each of serving's steps would pay for it."""
     said = []
