@@ -9,7 +9,8 @@ budgets are the TPOT budgets of the live requests, and the smallest TTFT budget 
 now.
 
 Room limits how much rollouts stretch a request: its tokens may take at most `stretch` times as long as they take alone.
-Room is the smallest (stretch * fewer - 1) * alone - factor * work of all live requests, since their first tokens.
+Room is the smallest (stretch * fewer - 1) * alone - factor * work of all live requests, since their first tokens. A
+request without a first token has no room. From STRETCH_MAX on, room has no limit: lending cannot stretch a step more.
 `fewer` accounts for a second effect: if requests take longer, more of them are live at a time (Little's law), and steps
 become longer. `fewer` is the time that the step would take with 1/stretch of its requests, divided by the time that it
 takes.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import inf, sqrt
 
 from rose.runtime.policy.slack import Hold, LeaseTerms
 from rose.runtime.policy.steptime import LinearFit
@@ -80,11 +81,11 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """A live request of serving. Times are nanoseconds since its first token. `elapsed_ns` is the whole time. `lent_ns`
-    is the time of rollouts while serving rested. `work_ns` is the work of rollouts beside the steps of serving.
-    `due_ns` is when its TPOT budget requires the next token."""
+    """A live request of serving. Times are nanoseconds since its first token. `elapsed_ns` is the whole time, or None
+    before that token. `lent_ns` is the time of rollouts while serving rested. `work_ns` is the work of rollouts beside
+    the steps of serving. `due_ns` is when its budgets require the next token."""
 
-    elapsed_ns: int
+    elapsed_ns: int | None
     lent_ns: int
     work_ns: int
     due_ns: int
@@ -143,12 +144,15 @@ def grant(facts: CreditFacts) -> Credit:
     token_ns = min(one.due_ns for one in facts.live) - facts.now_ns - alone_ns - margin_ns
     prompt_ns = facts.ttft_budget_ns - prompt_alone_ns - alone_ns - margin_ns
     factor = facts.interference.factor
-    fewer = min(1.0, (facts.fewer_decode_ns or 0) / max(1, alone_ns))
+    stretch = facts.lease.stretch * min(1.0, (facts.fewer_decode_ns or 0) / max(1, alone_ns))
+    room_ns = inf
+    if facts.lease.stretch < STRETCH_MAX:
+        room_ns = min(_room_ns(one, alone_ns, stretch, factor) for one in facts.live)
     share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
     delay_ns, limit = min(
         (share * token_ns, Hold.DECODE_SLACK),
         (share * prompt_ns, Hold.NEXT_REQUEST),
-        (min(_room_ns(one, alone_ns, facts.lease.stretch * fewer, factor) for one in facts.live), Hold.STRETCH),
+        (room_ns, Hold.STRETCH),
     )
     work_ns = max(0, int(delay_ns / factor))
     return Credit(work_ns, facts.now_ns + round(2 * (alone_ns + factor * work_ns)) if work_ns else 0, limit)
@@ -170,6 +174,8 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _room_ns(request: LiveRequest, step_ns: int, stretch: float, factor: float) -> float:
+    if request.elapsed_ns is None:
+        return 0.0
     delayed_ns = factor * request.work_ns
     alone_ns = max(0.0, request.elapsed_ns - request.lent_ns - delayed_ns) + step_ns
     return (stretch - 1) * alone_ns - delayed_ns

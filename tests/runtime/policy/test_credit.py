@@ -10,6 +10,7 @@ from rose.runtime.policy.credit import (
     FACTOR_GUESSED,
     FACTOR_MIN,
     LEARNED_STEPS,
+    Credit,
     CreditFacts,
     Interference,
     LiveRequest,
@@ -43,7 +44,7 @@ YOUNG = replace(FACTS.live[0], elapsed_ns=40 * MS)
 
 _requests = st.builds(
     LiveRequest,
-    elapsed_ns=st.integers(0, 10_000 * MS),
+    elapsed_ns=st.none() | st.integers(0, 10_000 * MS),
     lent_ns=st.integers(0, 100 * MS),
     work_ns=st.integers(0, 2_000 * MS),
     due_ns=st.integers(NOW - 50 * MS, NOW + 500 * MS),
@@ -152,6 +153,14 @@ def test_a_credit_is_what_the_tightest_limit_pays_for():
     assert grant(replace(FACTS, live=young)).work_ns == int(0.25 * 48 * MS / FACTOR_GUESSED)
     assert grant(replace(FACTS, live=young)).limit is Hold.STRETCH
     assert grant(replace(FACTS, layer_ns=2 * MS, spread_ns=1 * MS)).work_ns == int(35 * MS / FACTOR_GUESSED)
+
+
+def test_before_its_first_token_a_request_gives_what_its_budget_leaves_or_nothing():
+    new = LiveRequest(elapsed_ns=None, lent_ns=0, work_ns=0, due_ns=NOW + 100 * MS)
+    beside = replace(FACTS, live=[new, replace(new, elapsed_ns=1_000 * MS)])
+    assert grant(beside) == Credit(0, 0, Hold.STRETCH)
+    credit = grant(replace(beside, lease=replace(LEASE, stretch=100.0)))
+    assert (credit.work_ns, credit.limit) == (round((100 - 8) * MS / FACTOR_GUESSED), Hold.DECODE_SLACK)
 
 
 @pytest.mark.parametrize(("fewer_ms", "part"), [(8, 0.25), (7.2, 0.125), (6.4, 0.0), (None, -1.0)])

@@ -131,7 +131,9 @@ class _FirstToken(NamedTuple):
 
 
 def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
-    first: _FirstToken = getattr(request, _FIRST_TOKEN)
+    first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
+    if first is None:
+        return LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns)
     due_ns = _next_token_due_ns(request, budgets, now_ns)
     return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
 
@@ -196,8 +198,8 @@ class ServingTelemetry(EngineTelemetry):
         if lease.expires_ns <= now or not lease.gives_credit:
             self.withdraw()
             return
-        live = [request for request in batch.reqs if not request.finished()]
-        ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
+        decodes = batch.forward_mode.is_decode()
+        live = [request for request in batch.reqs if decodes and not request.finished()]
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
         budgets = page.budgets()
         self._decodes += 1
@@ -205,7 +207,7 @@ class ServingTelemetry(EngineTelemetry):
             CreditFacts(
                 lease=lease,
                 ttft_budget_ns=budgets.ttft_min_ns,
-                live=[_live(request, budgets, now, worked, work) for request in live] if ready else [],
+                live=[_live(request, budgets, now, worked, work) for request in live],
                 waiting=bool(self._view.waiting),
                 decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
                 fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),

@@ -24,12 +24,16 @@ BUDGETS = Budgets(1000 * MS, 100 * MS, classes={0: Budgets(1000 * MS, 500 * MS),
 class Serving:
     """A serving engine whose steps take 10 ms alone, and `factor` times the work done beside them longer."""
 
-    def __init__(self, folder, clock, *, overlap, factor=1.3, priorities=(None, None), new_tokens=1000, **terms):
+    def __init__(
+        self, folder, clock, *, overlap, factor=1.3, priorities=(None, None), new_tokens=1000, on_cpu=False, **terms
+    ):
         self.page = ArbiterPage.create(folder / "page")
         self.page.set_terms(BUDGETS, 64, replace(MEMORY, device_bytes=1 << 20))
         self.page.set_lease(lease(100, **{"stretch": 1.5, "slack_share": 1.0, **terms}))
         self.rollout = ArbiterPage.attach(self.page.path, Party.ROLLOUT)
         self.scheduler = Scheduler(max_total_num_tokens=1 << 20)
+        if on_cpu:
+            self.scheduler.device = "cpu"
         self.plugin = ServingPlugin(self.scheduler, self.page.path, None)
         self.plugin.received()
         self.loop = Loop(self.scheduler, self.plugin, overlap=overlap, work=self._work)
@@ -101,6 +105,19 @@ def test_nothing_is_given_where_nothing_may_be(tmp_path, clock, overlap, terms):
     serving = Serving(tmp_path, clock, overlap=overlap, **terms)
     serving.turns(100)
     assert not any(serving.spent)
+
+
+@pytest.mark.parametrize(("stretch", "gives"), [(1.5, False), (100.0, True)])
+def test_a_decode_step_before_a_first_token_is_known_gives_only_if_stretch_has_no_limit(
+    tmp_path, clock, stretch, gives
+):
+    """On CPU cores, the overlap schedule computes a decode step before it processes the prefill."""
+    serving = Serving(tmp_path, clock, overlap=True, priorities=[None] * 8, on_cpu=True, stretch=stretch)
+    serving.turns(LEARNED_STEPS)
+    serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
+    serving.spent = []
+    serving.turns(2)
+    assert [spent > 0 for spent in serving.spent] == [False, gives]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
