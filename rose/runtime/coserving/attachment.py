@@ -1,5 +1,4 @@
-"""The report of an engine. Its device finds the report in `<page>.<role>.json`, its owner in `/server_info`. The file
-`<page>.detached` marks a page that the owner released, until an engine takes the page."""
+"""An engine's report: for its device in `<page>.<role>.json`, for its owner in `/server_info`."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """An attached engine's SGLang arguments, as SGLang resolved them, and its mechanisms (`hooks.mechanisms`).
-    `refused` says why nothing is lent beside the engine."""
+    """An attached engine and its mechanisms. `refused` says why nothing is lent beside it."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -28,8 +26,7 @@ STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """The page that an engine has taken or waits for. With `detached`, only the owner may attach the engine again.
-    `reason` says why the engine has no page."""
+    """A page that an engine has or waits for. With `detached`, only the owner may attach it again."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -62,7 +59,7 @@ def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | N
 
 
 def detached_note(page: Path) -> Path:
-    """Return the path of the file that marks a page as released by its owner."""
+    """Return the file that marks a page as released by its owner."""
     return page.with_name(f"{page.name}.detached")
 
 

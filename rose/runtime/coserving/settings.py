@@ -1,4 +1,4 @@
-"""The plugin's settings, which come from the environment of the engine that loads the plugin."""
+"""The plugin's settings, from the environment of its engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """The settings of the plugin. A `gated` engine computes only if its lease and the policy allow it. `page` is None
-    until the engine is attached. `host_cores` are for work that a CPU engine does outside its device."""
+    """A `gated` engine needs a lease to compute. `page` is None until the engine is attached."""
 
     role: Literal["serving", "rollout"]
     page: Path | None
@@ -36,8 +35,7 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """Return the settings. If the environment has none, they are for a serving engine that is not attached. Return
-        None if `ROSE_PLUGIN_ROLE` is `off`: there is no plugin then."""
+        """Return the settings, by default of an unattached serving engine; None if the plugin is off."""
         role = environment.get(f"{_PREFIX}ROLE") or "serving"
         if role == "off":
             return None

@@ -1,22 +1,15 @@
-"""How much rollout work may run beside serving's live requests. *Work* is the time that a rollout would take if it had
-the device alone.
+"""Decides how much rollout work may run beside serving's live requests.
 
-Two engines on one device slow each other down. A step of serving takes longer by `factor` times the work beside it. At
-the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
+*Work* is the time that a rollout takes alone. It makes a step of serving longer by `factor` times the work. At the
+start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
-Slack keeps the latency budgets. It is the time by which the step may become longer before a budget is missed. The
-budgets are the TPOT budgets of the live requests, and the smallest TTFT budget for the largest prompt that may come
-now.
+Slack is the time by which the step may become longer before a live request, or the largest prompt that may come now,
+misses its budget. Room limits the stretch of a request: the smallest (stretch * fewer - 1) * alone - factor * work
+since its first token. `fewer` is the share of the step's time that remains with 1/stretch of its requests, because
+longer requests mean more live requests (Little's law).
 
-Room limits how much rollouts stretch a request: its tokens may take at most `stretch` times as long as they take alone.
-Room is the smallest (stretch * fewer - 1) * alone - factor * work of all live requests, since their first tokens.
-`fewer` accounts for a second effect: if requests take longer, more of them are live at a time (Little's law), and steps
-become longer. `fewer` is the time that the step would take with 1/stretch of its requests, divided by the time that it
-takes.
-
-The factor is fitted by least squares with forgetting, to the delay of the steps that had work beside them. The delay is
-how much longer than predicted a step took. Until the factor is known, it is a guess. It is never below the cost of time
-slices between two processes on a GPU."""
+The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
+two processes on a GPU."""
 
 from __future__ import annotations
 
@@ -45,8 +38,6 @@ _SCALE = (1e-6,)
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """The fit of the factor, and the limits that follow if steps take longer than the factor explains."""
-
     fit: LinearFit = field(default_factory=lambda: LinearFit.prior(_SCALE))
     overruns: int = 0  # One bit per step; the newest step has the lowest bit.
     clean: int = 0
@@ -62,8 +53,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` longer than predicted, beside work of `work_ns` > 0. `spread_ns` is
-        the usual error of the prediction."""
+        """Learn from a step that took `delay_ns` longer than predicted, give or take `spread_ns`, beside `work_ns`."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -80,9 +70,8 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """A live request of serving. Times are nanoseconds since its first token. `elapsed_ns` is the whole time. `lent_ns`
-    is the time of rollouts while serving rested. `work_ns` is the work of rollouts beside the steps of serving.
-    `due_ns` is when its TPOT budget requires the next token."""
+    """A live request; ns since its first token. Rollouts had `lent_ns` while serving rested, and `work_ns` beside
+    it."""
 
     elapsed_ns: int
     lent_ns: int
@@ -92,8 +81,7 @@ class LiveRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreditFacts:
-    """Facts at the start of a decode step of serving. Times are nanoseconds, moments are monotonic, and None means
-    unknown."""
+    """Facts at the start of a decode step of serving, in ns; moments are monotonic."""
 
     lease: LeaseTerms
     ttft_budget_ns: int  # The smallest budget that a request may have if it comes now.
@@ -113,7 +101,7 @@ class CreditFacts:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How much work rollouts may begin: `work_ns`, before `until_ns`. `limit` is the rule that allows no more."""
+    """Rollouts may begin `work_ns` before `until_ns`. `limit` is the rule that allows no more."""
 
     work_ns: int
     until_ns: int
@@ -121,14 +109,12 @@ class Credit:
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:
-    """Return the largest share of a device that rollout work can take beside serving, if serving always has
-    requests."""
+    """Return the largest share of a device that rollout work can take beside serving that never rests."""
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's memory pool still holds the live requests if each takes longer. The number of requests
-    grows with the time of their tokens (Little's law), at most by STRETCH_MAX."""
+    """Return whether serving's pool holds the live requests if each takes longer (Little's law)."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 

@@ -1,5 +1,4 @@
-"""The state machine of a lease. It derives each change from facts and a time. A lease ends if the gateway does not
-answer. If lending makes serving late, the lease is taken back in steps."""
+"""The state machine of a lease. If lending makes serving late, the lease is taken back in steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,7 +38,7 @@ def never_borrow(case: BorrowCase) -> bool:
 
 
 class Level(IntEnum):
-    """How much of the lease was taken back because serving was late. The step after the last level ends the lease."""
+    """How much of the lease was taken back. The step after the last level ends the lease."""
 
     FULL = 0
     THROTTLED = 1  # Half the shares of compute, regret and slack.
@@ -48,8 +47,6 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRules:
-    """The rules by which each lease of a device is granted. `borrow` and `guards` come from the policy."""
-
     ttl_ns: int
     compute_share: float
     regret_share: float
@@ -59,8 +56,7 @@ class LeaseRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseState:
-    """The lease in force, or the last lease. Times are monotonic nanoseconds. Number 0 means that there was no lease
-    yet."""
+    """The current or the last lease, in monotonic ns. Number 0 means that there was no lease yet."""
 
     number: int = 0
     ended: Ending | None = "released"
@@ -89,8 +85,7 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class EngineCut:
-    """The last cut that the rollout engine made by itself: the `count` of its cuts so far, the lease, and the budget
-    that is left."""
+    """The last cut that the rollout engine made by itself. `count` includes earlier cuts."""
 
     count: int = 0
     lease_number: int = 0
@@ -132,7 +127,7 @@ class Change:
 
 
 def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """Return the change that must happen at `now_ns`, or None. Call this again after each change."""
+    """Return the change that is due now, or None. Call this again after each change."""
     if not facts.state.in_force:
         # A cut may be seen after its lease's end; it still binds the next lease of the term.
         return _cut(facts, now_ns) or _grant(facts, now_ns)
@@ -193,7 +188,6 @@ def _budget_bytes(facts: LeaseFacts) -> int:
 
 
 def released(state: LeaseState, reason: str) -> Change:
-    """Return the change that releases a lease for its owner. The facts do not matter."""
     assert state.in_force, f"lease {state.number} is not in force"
     return Change("release", reason, replace(state, ended="released"))
 
@@ -203,8 +197,6 @@ def _answer_holds(facts: LeaseFacts, now_ns: int) -> bool:
 
 
 def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
-    """Return whether a device that was taken back can be lent again. It can if serving has met a budget since then, or
-    was idle for a term."""
     in_time = _in_time(load)
     idle_ns = facts.history.idle_ns(now_ns)
     return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns  # A restarted engine counts from 0.
@@ -325,8 +317,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests lending has made late since the last step down. The number is 0 until the requests that
-    were in flight at that step have finished."""
+    """Return how many requests lending made late since the last step down and the requests in flight then."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -334,8 +325,7 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the state after a look at serving's counters. The counters may restart at 0. Late requests that were in
-    flight at the last step down are ignored."""
+    """Return the state after a look at serving's counters, which may restart at 0."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

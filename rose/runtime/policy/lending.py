@@ -10,7 +10,7 @@ _BUSY_SHARE = 0.5  # If serving works this share of the time, an engine on the s
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why a device lends nothing. `name` is for the ledger, `text` is for the owner."""
+    """Why a device lends nothing. `name` is for the ledger, `text` for the owner."""
 
     name: str
     text: str
@@ -18,8 +18,7 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """The state of a rollout engine. `turns` is the number of open turns in its run, or in the fleet if it has no run.
-    `version_min` is the oldest version that these turns accept."""
+    """A rollout engine. `turns` are open turns of its run, or of the fleet if it has no run."""
 
     engine_id: str
     borrowed: bool
@@ -37,7 +36,7 @@ class EngineState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LendingFacts:
-    """What the controller knows about a device. Serving was at work for `serving_ns` of the last `observed_ns`."""
+    """What the controller knows. Serving worked for `serving_ns` of the last `observed_ns`."""
 
     engine: EngineState | None
     drained: bool = False
@@ -99,7 +98,7 @@ def _lease(facts: LendingFacts, engine: EngineState) -> Reason | None:
 
 
 def _busy(facts: LendingFacts) -> str:
-    """Return a clause on how busy serving was. It is empty if that does not explain an idle engine."""
+    """Return a clause on how busy serving was, or "" if that explains nothing."""
     assert facts.engine is not None
     if not facts.engine.borrowed or facts.serving_ns < _BUSY_SHARE * facts.observed_ns or not facts.observed_ns:
         return ""

@@ -1,5 +1,4 @@
-"""Assigns rollout engines to RL runs by priority, then by weight. There are few switches between runs. Changes of model
-are even fewer, because they restart an engine."""
+"""Assigns rollout engines to RL runs, with few switches and fewer changes of model, which restart an engine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine. `switch_ns` and `start_ns` say how long its last switch and its last start took. `unable_ns`
-    says how long it lacked a lease, or weights for turns. `model` is its model or its next model, since
-    `model_since_ns`. The engine cannot run the model `unstarted`."""
+    """A usable engine. `switch_ns` and `start_ns` are the lengths of its last switch and start. For `unable_ns` it has
+    had no lease or no weights. It cannot run the model `unstarted`."""
 
     engine_id: str
     capacity: int
@@ -29,14 +27,12 @@ class EngineFacts:
 
     @property
     def away(self) -> bool:
-        """Return whether the engine does no work for an unknown time."""
         return self.unable_ns >= AWAY_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with weights. `turns` counts its turns that are queued or in flight. `served` is the capacity that it has
-    had so far (see `serve`). `quiet_ns` is the time since it last had turns, or None if it never had any."""
+    """A run with weights. `turns` are queued or in flight. `quiet_ns` is the time since it last had turns."""
 
     run_id: str
     turns: int
@@ -48,9 +44,7 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine. Runs with higher priority first get room for all their turns. Within a priority,
-    runs get whole engines by weight: the least served run gets the next engine. Spare engines then spread the turns.
-    Runs keep their engines where possible, and always during a hold. `may_change` limits changes of model."""
+    """Return the run of each engine, by priority, then by weight: the least served run gets the next engine."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     by_priority = [
@@ -73,9 +67,7 @@ def hold_ns(engine: EngineFacts) -> int:
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may change its model. It may not if its run has paused for less time than a start takes.
-    If a run wants the present model, the engine must also have had this model for a hold. The hold is computed from the
-    time of a switch and a start."""
+    """Return whether an engine may change its model. Short pauses of its run, and holds, forbid a change."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
@@ -85,8 +77,7 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return how long a run without turns counts as pausing. This is the longest time that it may have to wait for
-    another run."""
+    """Return how long a run without turns counts as pausing: the longest that it may wait for another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
     return max(map(_hold_ns, switches), default=HOLD_MIN_NS)
@@ -103,9 +94,8 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return the slot-seconds of each run, divided by weight, after `elapsed_ns` more. A new run begins at the level of
-    the least served run. A run that pauses for up to `paused_ns` keeps its claim, but not more than another run can
-    gain."""
+    """Return the slot-seconds of each run, divided by weight, after `elapsed_ns` more. A new run begins at the lowest
+    level. A pause of up to `paused_ns` keeps a run's claim."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -146,7 +136,6 @@ class _Allotment:
                 return
 
     def spread(self, runs: list[RunFacts]) -> None:
-        """Assign free engines to turns that would otherwise share an engine."""
         while self._free:
             if not self._serve_least([run for run in runs if self._count[run.run_id] < run.turns]):
                 return
@@ -172,7 +161,6 @@ class _Allotment:
         return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
 
     def _serve_least(self, runs: list[RunFacts]) -> bool:
-        """Give an engine to the least served of the runs that can have one. Return whether there was such a run."""
         for run in sorted(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
             if (engine := self._best(run, own=False)) is not None:
                 self._give(engine, run.run_id)
@@ -180,8 +168,6 @@ class _Allotment:
         return False
 
     def _best(self, run: RunFacts, *, own: bool) -> EngineFacts | None:
-        """Return the best engine for a run, or None. The run's own engine comes first, then an engine with the run's
-        model, then an engine that no run wants. If `own`, consider only the run's own engines."""
         return min(
             (
                 engine

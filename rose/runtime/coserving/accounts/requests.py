@@ -1,5 +1,4 @@
-"""Records serving's requests in the ledger, from the page of the serving engine. If requests come too fast, each row
-stands for several similar requests, so that counts stay exact."""
+"""Records serving's requests. If they come too fast, a row stands for several similar requests."""
 
 import json
 import math
@@ -23,9 +22,8 @@ _FINISH_REASONS: dict[int, Literal["stop", "length", "abort"]] = {
 
 
 class RequestRecorder:
-    """Records the requests of a serving engine that ended after `began_ns` (monotonic). With `takes_over`, a former
-    agent recorded the earlier requests. At most `per_s_max` rows are recorded per second. A withholding window lasts
-    `window_ns`."""
+    """Records requests that ended after `began_ns` (monotonic), at most `per_s_max` rows per second. With `takes_over`,
+    a former agent recorded the earlier requests."""
 
     def __init__(
         self,
@@ -94,7 +92,6 @@ class RequestRecorder:
         )
 
     def _tell_death(self, at_ns: int) -> None:
-        """Record the requests that a dead serving engine had. The time of their arrival is unknown."""
         pid = self._page.get(Party.SERVING, Field.PID)
         if pid == self._dead_pid or self._page.alive(Party.SERVING):
             return
@@ -131,8 +128,7 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield all requests if at most `rows`, else about `rows` of them. A yielded request stands for as many requests as
-    its field `requests` says. These have the same outcome, class, lease and window, and kept the same promises."""
+    """Yield about `rows` requests. Each stands for `requests` of the same outcome, class, lease and window."""
     if len(requests) <= rows:
         yield from requests
         return

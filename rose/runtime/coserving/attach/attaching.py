@@ -1,5 +1,4 @@
-"""Attaches a running serving engine to a device's page, and releases the engine again. Uses SGLang's
-`/set_internal_state` and `/server_info`. The engine serves requests all the time."""
+"""Attaches a running engine to a page by SGLang's `/set_internal_state` and `/server_info`, and releases it."""
 
 import http.client
 import json
@@ -30,14 +29,14 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine, which serves as before, was not attached or not released. The message says why, and what to do."""
+    """The engine, which serves as before, was not attached or not released."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
-    """A page on this host, and who holds its sections. `refused` says why an engine did not take the page."""
+    """A page on this host. `refused` says why an engine did not take it."""
 
     page: str
     agent: bool
@@ -47,14 +46,13 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started. `token` is the engine's admin key or API key. Methods raise
-    AttachError."""
+    """A serving engine that somebody else started, with its key. Methods raise AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
-        """Return the engine's state, or None if this key may not read it. A server may have two keys."""
+        """Return the engine's state, or None if this key may not read it."""
         try:
             answer = self._call("/server_info")
         except _KeyRefusedError:
@@ -75,9 +73,8 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Attach the engine: return once it has taken the serving section of `page`. Return None if the engine's state
-        cannot be read. `waiting` is called again and again meanwhile; if it raises an error, the wait ends. After an
-        error, the engine has no page."""
+        """Return once the engine has taken `page`; None if its state is unreadable. `waiting` is called meanwhile and
+        may raise. After an error, the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
@@ -97,8 +94,7 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Make the engine release its page, and return the engine's former state. With `by_owner`, deployments do not
-        attach the engine again."""
+        """Return the former state. After a release `by_owner`, deployments do not attach the engine again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
@@ -197,7 +193,7 @@ def _link(page: Path) -> Iterator[int]:
 
 
 def pages_in_use() -> list[PageUse]:
-    """Return this host's pages of this user or, if `ROSE_PAGE_USER` is set, of the user that it names."""
+    """Return this host's pages of this user, and of `ROSE_PAGE_USER`."""
     users = page_users()
     fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
     return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]

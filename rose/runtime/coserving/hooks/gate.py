@@ -1,5 +1,4 @@
-"""Holds a rollout engine's steps until the policy admits them, and makes a step yield between its layers. A step is
-abandoned if its lease ended while serving had the device, or if serving needs the step's memory."""
+"""Holds a rollout engine's steps until the policy admits them, and makes steps yield between layers."""
 
 import os
 import time
@@ -20,8 +19,7 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keeps at most `layers` layers of a step queued on the GPU. Without this limit, Python queues a whole step before
-    the step's first layer has run. Raises ValueError if `layers` is below 1."""
+    """Keeps at most `layers` layers queued on the GPU. Otherwise Python queues a whole step at once."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
@@ -78,8 +76,7 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a hook that calls `between_layers`. During graph capture, the hook ends a segment. In each replay of the
-    graph, `between_layers` is called at the same place."""
+    """Return a hook that also runs between the layers of a captured graph."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -98,8 +95,6 @@ CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
-    """The gate of a rollout engine on a shared device. `run_ahead` is None on CPU cores."""
-
     def __init__(
         self,
         page: ArbiterPage,
@@ -130,7 +125,7 @@ class RolloutGate:
         self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Wait until a step may run, or none is left to run. Meanwhile `serve_control` handles aborts and updates."""
+        """Wait until a step may run. Meanwhile `serve_control` handles aborts and updates."""
         held_since_ns = 0
         self._begins_beside = False
         try:
@@ -203,8 +198,7 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill chunk, in tokens, whose layers fit the wait that serving allows. Beside a serving
-        step, the layers must fit serving's credit instead."""
+        """Return the largest prefill chunk, in tokens, that fits serving's allowed wait or credit."""
         chunk = self._chunk_tokens
         if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
@@ -241,12 +235,11 @@ class RolloutGate:
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
-        """Note if the core was taken away during the last layer. The step's span is still open."""
         self._telemetry.after_wish_ns = self._note_taken(0) or 0
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Yield before each layer while serving wants the device. Raises StepAbandonedError if the step must end."""
+        """Yield while serving wants the device. Raises StepAbandonedError."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
@@ -354,9 +347,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record as a yield the time in which the operating system took the core away; the thread's clock stood still
-        then. Return how long this engine computed after serving wished for the device. Return None if serving has not
-        wished for it since the last call."""
+        """Record a yield if the system took the core away: the thread's clock stood still. Return how long the engine
+        computed after serving's new wish, or None."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -384,8 +376,7 @@ class RolloutGate:
         return after_wish_ns
 
     def _begins_in_layer(self, opened_ns: int, wanted_ns: int, out_ns: int, layers_left: int) -> None:
-        """Note that serving took the core during a layer, and that the layer continued beside serving from `out_ns`
-        on."""
+        """Note that serving took the core, and that the layer continued beside serving from `out_ns` on."""
         began = min(wanted_ns, out_ns)
         self._telemetry.worked(opened_ns, began)
         self._page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
@@ -393,7 +384,7 @@ class RolloutGate:
 
 
 def layers_of(model: Any) -> Any:
-    """Return the decoder layers of a loaded SGLang model. Raises TypeError if it has no `model.model.layers`."""
+    """Return an SGLang model's decoder layers. Raises TypeError if it has none."""
     layers = getattr(getattr(model, "model", model), "layers", None)
     if layers is None or len(layers) == 0:
         raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
@@ -401,8 +392,7 @@ def layers_of(model: Any) -> Any:
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` before each decoder layer, with the number of layers that are left. With `after_last`, also
-    call it after the last layer. Raises TypeError as `layers_of` does."""
+    """Call `between_layers` with the number of layers left, before each layer."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

@@ -1,6 +1,4 @@
-"""The plugin inside an owner's serving engine. It only observes, with one exception: on CPU cores, once in a lease, the
-scheduler waits for memory that it needs (`kv.memory.KvClaim`). If the plugin fails, lending ends, but serving does
-not."""
+"""The plugin inside an owner's serving engine. If the plugin fails, lending ends, but serving does not."""
 
 import logging
 import os
@@ -29,7 +27,7 @@ RELEASE = -2
 
 
 class ArrivalWatch(threading.Thread):
-    """A thread that withdraws credit when a request arrives while the scheduler computes."""
+    """Withdraws credit when a request arrives while the scheduler computes."""
 
     def __init__(self, file: int, withdraw: Callable[[], None]) -> None:
         super().__init__(name="rose-arrivals", daemon=True)
@@ -52,7 +50,7 @@ class ArrivalWatch(threading.Thread):
 
 
 class ServingPlugin:
-    """The plugin in one scheduler of a serving engine. Its methods never raise."""
+    """The methods never raise."""
 
     def __init__(self, scheduler: Any, page: Path | None, refused: str | None) -> None:
         self._scheduler = scheduler
@@ -109,13 +107,11 @@ class ServingPlugin:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
 
     def aborted(self, request: Any, abort: Any) -> None:
-        """Note a request that SGLang ended outside a step. `abort` is the `AbortReq` that SGLang made for it."""
         telemetry = self._telemetry
         if telemetry is not None:
             self._guarded(lambda: telemetry.aborted(request, abort_status(abort)))
 
     def attach(self, number: int) -> None:
-        """Use the page of this number from now on. For `DETACH` and `RELEASE`, use no page."""
         self._guarded(lambda: self._attach(number))
 
     def _attach(self, number: int) -> None:
@@ -224,7 +220,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page that the link of this number points to. If the link is missing, return the link's own path."""
+    """Return the page that this link names, or the link's own path if there is none."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()
@@ -232,7 +228,7 @@ def linked_page(number: int) -> Path:
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Release serving's section. A rollout step in progress yields before its next layer, and is then abandoned."""
+    """Release the section. A rollout step in progress yields, and is then abandoned."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)
@@ -247,7 +243,7 @@ def _taken(path: Path) -> bool:
 
 
 def refusal() -> str | None:
-    """Return why nothing can be lent beside this serving engine, or None if lending is possible."""
+    """Return why nothing can be lent beside this engine, or None."""
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()

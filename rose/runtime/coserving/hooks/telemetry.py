@@ -1,4 +1,4 @@
-"""Measures an engine and writes the results to the arbiter page: its load, its step times and the spans of its work."""
+"""Measures an engine and writes its load, step times and spans to the arbiter page."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -30,9 +30,8 @@ _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Measures the steps of an engine, for both roles. A step's begin and end are matched by its number. Step times are
-    without interruptions. With the overlap schedule, SGLang begins a step before the previous step ends, and passes a
-    copy of its batch."""
+    """Measures an engine's steps without interruptions. With the overlap schedule, a step begins before the previous
+    step ends; so the number of a step matches its begin and end."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -59,7 +58,6 @@ class EngineTelemetry:
         self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
-        """Close the span of step `number`, whose result is known now."""
         begun = self._begun.pop(number, None)
         if begun is None:
             return
@@ -121,8 +119,8 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """The time of a first token, with three totals at that time. `worked_ns` is the time that rollouts had the device
-    while serving rested, `work_ns` is their work beside serving's steps, and `delayed_ns` is serving's delay."""
+    """When a first token came, with the totals then: rollouts' time alone, their work beside serving, serving's
+    delay."""
 
     at_ns: int
     worked_ns: int
@@ -141,8 +139,6 @@ def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
 
 
 class ServingTelemetry(EngineTelemetry):
-    """Measures since when and for how long serving wants the device, and how much lending delayed each request."""
-
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.SERVING, Span.SERVING)
         self._computes_in_launch = view.computes_in_launch
@@ -239,13 +235,13 @@ class ServingTelemetry(EngineTelemetry):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Note that serving wants the device for requests that are arriving but not unpacked yet."""
+        """Want the device for requests that are not unpacked yet."""
         if self._lent and self._view.knocked:
             self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
-        """Note that serving wants the device as soon as requests have arrived, not only from their first step on."""
+        """Want the device as soon as requests have arrived, before their first step."""
         now = monotonic_ns()
         if self._view.waiting:
             self.withdraw()
@@ -264,7 +260,7 @@ class ServingTelemetry(EngineTelemetry):
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:
-        """Note that a step was launched. With the overlap schedule, it begins on the device after the previous step."""
+        """Note that a step was launched. It may begin on the device only after the previous step."""
         now = monotonic_ns()
         self._want(now)
         if batch.forward_mode.is_extend():
@@ -343,7 +339,7 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load to the page. The requests `just_stepped` are not yet back in the scheduler's running batch."""
+        """Write the load. `just_stepped` are not yet back in the scheduler's running batch."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -397,7 +393,6 @@ class ServingTelemetry(EngineTelemetry):
         )
 
     def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
-        """Return, after a quick check, whether serving still has work, as it had when the load was last written."""
         if self.in_step or self._view.waiting:
             return True
         return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
@@ -429,7 +424,7 @@ class RolloutTelemetry(EngineTelemetry):
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Note that another thread worked on the device in [began_ns, ended_ns), to update the weights."""
+        """Note that another thread updated weights on the device."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -441,8 +436,7 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Predict the next step. Return (its duration in ns or None if unknown, whether it is a prefill). With
-        `layers`, this is the duration of the step's layers alone."""
+        """Return (predicted ns of the next step or of its layers, or None; whether it is a prefill)."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -451,8 +445,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill fits in `limit_ns`; None if unknown. If layer times are known, only the
-        prefill's layers must fit."""
+        """Return the most tokens whose prefill, or its layers if known, fits in `limit_ns`."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

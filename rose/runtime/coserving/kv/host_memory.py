@@ -1,4 +1,4 @@
-"""Maps pieces of host memory at fixed addresses. The methods are those of `device_memory.CudaMemory`."""
+"""Maps pieces of host memory at fixed addresses, as `device_memory.CudaMemory` does."""
 
 import ctypes
 import errno
@@ -17,7 +17,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class HostMemory:
-    """Host memory in anonymous files. This process may take at most `limit_bytes`; None means no limit."""
+    """Anonymous files of at most `limit_bytes`."""
 
     device = torch.device("cpu")
     granularity = mmap.PAGESIZE

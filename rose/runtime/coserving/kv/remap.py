@@ -1,6 +1,5 @@
-"""Puts a rollout engine's KV pool into pieces of memory that can be returned. The buffers are at reserved addresses, so
-tensors and captured graphs stay valid. SGLang's allocator loses the slots of a block before the block's memory goes,
-and gets them back after the memory has come."""
+"""Puts a KV pool into returnable memory at reserved addresses, so that tensors and graphs stay valid. SGLang's
+allocator loses a block's slots before the block's memory goes."""
 
 from __future__ import annotations
 
@@ -27,9 +26,7 @@ _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The mapped key and value tensors of each layer, for slots 0 to `slots`. `shape` and `value_shape` are the shapes
-    of one slot. If both are equal, the two buffers are halves of one tensor. Raises NoRoomError or DriverError, and
-    then holds no memory."""
+    """The mapped keys and values of each layer. Equal shapes share one tensor. Raises NoRoomError or DriverError."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class KvBuffers:
         return sum(reservation.mapped_bytes for reservation in self._reservations)
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Bring in zeroed memory for these blocks, for all or for none. Raises NoRoomError or DriverError."""
+        """Bring in zeroed memory for all these blocks or none. Raises NoRoomError or DriverError."""
         done: list[tuple[Reservation, int, int]] = []
         try:
             for begin, end in runs(numbers):
@@ -92,7 +89,7 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Give the memory of these blocks back to the device, and return its size in bytes. Raises DriverError."""
+        """Return these blocks' memory to the device, and its size in bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -124,7 +121,7 @@ class RemappedPages:
 
     @classmethod
     def of(cls, scheduler: Any) -> RemappedPages | None:
-        """Return the pool's memory. Return None if `create_buffers` did not make the engine's pool."""
+        """Return the pool's memory, or None if `create_buffers` did not make the pool."""
         allocator = scheduler.token_to_kv_pool_allocator
         buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
         return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
@@ -220,7 +217,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Create the pool's buffers in place of SGLang's. If that is impossible, log why and call SGLang's function."""
+    """Create the pool's buffers in place of SGLang's, or log why not."""
     refused = _refusal(pool)
     if refused is None:
         try:
