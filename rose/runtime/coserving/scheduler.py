@@ -147,11 +147,12 @@ class SchedulerView:
                     release_kv_cache(request, scheduler.tree_cache, checkpoint=False)
             elif request.kv.holds_kv:
                 release_kv_cache(request, scheduler.tree_cache, checkpoint=True)
-        self._drop_finished()
-        self._answer(requests)
-        return len(requests), sum(map(answered_tokens, requests))
+        for batch in {id(batch): batch for batch in (scheduler.running_batch, scheduler.last_batch) if batch}.values():
+            batch.filter_batch()
+            batch.batch_is_full = False
+        return self._answer(requests)
 
-    def _answer(self, requests: Sequence[Any]) -> None:
+    def _answer(self, requests: Sequence[Any]) -> tuple[int, int]:
         scheduler = self._scheduler
         begun = [request for request in requests if request.output_ids]
         if begun:
@@ -163,12 +164,7 @@ class SchedulerView:
                 scheduler._release_aborted_request(request)
                 reason = request.finished_reason.to_json()
                 scheduler.send_abort_output(_make_abort_req(request, finished_reason=reason), request)
-
-    def _drop_finished(self) -> None:
-        scheduler = self._scheduler
-        for batch in {id(batch): batch for batch in (scheduler.running_batch, scheduler.last_batch) if batch}.values():
-            batch.filter_batch()
-            batch.batch_is_full = False
+        return len(requests), sum(len(request.output_ids) - made_before(request) for request in requests)
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
         """Undo a step without the overlap schedule. Its requests end, or return to the queue. Return (ended requests,
@@ -197,8 +193,7 @@ class SchedulerView:
             return 0, 0
         for request in requests:
             _finish(request, "Aborted")
-        self._answer(requests)
-        return len(requests), sum(map(answered_tokens, requests))
+        return self._answer(requests)
 
     def evict(self, tokens: int) -> None:
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
@@ -211,10 +206,6 @@ def _finish(request: Any, message: str) -> None:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
-
-
-def answered_tokens(request: Any) -> int:
-    return len(request.output_ids) - made_before(request)
 
 
 def context_tokens(request: Any) -> int:

@@ -40,7 +40,7 @@ class WorkerFacts:
         return self.alive_until_ns > now_ns
 
     def usable(self, now_ns: int) -> bool:
-        return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
+        return self.alive(now_ns) and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
 
     def lease_left_ns(self, now_ns: int) -> int | None:
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
@@ -85,15 +85,10 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Place
     worst_ns = max((worker.turn_ns(now_ns) for worker in ready if worker.pace_ns), default=0)
     times = [worker.expected_ns(now_ns, worst_ns) if worst_ns else worker.load for worker in ready]
     slowest = SLOWER_MAX * min(times)
-    best: tuple[bool, float, str] | None = None
-    for worker, time in zip(ready, times, strict=True):
-        if time <= slowest:
-            if worker.engine_id == turn.prefix_engine_id and worker.slack_ok:
-                return Placement(worker.engine_id, "prefix")
-            rank = (worker.lease_until_ns is None, time, worker.engine_id)
-            best = rank if best is None else min(best, rank)
-    assert best is not None, "the quickest is no slower than itself"
-    dedicated, _, engine_id = best
+    quick = [(worker, time) for worker, time in zip(ready, times, strict=True) if time <= slowest]
+    if any(worker.engine_id == turn.prefix_engine_id and worker.slack_ok for worker, _ in quick):
+        return Placement(turn.prefix_engine_id, "prefix")
+    dedicated, _, engine_id = min((not worker.borrowed, time, worker.engine_id) for worker, time in quick)
     return Placement(engine_id, "least_loaded" if dedicated else "lease")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 HOLD_SWITCHES = 10  # An engine stays with a run that has work for this many switch times, ...
 HOLD_MIN_NS = 5_000_000_000  # ... and never less than this, ...
@@ -47,10 +48,8 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
     """Return the run of each engine, by priority, then by weight: the least served run gets the next engine."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
-    by_priority = [
-        [run for run in wanting.values() if run.priority == priority]
-        for priority in sorted({run.priority for run in wanting.values()}, reverse=True)
-    ]
+    first = sorted(wanting.values(), key=lambda run: -run.priority)
+    by_priority = [list(equals) for _, equals in groupby(first, key=lambda run: run.priority)]
     allotment = _Allotment(everyone, wanting, now_ns)
     in_order = sorted(engines, key=lambda engine: engine.engine_id)
     for away in (False, True):
@@ -62,8 +61,8 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
     return allotment.result()
 
 
-def hold_ns(engine: EngineFacts) -> int:
-    return _hold_ns(engine.switch_ns)
+def hold_ns(switch_ns: int) -> int:
+    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * switch_ns), HOLD_MAX_NS)
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
@@ -71,7 +70,7 @@ def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
-    if now_ns - engine.model_since_ns >= _hold_ns(engine.switch_ns + engine.start_ns):
+    if now_ns - engine.model_since_ns >= hold_ns(engine.switch_ns + engine.start_ns):
         return True
     return not any(run.turns > 0 and run.model == engine.model for run in runs.values())
 
@@ -80,11 +79,7 @@ def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
     """Return how long a run without turns counts as pausing: the longest that it may wait for another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
-    return max(map(_hold_ns, switches), default=HOLD_MIN_NS)
-
-
-def _hold_ns(switch_ns: int) -> int:
-    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * switch_ns), HOLD_MAX_NS)
+    return max(map(hold_ns, switches), default=HOLD_MIN_NS)
 
 
 def serve(
@@ -121,7 +116,11 @@ class _Allotment:
         self._bound |= {one.engine_id for one in engines if not may_change(one, self._everyone, self._now_ns)}
         for engine in engines:
             run = self._wanting.get(engine.run_id or "")
-            if run is not None and self._now_ns - engine.since_ns < hold_ns(engine) and self._can_run(engine, run):
+            if (
+                run is not None
+                and self._now_ns - engine.since_ns < hold_ns(engine.switch_ns)
+                and self._can_run(engine, run)
+            ):
                 self._give(engine, run.run_id)
 
     def fill(self, runs: list[RunFacts]) -> None:
@@ -129,16 +128,14 @@ class _Allotment:
         order = sorted(runs, key=lambda run: (run.served, run.run_id))
         for own in (True, False):
             for run in order:
-                while (engine := self._best(run, own=own)) is not None and self._fits(run, engine, due):
+                while (engine := self._best(run, own=own)) is not None and (
+                    self._slots[run.run_id] + engine.capacity <= due[run.run_id]
+                ):
                     self._give(engine, run.run_id)
-        while self._free:
-            if not self._serve_least([run for run in runs if self._slots[run.run_id] < run.turns]):
-                return
+        self._serve_least(runs, self._slots)
 
     def spread(self, runs: list[RunFacts]) -> None:
-        while self._free:
-            if not self._serve_least([run for run in runs if self._count[run.run_id] < run.turns]):
-                return
+        self._serve_least(runs, self._count)
 
     def result(self) -> dict[str, str]:
         for engine in self._free:
@@ -157,31 +154,23 @@ class _Allotment:
             left -= due[run.run_id]
         return due
 
-    def _fits(self, run: RunFacts, engine: EngineFacts, due: Mapping[str, float]) -> bool:
-        return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
-
-    def _serve_least(self, runs: list[RunFacts]) -> bool:
-        for run in sorted(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
-            if (engine := self._best(run, own=False)) is not None:
-                self._give(engine, run.run_id)
-                return True
-        return False
+    def _serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
+        """Give engines, one by one, to the least served run with more turns than it `had`."""
+        while True:
+            short = [run for run in runs if had[run.run_id] < run.turns]
+            for run in sorted(short, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
+                if (engine := self._best(run, own=False)) is not None:
+                    self._give(engine, run.run_id)
+                    break
+            else:
+                return
 
     def _best(self, run: RunFacts, *, own: bool) -> EngineFacts | None:
-        return min(
-            (
-                engine
-                for engine in self._free
-                if (engine.run_id == run.run_id or not own) and self._can_run(engine, run)
-            ),
-            key=lambda engine: (
-                engine.run_id != run.run_id,
-                engine.model != run.model,
-                engine.run_id in self._wanting,
-                engine.engine_id,
-            ),
-            default=None,
-        )
+        def rank(one: EngineFacts) -> tuple[bool, bool, bool, str]:
+            return one.run_id != run.run_id, one.model != run.model, one.run_id in self._wanting, one.engine_id
+
+        fit = (one for one in self._free if (one.run_id == run.run_id or not own) and self._can_run(one, run))
+        return min(fit, key=rank, default=None)
 
     def _can_run(self, engine: EngineFacts, run: RunFacts) -> bool:
         if engine.model != run.model and engine.engine_id in self._bound:

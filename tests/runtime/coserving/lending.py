@@ -1,5 +1,3 @@
-"""What is lent of a device, for tests to vary."""
-
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import CutRecord
 from rose.runtime.policy.kv import KvMemory
@@ -13,7 +11,6 @@ MEMORY = KvMemory(
 
 
 def lease(kv_tokens=0, number=1, *, seconds=3600.0, policy="rose", **terms):
-    """The terms of a lease that has begun."""
     expires_ns, policy_number = monotonic_ns() + int(seconds * 1e9), NAMES.index(policy)
     usual = {"compute_share": 1.0, "regret_share": 0.05, "policy": policy_number, **terms}
     return LeaseTerms(number=number, expires_ns=expires_ns, kv_budget_tokens=kv_tokens, **usual)
@@ -25,8 +22,6 @@ def cut_record(lease_number=1, **changes):
 
 
 class PoolMemory:
-    """The memory behind a pool, as far as a guard asks: all of it comes and goes at once."""
-
     mechanism = "page-return"
 
     def grow(self, tokens):

@@ -177,7 +177,6 @@ def test_time_that_rollouts_took_is_what_it_was_when_their_engine_dies_and_anoth
 
 
 def test_a_page_has_its_memory_from_the_start(tmp_path):
-    """A store to a hole of a file whose file system is full kills the process that makes it: the owner's engine."""
     page = ArbiterPage.create(tmp_path / "page")
     assert page.path.stat().st_blocks * 512 >= page.path.stat().st_size
     page.close()

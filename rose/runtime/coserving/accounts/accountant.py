@@ -196,7 +196,7 @@ class Accountant:
 
     def _slice(self, spans: list[SpanRecord], until_ns: int) -> DeviceSlice:
         part = slice_time(spans, self._until_ns, until_ns)
-        by_bucket = part.by_bucket
+        by_bucket: dict[str, Any] = {f"{bucket}_ns": length_ns for bucket, length_ns in part.by_bucket.items()}
         lease_id, _ = self._lease_at(self._until_ns)
         rollout_run_id = self._rollout_runs.at(self._until_ns) or None
         train_run_id = self._train_runs.at(self._until_ns) or None
@@ -211,15 +211,9 @@ class Accountant:
             beside_ns=part.beside_ns,
             beside_work_ns=part.beside_work_ns,
             delayed_ns=self._delayed_ns(),
-            serving_ns=by_bucket["serving"],
-            rollout_ns=by_bucket["rollout"],
-            train_ns=by_bucket["train"],
-            sync_ns=by_bucket["sync"],
-            activation_ns=by_bucket["activation"],
-            headroom_ns=by_bucket["headroom"],
-            idle_ns=by_bucket["idle"],
             rollout_run_id=rollout_run_id,
             train_run_id=train_run_id,
+            **by_bucket,
         )
         self._record(event)
         return event

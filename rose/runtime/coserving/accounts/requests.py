@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from rose.clock import Anchor
 from rose.events import REQUESTS_PER_ROW_MAX, LedgerAction, Record, Request
@@ -14,11 +14,8 @@ from rose.runtime.coserving.page import RING_REQUESTS, ArbiterPage, Field, Finis
 from rose.runtime.policy.slack import Budgets
 
 _CLIENT_ERRORS = range(400, 500)
-_FINISH_REASONS: dict[int, Literal["stop", "length", "abort"]] = {
-    Finish.STOP: "stop",
-    Finish.LENGTH: "length",
-    Finish.ABORT: "abort",
-}
+_TIMES = {"ttft_ns": None, "tpot_mean_ns": None, "tpot_max_ns": None}
+_NOTHING_KNOWN = {"prompt_tokens": 0, "output_tokens": 0, "e2e_ns": 0, **_TIMES}
 
 
 class RequestRecorder:
@@ -67,13 +64,10 @@ class RequestRecorder:
     def _event(self, record: RequestRecord) -> Request:
         budgets = self._budgets.of(record.priority)
         reason = None if record.status is None else f"HTTP status {record.status}"
-        return Request(
-            at_us=self._anchor.utc_us(record.ended_ns),
-            device_id=self._device_id,
-            engine_id=self._engine_id,
+        return self._request(
+            record.ended_ns,
+            budgets,
             lease_id=self._lease_id(record.lease_number) if record.lease_number else None,
-            request_id=f"{self._device_id}-{self._anchor.utc_ns(record.ended_ns)}",
-            source="engine",
             outcome=_outcome(record),
             prompt_tokens=record.prompt_tokens,
             cached_tokens=record.cached_tokens,
@@ -83,12 +77,22 @@ class RequestRecorder:
             tpot_mean_ns=record.tpot_mean_ns,
             tpot_max_ns=record.tpot_max_ns,
             e2e_ns=record.ended_ns - record.arrived_ns,
+            reason=reason,
+            finish_reason=Finish(record.finish).name.lower(),
+            priority=record.priority,
+        )
+
+    def _request(self, at_ns: int, budgets: Budgets, **fields: Any) -> Request:
+        return Request(
+            at_us=self._anchor.utc_us(at_ns),
+            device_id=self._device_id,
+            engine_id=self._engine_id,
+            request_id=f"{self._device_id}-{self._anchor.utc_ns(at_ns)}",
+            source="engine",
             ttft_budget_ns=budgets.ttft_ns,
             tpot_budget_ns=budgets.tpot_ns,
             send_delay_ns=0,
-            reason=reason,
-            finish_reason=_FINISH_REASONS.get(record.finish),
-            priority=record.priority,
+            **fields,
         )
 
     def _tell_death(self, at_ns: int) -> None:
@@ -98,27 +102,8 @@ class RequestRecorder:
         self._dead_pid = pid
         in_flight = self._page.get(Party.SERVING, Field.IN_FLIGHT)
         for requests in _parts(in_flight, math.ceil(in_flight / REQUESTS_PER_ROW_MAX)):
-            self._record(
-                Request(
-                    at_us=self._anchor.utc_us(at_ns),
-                    device_id=self._device_id,
-                    engine_id=self._engine_id,
-                    request_id=f"{self._device_id}-{self._anchor.utc_ns(at_ns)}",
-                    source="engine",
-                    outcome="failed",
-                    prompt_tokens=0,
-                    output_tokens=0,
-                    ttft_ns=None,
-                    tpot_mean_ns=None,
-                    tpot_max_ns=None,
-                    e2e_ns=0,
-                    ttft_budget_ns=self._budgets.ttft_ns,
-                    tpot_budget_ns=self._budgets.tpot_ns,
-                    send_delay_ns=0,
-                    reason="the serving engine died",
-                    requests=requests,
-                )
-            )
+            failed = {"outcome": "failed", "reason": "the serving engine died", "requests": requests}
+            self._record(self._request(at_ns, self._budgets, **failed, **_NOTHING_KNOWN))
 
 
 def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]:

@@ -199,17 +199,13 @@ class RolloutGate:
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
         """Return the largest prefill chunk, in tokens, that fits serving's allowed wait or credit."""
-        chunk = self._chunk_tokens
+        fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
-            fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
-            chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits or 0))
-            self._set_chunk_tokens(chunk)
-            return chunk
-        if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
+            fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
+        elif self._policy.yields and not preemptible and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
             fits = self._telemetry.prefill_tokens_within(wait_ns * self._layers // self._ahead)
-            if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-                chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits))
+        chunk = self._chunk_tokens if fits is None else min(self._chunk_tokens, max(CHUNK_TOKENS_MIN, fits))
         self._set_chunk_tokens(chunk)
         return chunk
 
@@ -356,7 +352,11 @@ class RolloutGate:
         wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
         if self._beside.raised:
             if (out_ns := self._beside.taken_out_at(self._mark_ns)) is not None and opened:
-                self._begins_in_layer(opened, max(wanted, self._mark_ns), out_ns, layers_left)
+                # Serving took the core during a layer, which continued beside serving from `out_ns` on.
+                began = min(max(wanted, self._mark_ns), out_ns)
+                self._telemetry.worked(opened, began)
+                page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
+                page.open_span(Party.ROLLOUT, Span.BESIDE, out_ns)
             self._beside.count()
             self._telemetry.waited_ns += taken
             self._mark(now, cpu)
@@ -374,13 +374,6 @@ class RolloutGate:
             after_wish_ns = None
         self._mark(now, cpu)
         return after_wish_ns
-
-    def _begins_in_layer(self, opened_ns: int, wanted_ns: int, out_ns: int, layers_left: int) -> None:
-        """Note that serving took the core, and that the layer continued beside serving from `out_ns` on."""
-        began = min(wanted_ns, out_ns)
-        self._telemetry.worked(opened_ns, began)
-        self._page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
-        self._page.open_span(Party.ROLLOUT, Span.BESIDE, out_ns)
 
 
 def layers_of(model: Any) -> Any:

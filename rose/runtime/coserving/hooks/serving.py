@@ -180,13 +180,10 @@ class ServingPlugin:
 
     def _let_go(self) -> None:
         page, self._page, self._telemetry = self._page, None, None
-        self._end_watch()
-        if page is not None:
-            _leave(page)
-
-    def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.ended, self._watch = True, None
+        if page is not None:
+            _leave(page)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -197,16 +194,14 @@ class ServingPlugin:
             self._give_up()
 
     def _give_up(self) -> None:
-        page, self._page, self._telemetry, self._path = self._page, None, None, None
-        self._end_watch()
-        if page is None:
-            return
+        page, self._path = self._page, None
         try:
-            page.set(Party.SERVING, Field.BROKEN, 1)
             try:
-                self._describe_refusal(page.path)  # Before the section is free: its finders need the reason.
+                if page is not None:
+                    page.set(Party.SERVING, Field.BROKEN, 1)
+                    self._describe_refusal(page.path)  # Before the section is free: its finders need the reason.
             finally:
-                _leave(page)
+                self._let_go()
         except Exception:
             logger.exception("ROSE could not say so on its page")
 

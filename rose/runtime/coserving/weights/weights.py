@@ -100,13 +100,10 @@ class WeightUpdater:
             if verb == "audit" and not self._ranks.all_say(ready is None and not self._background.busy):
                 return "no audit now: a sync or another audit is running"
             work = partial(self._audit, version)
-        self._start(verb, version, work)
-        return None
-
-    def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
         self._background.give_up()
         self._ready = None
         self._background.start(lambda turn: self._run(verb, version, work, turn))
+        return None
 
     def _run(
         self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn

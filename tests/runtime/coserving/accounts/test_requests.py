@@ -116,7 +116,6 @@ def test_who_ended_an_aborted_request_is_said(page, status, outcome, reason):
 
 
 def test_each_request_is_recorded_once_whichever_agent_does_it(page):
-    """The second takes over from where the first accounted to."""
     page.take(Party.SERVING)
     first, recorded = recorder(page)
     for second in (2, 3, 4):

@@ -90,7 +90,7 @@ def test_a_server_whose_key_says_nothing_is_still_let_go(page):
 
 
 def started_as(model, *extra, **environment):
-    """(URL, arguments, environment) of an owner's server: it is told nothing of ROSE."""
+    """Return (URL, arguments, environment) of an owner's server."""
     port = free_port()
     arguments = [f"--model-path={model}", f"--port={port}", "--max-total-tokens=4096", "--skip-server-warmup"]
     arguments += ["--skip-tokenizer-init", "--dtype=float32", *cpu.ARGUMENTS, *extra]
@@ -114,7 +114,7 @@ def start_server(model, log):
 
 
 def fork_server_of(fork_server, model, log, *extra, **environment):
-    """As `start_server`, from a process that has SGLang loaded: it would be loaded twice more for each rank."""
+    """Fork from a process that has loaded SGLang."""
     url, arguments, environment = started_as(model, *extra, ROSE_ENGINE_ON_CPU="1", **environment)
     with log.open("wb") as output:
         return fork_engine(fork_server.path, arguments, environment, output, own_session=True), url

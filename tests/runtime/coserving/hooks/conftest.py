@@ -22,7 +22,6 @@ def page(tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only where a test says so."""
     made = SimpleNamespace(now_ns=monotonic_ns())
     for module in (gate, requests, telemetry):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now_ns)

@@ -12,8 +12,6 @@ from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
 
 
 class Reason:
-    """How SGLang says why a request ended."""
-
     def __init__(self, kind, status_code=None):
         self.kind, self.status_code = kind, status_code
 
@@ -118,7 +116,6 @@ def test_a_request_that_came_before_the_page_is_not_written(page):
 )
 @pytest.mark.parametrize("turns", [0, 2])
 def test_a_request_that_ends_outside_a_step_is_an_abort(page, reason, status, turns):
-    """In the queue, after two tokens, and then again at the end of a step that was launched before."""
     serving = Serving(page)
     request = Request("r", new_tokens=8)
     serving.serve(request, turns=turns)
@@ -170,7 +167,6 @@ def test_an_engine_that_detaches_leaves_no_request_behind_and_one_that_returns_c
 
 
 def test_what_the_hooks_take_of_a_step_and_of_a_request_is_printed(page, capsys):
-    """Thread time of the end of a step without ends of requests, and what an end adds."""
     batch, steps, rounds = 16, 12, 20
     serving, spent_ns = Serving(page), {False: [], True: []}
     end = serving.plugin.end

@@ -48,7 +48,6 @@ def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
-    """SGLang that schedules ahead processes a copy of the batch that it ran, one step later."""
     lend(page)
     _, wanted = served(page, Scheduler(), overlap=overlap)
     load = page.serving_load()
@@ -67,7 +66,6 @@ def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("share", "learned"), [(0.25, 4), (0.75, 0)])
 def test_steps_that_rollouts_shared_for_more_than_half_teach_nothing(page, clock, overlap, share, learned):
-    """What is left of them is not what they would have taken, and rollouts would be held for it long after."""
     lend(page, policy="share_all")
 
     def work():
@@ -114,7 +112,6 @@ def test_without_a_gpu_a_step_takes_as_long_as_its_launch(page, clock, overlap):
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once(page, overlap, monkeypatch):
-    """Nobody decides by it from one moment to the next, and each of serving's steps would pay for it."""
     said = []
     set_load = ArbiterPage.set_load
     monkeypatch.setattr(ArbiterPage, "set_load", lambda page, load: (said.append(load), set_load(page, load)))
@@ -129,7 +126,6 @@ def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once
 
 
 def test_the_device_is_wanted_before_a_request_is_unpacked(page):
-    """Unpickling a request and making SGLang's own of it takes longer than a layer on a GPU."""
     lend(page)
     scheduler = Scheduler()
     plugin = attached(page, scheduler)
@@ -197,7 +193,6 @@ def test_a_request_waits_from_when_the_server_received_it(page):
 
 @pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
 def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
-    """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
     page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, SHARED)
     lend(page)
 
@@ -352,7 +347,7 @@ def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(pag
 
 @pytest.fixture
 def shared(page):
-    """A page with rollouts that hold 500 slots of the 1,000 there are, 100 of which are not to be used."""
+    """Rollouts hold 500 of 1,000 slots; 100 must stay free."""
     page.set_terms(Budgets(10**9, 10**9), 64, replace(SHARED, device_bytes=10_000))
     rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
     rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
@@ -369,7 +364,6 @@ def presses(page, scheduler, prompt=450):
 
 
 def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeypatch):
-    """When its slots are allocated it is too late: the step that fills them may be the only one it has."""
     monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
     before = monotonic_ns()
     scheduler = Scheduler()

@@ -20,7 +20,7 @@ SIZES = {"weights": 500, "kv_cache": 300}
 
 
 class Saver:
-    """SGLang's scheduler on a GPU of 1,000 bytes, with its memory saver, as far as they are used."""
+    """SGLang's scheduler on a GPU of 1,000 bytes."""
 
     device = "cuda"
 
@@ -66,8 +66,6 @@ class View:
 
 
 class Engine:
-    """A gated engine between two steps; `turn` is one of its loop."""
-
     def __init__(self, folder, memory=None):
         self.page = ArbiterPage.create(folder / "page")
         self.page.set_terms(Budgets(1, 1), 1, MEMORY)
@@ -162,7 +160,6 @@ def test_without_room_a_sync_is_refused_and_a_lease_ends_the_engine(engine):
 
 @pytest.mark.parametrize(("verb", "comes_back"), [("prepare", True), ("confirm", True), ("audit", False)])
 def test_weights_that_are_away_come_back_for_whatever_must_have_them(engine, verb, comes_back):
-    """An audit may wait. An engine that a successor takes up is confirmed whether or not its memory is lent."""
     asked = []
     plugin = RolloutPlugin.__new__(RolloutPlugin)
     plugin.activation = engine.activation

@@ -18,7 +18,7 @@ ROSE = POLICIES["rose"]
 
 
 class View:
-    """Requests that hold memory and requests that wait, without an engine: {id: tokens}, in order of arrival."""
+    """Requests that hold memory, or wait, in order of arrival."""
 
     kv_tokens_total = 1000
 
@@ -95,7 +95,6 @@ def test_pressure_halves_the_budget_once_and_the_youngest_go(page):
 
 
 def test_nothing_is_cut_where_a_cut_frees_no_memory(page):
-    """On a GPU without remapping each engine's pool is carved off for good."""
     view = View({f"r{index}": 100 for index in range(6)})
     guard = KvGuard(page, view, None)
     say(page, serving=350, view=view)
@@ -104,7 +103,6 @@ def test_nothing_is_cut_where_a_cut_frees_no_memory(page):
 
 
 def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page):
-    """Serving saw it first: an engine that had no core meanwhile saw it only once it was over."""
     view = View({"r0": 600})
     guard = KvGuard(page, view, PoolMemory())
     say(page, serving=350, view=view)

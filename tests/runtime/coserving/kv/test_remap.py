@@ -34,8 +34,6 @@ def sglang_is_not_loaded():
 
 
 class Cache:
-    """What only the prefix cache holds: slots that are given up when somebody asks."""
-
     def __init__(self, allocator):
         self.allocator, self.slots = allocator, []
 
@@ -51,8 +49,6 @@ class Cache:
 
 
 class TokenToKVPoolAllocator:
-    """As SGLang's of single slots, which is known by its name; `engines/test_remapped.py` has the real one."""
-
     def __init__(self, pool):
         self.pool = pool
         TokenToKVPoolAllocator.clear(self)

@@ -26,8 +26,6 @@ RULES = LeaseRules(ttl_ns=TTL_NS, compute_share=0.5, regret_share=0.05, borrow=P
 
 
 class Borrower:
-    """Leasing with what a test says of the world; `told` is what happened, in order."""
-
     def __init__(self, folder, record=None, ledger_failure=lambda: None, last=LastLease()):  # noqa: B008
         self.page = ArbiterPage.create(folder / "page")
         self.told, self.answered_ns = [], 0
@@ -140,7 +138,6 @@ def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):
 
 
 def last_of(events):
-    """The last lease, as a ledger with these events has it."""
     leases = [event for event in events if isinstance(event, Lease)]
     if not leases:
         return LastLease()
@@ -152,7 +149,6 @@ def last_of(events):
 
 
 def restarted(folder, before, record=None, last=None):
-    """The agent died: its lock is gone and its memory; the ledger and the page stay."""
     before.page.close()
     return Borrower(folder, record, last=last or last_of(before.told))
 
