@@ -7,7 +7,6 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.continuation import made_before
 from rose.runtime.coserving.page import Finish
 from rose.runtime.coserving.questions import client_id
-from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.steptime import attended
 
 _ARRIVED = "_rose_arrived_ns"  #: The attribute that keeps when a request came.
@@ -119,8 +118,9 @@ class SchedulerView:
         if tokens and self._scheduler.chunked_req is None:
             self.computed_share += 0.2 * (min(1.0, int(batch.extend_num_tokens) / tokens) - self.computed_share)
 
-    def held(self) -> list[HeldKv]:
-        return [HeldKv(client_id(str(request.rid)), arrived_ns(request)) for request in [*self.waiting, *self.running]]
+    def held(self) -> dict[str, int]:
+        """Return by id when each request arrived."""
+        return {client_id(str(request.rid)): arrived_ns(request) for request in [*self.waiting, *self.running]}
 
     def end_aborted(self) -> int:
         """End requests that clients gave up. SGLang would keep them for one more step."""

@@ -1,6 +1,6 @@
 """Decides how much KV memory rollouts may hold. A cut budget is frozen, so that it cannot oscillate."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -34,12 +34,6 @@ class KvMemory:
         return self.device_bytes - self.serving_bytes - self.rollout_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HeldKv:
-    request_id: str
-    arrived_ns: int
-
-
 def initial_budget_bytes(memory: KvMemory) -> int:
     return max(0, memory.device_bytes - memory.headroom_bytes - memory.serving_bytes)
 
@@ -53,6 +47,6 @@ def cut_budget(budget: int, *, frozen: bool) -> int:
     return budget if frozen else budget // 2
 
 
-def retraction_order(requests: Iterable[HeldKv]) -> list[str]:
+def retraction_order(arrived_ns: Mapping[str, int]) -> list[str]:
     """Return request ids, the youngest first, because they lose the least work."""
-    return [request.request_id for request in sorted(requests, key=lambda request: -request.arrived_ns)]
+    return sorted(arrived_ns, key=lambda request_id: -arrived_ns[request_id])

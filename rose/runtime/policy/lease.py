@@ -18,22 +18,19 @@ ACTIVATION_NS_MAX = 5_000_000_000
 _RENEWED_SHARE_MIN = 1 / 8  # A renewal moves the expiry by at least this share of the time to live: answers come often.
 
 
-@dataclass(frozen=True, slots=True)
-class BorrowCase:
-    wanted_ns: int
-    idle_share: float
-    switch_ns: int
+#: Whether to borrow a device for `wanted_ns`, if `idle_share` of its time is idle and a switch takes `switch_ns`.
+Borrow = Callable[[int, float, int], bool]
 
 
-def worth_borrowing(case: BorrowCase) -> bool:
-    return case.wanted_ns * case.idle_share > case.switch_ns
+def worth_borrowing(wanted_ns: int, idle_share: float, switch_ns: int) -> bool:
+    return wanted_ns * idle_share > switch_ns
 
 
-def always_borrow(case: BorrowCase) -> bool:
-    return case.wanted_ns > 0
+def always_borrow(wanted_ns: int, _idle_share: float, _switch_ns: int) -> bool:
+    return wanted_ns > 0
 
 
-def never_borrow(case: BorrowCase) -> bool:
+def never_borrow(_wanted_ns: int, _idle_share: float, _switch_ns: int) -> bool:
     return False
 
 
@@ -50,7 +47,7 @@ class LeaseRules:
     ttl_ns: int
     compute_share: float
     regret_share: float
-    borrow: Callable[[BorrowCase], bool]
+    borrow: Borrow
     guards: bool
 
 
@@ -153,7 +150,7 @@ def refusal(facts: LeaseFacts, now_ns: int) -> Reason | None:
         return Reason("no_serving", "the serving engine has not said what it is doing")
     if rules.guards and (reason := _guarded(facts, load, now_ns)) is not None:
         return reason
-    if not rules.borrow(BorrowCase(facts.wanted_ns, facts.idle_share, facts.switch_ns)):
+    if not rules.borrow(facts.wanted_ns, facts.idle_share, facts.switch_ns):
         if rules.borrow is never_borrow:
             return Reason("policy", "the fleet file's `coserving.policy` lends nothing")
         return Reason("serving_busy", f"{at_work(facts.serving_ns, facts.observed_ns)}: too little is left to lend")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rose.runtime.policy import slack
 from rose.runtime.policy.kv import cut_budget
-from rose.runtime.policy.lease import BorrowCase, always_borrow, never_borrow, worth_borrowing
+from rose.runtime.policy.lease import Borrow, always_borrow, never_borrow, worth_borrowing
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts, place, place_dedicated
 from rose.runtime.policy.slack import Decision, StepFacts
 
@@ -16,7 +16,7 @@ class Policy:
     pressure and serving's priority limit rollouts."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
-    borrow: Callable[[BorrowCase], bool]
+    borrow: Borrow
     admit: Callable[[StepFacts], Decision]
     cut: Callable[..., int]
     yields: bool

@@ -8,7 +8,6 @@ from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import (
     ACTIVATION_NS_MAX,
     WITHHELD,
-    BorrowCase,
     EngineCut,
     LeaseFacts,
     LeaseRules,
@@ -64,9 +63,9 @@ def step_down(state, count, now=1000):
 
 
 def test_a_borrow_must_bring_more_device_time_than_it_costs():
-    assert worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.5, switch_ns=499))
-    assert not worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.5, switch_ns=500))
-    assert not worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.0, switch_ns=0))
+    assert worth_borrowing(1000, 0.5, 499)
+    assert not worth_borrowing(1000, 0.5, 500)
+    assert not worth_borrowing(1000, 0.0, 0)
 
 
 def test_a_lease_gives_what_serving_neither_holds_nor_keeps_free():

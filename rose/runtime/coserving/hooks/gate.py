@@ -24,8 +24,6 @@ class RunAhead:
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
 
-        if layers < 1:
-            raise ValueError(f"layers={layers}: a step has at least the layer that runs on the GPU; give 1 or more")
         self.layers = layers
         self._new_event = torch.cuda.Event
         self._queued: deque[Any] = deque()

@@ -59,7 +59,7 @@ class View:
     kv_tokens_cached = kv_tokens_used
 
     def held(self):
-        return []
+        return {}
 
     def evict(self, tokens):
         pass

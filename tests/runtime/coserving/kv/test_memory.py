@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.lending import MEMORY, PoolMemory, lease
@@ -44,7 +43,7 @@ class View:
 
     def held(self):
         names = [*self.holds, *(request.rid for request in self.waiting)]
-        return [HeldKv(name, index) for index, name in enumerate(names)]
+        return {name: index for index, name in enumerate(names)}
 
     def end_ids(self, ids):
         tokens = [self.holds.pop(name) for name in ids if name in self.holds]

@@ -238,7 +238,7 @@ class View:
         return self.engine.tree_cache.evictable_size()
 
     def held(self):
-        return []
+        return {}
 
     def evict(self, tokens):
         if tokens > 0:
