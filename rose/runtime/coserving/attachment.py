@@ -10,15 +10,13 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """An attached engine and its mechanisms. `refused` says why nothing is lent beside it."""
-
     role: Literal["serving", "rollout"]
     pid: int
     model: str = ""
     kv_tokens: int = 0
     compute_mechanism: str = ""
     memory_mechanism: str = ""
-    refused: str | None = None
+    refused: str | None = None  # Why nothing is lent beside the engine.
 
 
 STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
@@ -26,15 +24,13 @@ STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """A page that an engine has or waits for. With `detached`, only the owner may attach it again."""
-
     role: Literal["serving", "rollout"]
     pid: int
     model: str = ""
     page: str | None = None
     attached: bool = False
-    detached: bool = False
-    reason: str | None = None
+    detached: bool = False  # Only the owner may attach it again.
+    reason: str | None = None  # Why it has no page.
 
     @classmethod
     def from_message(cls, message: Any) -> EngineState | None:

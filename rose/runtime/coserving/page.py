@@ -99,19 +99,14 @@ class Block(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """A span [start_ns, end_ns). `latency_ns` is a yield's delay after serving's wish, or how long a rollout still
-    computed after the wish."""
-
     kind: Span
     start_ns: int
     end_ns: int
     aux: int = 0
-    latency_ns: int = 0
+    latency_ns: int = 0  # A yield's delay, or how long a rollout still computed, after serving's wish.
 
 
 class Finish(IntEnum):
-    """Why a request ended, as SGLang's API names it."""
-
     STOP = 0
     LENGTH = 1
     ABORT = 2
@@ -119,8 +114,6 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestRecord:
-    """A request that serving ended. `status` is None if the client left; `lease_number` 0 means no lease."""
-
     arrived_ns: int
     ended_ns: int
     queue_ns: int | None
@@ -131,16 +124,14 @@ class RequestRecord:
     cached_tokens: int | None
     output_tokens: int
     finish: int
-    status: int | None
+    status: int | None  # HTTP status of an abort; None: the client left.
     priority: int | None
-    lease_number: int
+    lease_number: int  # At its arrival; 0: no lease.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutRecord:
-    """A rollout engine's last cut. `count` is the number of cuts so far; tokens are KV slots."""
-
-    count: int
+    count: int  # Number of cuts so far.
     lease_number: int
     at_ns: int
     tokens_before: int
@@ -320,7 +311,6 @@ class ArbiterPage:
         self._sections[party][at : at + _BLOCK_WORDS] = words
 
     def _take(self, party: Party, block: Block) -> list[int] | None:
-        """Return a complete block, or None."""
         at = _WORDS + block * _BLOCK_WORDS
         for _ in range(_READ_TRIES):
             words: list[int] = self._sections[party][at : at + _BLOCK_WORDS].tolist()

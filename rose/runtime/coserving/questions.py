@@ -59,11 +59,9 @@ def refusal(answer: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """One of `size` ranks. All ranks must call `all_say` at the same point."""
-
     rank: int = 0
     size: int = 1
-    all_say: Callable[[bool], bool] = bool
+    all_say: Callable[[bool], bool] = bool  # All ranks must call it at the same point.
 
     @classmethod
     def of_engine(cls) -> Ranks:

@@ -19,8 +19,6 @@ class StepAbandonedError(Exception):
 
 
 class SchedulerView:
-    """A scheduler between two of its steps."""
-
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.kv_tokens_total = int(scheduler.max_total_num_tokens)
@@ -96,7 +94,6 @@ class SchedulerView:
 
     @property
     def chunked_prefix(self) -> int:
-        """Return how many tokens of the chunked prompt are computed."""
         chunked = self._scheduler.chunked_req
         return 0 if chunked is None else int(chunked.extend_end)
 
@@ -222,7 +219,6 @@ def arrived_ns(request: Any) -> int:
 
 
 def handed_ns(request: Any) -> int | None:
-    """Return when the server handed a request to the scheduler, or None."""
     return _stamp_ns(request, "api_server_dispatch_time")
 
 

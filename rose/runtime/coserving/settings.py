@@ -15,12 +15,10 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """A `gated` engine needs a lease to compute. `page` is None until the engine is attached."""
-
     role: Literal["serving", "rollout"]
-    page: Path | None
+    page: Path | None  # None until the engine is attached.
     staging: Path | None = None
-    gated: bool = False
+    gated: bool = False  # Computes only if its lease and the policy allow it.
     host_cores: tuple[int, ...] = ()
 
     def to_environment(self) -> dict[str, str]:

@@ -70,13 +70,10 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """A live request; ns since its first token. Rollouts had `lent_ns` while serving rested, and `work_ns` beside
-    it."""
-
-    elapsed_ns: int
-    lent_ns: int
+    elapsed_ns: int  # Since its first token.
+    lent_ns: int  # Time of rollouts while serving rested, since then.
     work_ns: int
-    due_ns: int
+    due_ns: int  # When its TPOT budget requires the next token.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +98,9 @@ class CreditFacts:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Rollouts may begin `work_ns` before `until_ns`. `limit` is the rule that allows no more."""
-
     work_ns: int
-    until_ns: int
-    limit: Hold
+    until_ns: int  # The work must begin before.
+    limit: Hold  # The rule that allows no more.
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:

@@ -19,11 +19,9 @@ class HoldoutRules:
 
 @dataclass(frozen=True, slots=True)
 class HoldoutWindow:
-    """A device's window [t0_ns, t1_ns) in UTC ns. Leases are withheld if `draw` is below the share."""
-
-    t0_ns: int
+    t0_ns: int  # UTC, as the next field.
     t1_ns: int
-    draw: float
+    draw: float  # Leases are withheld if it is below the share.
     withheld: bool
 
 

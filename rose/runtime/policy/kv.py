@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvMemory:
-    """The KV memory of a device, and the tokens of its two models. Waiting prompts of serving count as held."""
-
     device_bytes: int
     serving_bytes_per_token: int
     rollout_bytes_per_token: int
     headroom: float
     high_watermark: float
-    serving_tokens: int = 0
+    serving_tokens: int = 0  # Waiting prompts included.
     rollout_tokens: int = 0
 
     @property
@@ -30,7 +28,6 @@ class KvMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Return the free bytes, which may be negative."""
         return self.device_bytes - self.serving_bytes - self.rollout_bytes
 
 

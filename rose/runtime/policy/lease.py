@@ -82,9 +82,7 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class EngineCut:
-    """The last cut that the rollout engine made by itself. `count` includes earlier cuts."""
-
-    count: int = 0
+    count: int = 0  # Number of cuts so far.
     lease_number: int = 0
     kv_budget_bytes: int = 0
 

@@ -33,7 +33,6 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        """Return the load of the engine with one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
     def alive(self, now_ns: int) -> bool:
@@ -59,11 +58,9 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """A turn that accepts versions from `version_min` on. The engines in `avoid` have just preempted it."""
-
     prefix_engine_id: str | None
     version_min: int
-    avoid: frozenset[str] = frozenset()
+    avoid: frozenset[str] = frozenset()  # The engines that have just preempted the turn.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +116,7 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to move off borrowed engines, the longest first. Each takes far longer than it would
-    elsewhere."""
+    """Return the turns to move off borrowed engines, longest first: each takes far longer than elsewhere."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight

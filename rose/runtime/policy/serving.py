@@ -13,14 +13,11 @@ FORGET_NS = 60_000_000_000  # Lateness is forgotten. Otherwise a hundred request
 
 @dataclass(frozen=True, slots=True)
 class ServingHistory:
-    """Counts (finished, late alone, monotonic ns) at the ends of the last requests, the oldest first."""
-
-    counts: tuple[tuple[int, int, int], ...] = ()
+    counts: tuple[tuple[int, int, int], ...] = ()  # (finished, late alone, monotonic ns), the oldest first.
     idle_since_ns: int | None = None  # None: busy.
     loading_ns: int | None = None  # When rollout engines of the host were last seen to load; None: never.
 
     def observe(self, load: ServingLoad | None, now_ns: int, *, loading: bool = False) -> ServingHistory:
-        """Return the history after a look. `loading`: rollout engines on the host are loading."""
         if load is None:
             return ServingHistory()
         busy = load.wanted or load.waiting > 0 or load.running > 0

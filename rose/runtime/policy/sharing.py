@@ -12,19 +12,16 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine. `switch_ns` and `start_ns` are the lengths of its last switch and start. For `unable_ns` it has
-    had no lease or no weights. It cannot run the model `unstarted`."""
-
     engine_id: str
     capacity: int
     run_id: str | None = None
     since_ns: int = 0
-    switch_ns: int = 0
-    unable_ns: int = 0
+    switch_ns: int = 0  # Length of its last switch.
+    unable_ns: int = 0  # For how long it has had no lease, or no weights for turns.
     model: str | None = None
     model_since_ns: int = 0
-    start_ns: int = 0
-    unstarted: str | None = None
+    start_ns: int = 0  # Length of its last start.
+    unstarted: str | None = None  # A model that it cannot run.
 
     @property
     def away(self) -> bool:
@@ -33,15 +30,13 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with weights. `turns` are queued or in flight. `quiet_ns` is the time since it last had turns."""
-
     run_id: str
     turns: int
     weight: float = 1.0
     priority: int = 0
-    served: float = 0.0
+    served: float = 0.0  # See `serve`.
     model: str | None = None
-    quiet_ns: int | None = None
+    quiet_ns: int | None = None  # Time since it last had turns; None: it never had any.
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:

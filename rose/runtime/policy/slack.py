@@ -66,11 +66,9 @@ class ServingLoad:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The promised latency in ns. `classes` has the budgets by priority; the others apply to all other priorities."""
-
     ttft_ns: int
     tpot_ns: int
-    classes: Mapping[int, "Budgets"] = field(default_factory=dict, kw_only=True)
+    classes: Mapping[int, "Budgets"] = field(default_factory=dict, kw_only=True)  # By priority.
 
     def of(self, priority: int | None) -> "Budgets":
         return self if priority is None else self.classes.get(priority, self)
@@ -82,15 +80,13 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseTerms:
-    """A lease on the arbiter page. `expires_ns` is monotonic, `policy` an index into `policies.NAMES`."""
-
     number: int = 0
-    expires_ns: int = 0
+    expires_ns: int = 0  # Monotonic.
     compute_share: float = 0.0
     kv_budget_tokens: int = 0
     regret_share: float = 0.0
     frozen: bool = False
-    policy: int = 0
+    policy: int = 0  # Index into `policies.NAMES`.
     stretch: float = 1.0  # How far a token may be stretched; the next field is the share of slack to spend.
     slack_share: float = 0.0
 

@@ -20,12 +20,10 @@ _SECOND_NS = 1_000_000_000
 
 
 class _Group(NamedTuple):
-    """The key of a group of waits. `reason` is None for yields."""
-
     second: int
     lease_id: str | None
     step: int | None
-    reason: str | None
+    reason: str | None  # None: a yield.
     run_id: str
 
 

@@ -48,13 +48,11 @@ _ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The ns of [t0_ns, t1_ns) in each bucket. For `overlap_ns` two parties worked, for `beside_ns` on credit."""
-
     t0_ns: int
     t1_ns: int
     by_bucket: dict[str, int]
     overlap_ns: int
-    beside_ns: int = 0
+    beside_ns: int = 0  # Time in which rollouts ran on credit.
     beside_work_ns: int = 0
 
 

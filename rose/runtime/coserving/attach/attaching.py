@@ -36,13 +36,11 @@ class AttachError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
-    """A page on this host. `refused` says why an engine did not take it."""
-
     page: str
     agent: bool
     serving_pid: int | None
     model: str = ""
-    refused: str | None = None
+    refused: str | None = None  # Why an engine did not take the page.
 
 
 class OwnedEngine:

@@ -119,13 +119,10 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """When a first token came, with the totals then: rollouts' time alone, their work beside serving, serving's
-    delay."""
-
     at_ns: int
-    worked_ns: int
-    work_ns: int
-    delayed_ns: int
+    worked_ns: int  # In all by then: rollouts' time while serving rested,
+    work_ns: int  # rollouts' work beside serving's steps,
+    delayed_ns: int  # and serving's delay.
 
 
 def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
@@ -424,7 +421,6 @@ class RolloutTelemetry(EngineTelemetry):
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Note that another thread updated weights on the device."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:

@@ -28,8 +28,6 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move, which an `ACTIVATION` span holds as its `aux`."""
-
     moved_bytes: int
     away: bool
     weights_alone: bool  # without the KV pool, for a sync

@@ -17,8 +17,6 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class HostMemory:
-    """Anonymous files of at most `limit_bytes`."""
-
     device = torch.device("cpu")
     granularity = mmap.PAGESIZE
 

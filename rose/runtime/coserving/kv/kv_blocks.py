@@ -30,8 +30,6 @@ def runs(numbers: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Blocks:
-    """A pool with slots 1 to `slots`, in blocks of `block` slots."""
-
     slots: int
     block: int
     mapped: set[int] = field(default_factory=set)

@@ -36,10 +36,8 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """The ledger's last lease of a device. `granted` is None if the lease has ended."""
-
     number: int = 0
-    granted: Lease | None = None
+    granted: Lease | None = None  # None: the ledger has its end.
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:

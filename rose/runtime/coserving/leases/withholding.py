@@ -18,8 +18,6 @@ def rules(coserving: CoservingConfig) -> HoldoutRules:
 
 
 class Withholding:
-    """The windows of one device, in monotonic ns. Not thread-safe."""
-
     def __init__(
         self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int
     ) -> None:

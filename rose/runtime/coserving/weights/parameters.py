@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters and their regions of the whole tensors. Types may be wider than published."""
-
     views: dict[str, torch.Tensor]
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
 
