@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,42 +27,26 @@ _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The mapped keys and values of each layer. Equal shapes share one tensor. Raises NoRoomError or DriverError."""
+    """The mapped keys and values of each layer, as SGLang keeps them: halves of one tensor. `shape` is that of one
+    slot. Raises NoRoomError or DriverError."""
 
     def __init__(
-        self,
-        memory: CudaMemory | HostMemory,
-        *,
-        slots: int,
-        layers: int,
-        shape: Sequence[int],
-        value_shape: Sequence[int],
-        dtype: torch.dtype,
+        self, memory: CudaMemory | HostMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype
     ) -> None:
-        shapes = [tuple(shape), tuple(value_shape)]
-        rows = [int(np.prod(shape)) * dtype.itemsize for shape in shapes]
+        row_bytes = prod(shape) * dtype.itemsize
         self.memory = memory
-        self.blocks = Blocks(slots, block_slots(rows, memory.granularity, slots))
-        self.block_bytes = sum(rows) * self.blocks.block * layers
+        self.blocks = Blocks(slots, block_slots([row_bytes], memory.granularity, slots))
+        self.block_bytes = 2 * row_bytes * self.blocks.block * layers
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        #: A buffer's reservation and the piece at which its block 0 begins.
-        self._planes: list[tuple[Reservation, int]] = []
         self._reservations: list[Reservation] = []
-        count, padded = self.blocks.count, self.blocks.count * self.blocks.block
+        count, block = self.blocks.count, self.blocks.block
         try:
             for _ in range(layers):
-                if rows[0] == rows[1] and shapes[0] == shapes[1]:
-                    both = self._reserve(2 * count, rows[0])
-                    self._planes += [(both, 0), (both, count)]
-                    halves = both.tensor((2, padded, *shapes[0]), dtype)
-                    self.keys.append(halves[0, : slots + 1])
-                    self.values.append(halves[1, : slots + 1])
-                    continue
-                for buffers, row_bytes, tail in zip((self.keys, self.values), rows, shapes, strict=True):
-                    reservation = self._reserve(count, row_bytes)
-                    self._planes.append((reservation, 0))
-                    buffers.append(reservation.tensor((padded, *tail), dtype)[: slots + 1])
+                self._reservations.append(Reservation(memory, 2 * count, row_bytes * block))
+                halves = self._reservations[-1].tensor((2, count * block, *shape), dtype)
+                self.keys.append(halves[0, : slots + 1])
+                self.values.append(halves[1, : slots + 1])
             self.map(range(count))
         except BaseException:
             self.close()
@@ -76,7 +61,7 @@ class KvBuffers:
         done: list[tuple[Reservation, int, int]] = []
         try:
             for begin, end in runs(numbers):
-                for reservation, first in self._planes:
+                for reservation, first in self._halves():
                     reservation.map(first + begin, first + end)
                     done.append((reservation, first + begin, first + end))
         except BaseException:
@@ -93,7 +78,7 @@ class KvBuffers:
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
-            for reservation, first in self._planes:
+            for reservation, first in self._halves():
                 reservation.unmap(first + begin, first + end)
         return before - self.mapped_bytes
 
@@ -101,11 +86,10 @@ class KvBuffers:
         for reservation in self._reservations:
             reservation.close()
         self._reservations.clear()
-        self._planes.clear()
 
-    def _reserve(self, pieces: int, row_bytes: int) -> Reservation:
-        self._reservations.append(Reservation(self.memory, pieces, row_bytes * self.blocks.block))
-        return self._reservations[-1]
+    def _halves(self) -> list[tuple[Reservation, int]]:
+        """Return a reservation and the piece at which block 0 begins, for each buffer."""
+        return [(one, first) for one in self._reservations for first in (0, self.blocks.count)]
 
 
 class RemappedPages:
@@ -223,15 +207,8 @@ def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
         try:
             device = torch.device(pool.device)
             memory = HostMemory() if device.type == "cpu" else CudaMemory(device)
-            key_shape, value_shape = pool._kv_buffer_shapes()
-            buffers = KvBuffers(
-                memory,
-                slots=key_shape[0] - 1,
-                layers=pool.layer_num,
-                shape=key_shape[1:],
-                value_shape=value_shape[1:],
-                dtype=pool.store_dtype,
-            )
+            rows, *shape = pool._kv_buffer_shapes()[0]
+            buffers = KvBuffers(memory, slots=rows - 1, layers=pool.layer_num, shape=shape, dtype=pool.store_dtype)
         except (DriverError, NoRoomError) as error:
             refused = str(error)
         else:
@@ -250,6 +227,9 @@ def is_requested() -> bool:
 def _refusal(pool: Any) -> str | None:
     if type(pool).__name__ != "MHATokenToKVPool" or pool.kv_cache_layout != "nhd":
         return f"it is a {type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', 'unknown')}"
+    key_shape, value_shape = pool._kv_buffer_shapes()
+    if key_shape != value_shape:
+        return f"its keys have the shape {key_shape}, and its values {value_shape}"
     if pool.page_size != 1:
         return f"it has pages of {pool.page_size} slots; --page-size 1 is needed"
     if pool.enable_custom_mem_pool or pool.memory_saver_adapter.enabled:

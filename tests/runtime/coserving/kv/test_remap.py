@@ -80,7 +80,7 @@ class MHATokenToKVPool(SimpleNamespace):
         self.layer_num, self.store_dtype = LAYERS, torch.float32
 
     def _kv_buffer_shapes(self):
-        return (SLOTS + 1, HEADS, DIM), (SLOTS + 1, HEADS, DIM)
+        return (SLOTS + 1, HEADS, DIM), (SLOTS + 1, HEADS, getattr(self, "value_dim", DIM))
 
 
 class Engine:
@@ -305,6 +305,7 @@ def test_a_lease_waits_for_memory_that_another_holds(tmp_path, monkeypatch):
         ({"page_size": 16}, "pages of 16 slots"),
         ({"kv_cache_layout": "hnd"}, "layout hnd"),
         ({"enable_custom_mem_pool": True}, "another allocator's hands"),
+        ({"value_dim": 2 * DIM}, "its values"),
     ],
 )
 def test_a_pool_of_another_make_is_left_where_it_is_with_the_reason(change, reason, caplog):
@@ -319,5 +320,5 @@ def test_a_pool_of_another_make_is_left_where_it_is_with_the_reason(change, reas
 def test_a_pool_that_does_not_fit_leaves_nothing():
     memory = HostMemory(10_000)
     with pytest.raises(NoRoomError):
-        KvBuffers(memory, slots=SLOTS, layers=1, shape=(2, 32), value_shape=(2, 32), dtype=torch.float32)
+        KvBuffers(memory, slots=SLOTS, layers=1, shape=(2, 32), dtype=torch.float32)
     assert memory.held_bytes == 0
