@@ -32,3 +32,11 @@ class PoolMemory:
 
     def give_back(self, keep_tokens=0):
         return 0
+
+
+class Recorded(list):
+    durable = None
+
+    def __call__(self, event, *, durable=None):
+        self.append(event)
+        self.durable = durable

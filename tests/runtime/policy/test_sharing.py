@@ -258,7 +258,7 @@ class Simulated:
         return now < engine.model_since_ns
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.lists(st.floats(0.5, 2), min_size=2, max_size=3), st.integers(1, 3))
 def test_models_share_by_weight_and_spend_a_tenth_of_the_time_on_changes_at_most(weights, count):
     names = NAMES[: len(weights)]

@@ -232,7 +232,7 @@ def test_a_step_that_keeps_the_device_longer_is_never_admitted_where_a_shorter_i
         assert decide(load=load, preempt_ns=shorter_ns).admitted
 
 
-@settings(max_examples=500)  # Few of them lie where a budget decides.
+@settings(max_examples=300)  # Few of them lie where a budget decides.
 @given(
     waiting=requests(),
     running=requests(),

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks import beside, gate
+from rose.runtime.coserving.hooks import gate
 from rose.runtime.coserving.hooks.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.credit import CONTROL_EVERY, LEARNED_STEPS
@@ -54,13 +54,6 @@ class Serving:
 
     def say(self, field):
         return self.page.get(Party.SERVING, field)
-
-
-@pytest.fixture
-def clock(clock, monkeypatch):
-    monkeypatch.setattr(beside, "monotonic_ns", lambda: clock.now_ns)
-    monkeypatch.setattr("rose.runtime.coserving.scheduler.monotonic_ns", lambda: clock.now_ns)
-    return clock
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -1,11 +1,9 @@
-import statistics
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import RING_REQUESTS, Field, Finish, Party
+from rose.runtime.coserving.page import Field, Finish, Party
 from rose.runtime.coserving.questions import CLIENT_RECORDS
 from tests.runtime.coserving.hooks.test_serving import MS, attached, lend, looks_now
 from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
@@ -164,38 +162,3 @@ def test_an_engine_that_detaches_leaves_no_request_behind_and_one_that_returns_c
     looks_now(serving.plugin)
     serving.serve(Request("second", 20))
     assert [one.prompt_tokens for one in serving.records] == [10, 20]
-
-
-def test_what_the_hooks_take_of_a_step_and_of_a_request_is_printed(page, capsys):
-    batch, steps, rounds = 16, 12, 20
-    serving, spent_ns = Serving(page), {False: [], True: []}
-    end = serving.plugin.end
-
-    def timed(step):
-        since_ns = time.thread_time_ns()
-        end(step)
-        spent_ns[step.reqs[0].ended].append(time.thread_time_ns() - since_ns)
-
-    serving.plugin.end = timed
-    for number in range(rounds):
-        requests = [Request(f"r{number}-{index}", new_tokens=steps) for index in range(batch)]
-        for request in requests:
-            request.finished_reason = Reason("length")
-        serving.serve(*requests, turns=steps + 1)
-    assert len(serving.records) == batch * rounds
-    step_ns, last_ns = (statistics.median(spent_ns[ended]) for ended in (False, True))
-    request_ns = (last_ns - step_ns) / batch
-    share = (step_ns + request_ns * batch / steps) / 10e6
-    with capsys.disabled():
-        print(f"\nstep of {batch}: {step_ns:.0f} ns, end of a request: {request_ns:.0f} ns, of 10 ms: {share:.2%}")
-
-
-def test_a_full_ring_loses_the_oldest_and_says_how_many(page):
-    serving = Serving(page)
-    serving.serve(Request("r"))
-    (one,) = serving.records
-    for _ in range(RING_REQUESTS + 9):
-        page.write_request(one)
-    records, tail, lost = page.drain_requests(0)
-    assert (len(records), tail, lost) == (RING_REQUESTS, RING_REQUESTS + 10, 10)
-    assert page.drain_requests(tail) == ([], tail, 0)

@@ -192,12 +192,12 @@ def test_a_request_waits_from_when_the_server_received_it(page):
 
 
 @pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
-def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
+def test_late_requests_are_put_down_to_serving_or_to_lending(page, clock, budget_ms, lent_ms, late):
     page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, SHARED)
     lend(page)
 
     def work():
-        time.sleep(0.005 + lent_ms / 1000)
+        clock.now_ns += (5 + lent_ms) * MS
         page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + lent_ms * 10**6)
 
     served(page, Scheduler(), overlap=False, requests=1, work=work)
@@ -247,11 +247,11 @@ def test_without_budgets_on_the_page_nothing_can_be_lent(tmp_path):
     assert not attainable(load)
 
 
-def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
+def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page, clock):
     lend(page, regret_share=0.5)
     scheduler = Scheduler()
     plugin = attached(page, scheduler)
-    loop = Loop(scheduler, plugin, overlap=False, work=lambda: time.sleep(0.01))
+    loop = Loop(scheduler, plugin, overlap=False, work=lambda: setattr(clock, "now_ns", clock.now_ns + 10 * MS))
     scheduler.waiting_queue = [Request("r", new_tokens=100)]
     loop.turn()
     loop.turn()
