@@ -109,8 +109,8 @@ class Reservation:
     """Addresses for `pieces` pieces of `piece_bytes` bytes. Not thread-safe."""
 
     def __init__(self, memory: PieceMemory, pieces: int, piece_bytes: int) -> None:
-        if piece_bytes <= 0 or piece_bytes % memory.granularity:
-            raise ValueError(f"a piece of {piece_bytes} bytes is no multiple of {memory.granularity}")
+        assert piece_bytes > 0, f"a piece of {piece_bytes} bytes"
+        assert piece_bytes % memory.granularity == 0, f"a piece of {piece_bytes} bytes is no multiple"
         self._memory, self._pieces, self.piece_bytes = memory, pieces, piece_bytes
         self.size_bytes = pieces * piece_bytes
         self.address = memory.reserve(self.size_bytes)
@@ -121,13 +121,10 @@ class Reservation:
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Map new pieces [begin, end), or the caller's `handles`: all or none. Raises ValueError, NoRoomError or
-        DriverError."""
-        self._check(begin, end)
-        if handles and len(handles) != end - begin:
-            raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
-        if not self._mapped.isdisjoint(range(begin, end)):
-            raise ValueError(f"pieces {begin} to {end} are mapped already, or some of them")
+        """Map new pieces [begin, end), or the caller's `handles`: all or none. Raises NoRoomError or DriverError."""
+        assert 0 <= begin <= end <= self._pieces, f"pieces {begin} to {end} are not within {self._pieces}"
+        assert not handles or len(handles) == end - begin, f"{len(handles)} handles for {end - begin} pieces"
+        assert self._mapped.isdisjoint(range(begin, end)), f"pieces {begin} to {end} are mapped already"
         memory, done = self._memory, begin
         try:
             for piece in range(begin, end):
@@ -147,10 +144,8 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Unmap pieces [begin, end) after queued work. Raises ValueError or DriverError."""
-        self._check(begin, end)
-        if not self._mapped.issuperset(range(begin, end)):
-            raise ValueError(f"pieces {begin} to {end} are not all mapped")
+        """Unmap pieces [begin, end) after queued work. Raises DriverError."""
+        assert self._mapped.issuperset(range(begin, end)), f"pieces {begin} to {end} are not all mapped"
         self._memory.synchronize()
         for piece in range(begin, end):
             self._memory.unmap(self._at(piece), self.piece_bytes)
@@ -170,7 +165,3 @@ class Reservation:
 
     def _at(self, piece: int) -> int:
         return self.address + piece * self.piece_bytes
-
-    def _check(self, begin: int, end: int) -> None:
-        if not 0 <= begin <= end <= self._pieces:
-            raise ValueError(f"pieces {begin} to {end} are not within {self._pieces}")
