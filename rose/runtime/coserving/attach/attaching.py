@@ -37,8 +37,8 @@ class AttachError(UserError):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
     page: str
-    agent: bool
-    serving_pid: int | None
+    agent: bool = False
+    serving_pid: int | None = None
     model: str = ""
     refused: str | None = None  # Why an engine did not take the page.
 
@@ -76,9 +76,14 @@ class OwnedEngine:
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
-            if state is not None and state.attached and _same(state.page, page):
-                return state
-            self._require_free(state, page)
+            if state is not None and state.attached and state.page is not None:
+                if _same(state.page, page):
+                    return state
+                if _use(Path(state.page)).agent:
+                    raise AttachError(
+                        f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it "
+                        f"first, to attach it to {page}"
+                    )
             if view.alive(Party.SERVING):
                 pid = view.get(Party.SERVING, Field.PID)
                 raise AttachError(f"another serving engine, pid {pid}, has {page}: detach or stop it first")
@@ -97,15 +102,6 @@ class OwnedEngine:
         self._set(DETACH if by_owner else RELEASE)
         return state
 
-    def _require_free(self, state: EngineState | None, wanted: Path) -> None:
-        if state is None or not state.attached or state.page is None or _same(state.page, wanted):
-            return
-        if _use(Path(state.page)).agent:
-            raise AttachError(
-                f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it first, to "
-                f"attach it to {wanted}"
-            )
-
     def _set(self, number: int) -> None:
         try:
             taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
@@ -122,23 +118,19 @@ class OwnedEngine:
             state = self.state()
             if view.alive(Party.SERVING) and (state is None or state.attached):
                 return state
-            if state is not None and state.reason is not None:
-                raise AttachError(f"the engine at {self.url} does not take {view.path}: {self._explained(state)}")
+            if state is not None and (reason := state.reason) is not None:
+                if reason == f"there is no page at {state.page}":
+                    reason += (
+                        ", as the engine sees it. It has to run on this host, and in a container with the host's "
+                        "/dev/shm"
+                    )
+                raise AttachError(f"the engine at {self.url} does not take {view.path}: {reason}")
             if time.monotonic() >= deadline:
                 raise AttachError(
                     f"the engine at {self.url} has not taken {view.path}: see the lines with ROSE in its log"
                 )
             waiting()
             time.sleep(_POLL_S)
-
-    def _explained(self, state: EngineState) -> str:
-        assert state.reason is not None
-        if state.page is not None and state.reason == f"there is no page at {state.page}":
-            return (
-                f"{state.reason}, as the engine sees it. It has to run on this host, and in a container with the "
-                "host's /dev/shm"
-            )
-        return state.reason
 
     def _call(self, path: str, body: object = None) -> Any:
         headers = {"Content-Type": "application/json", **authorization(self._token or None)}
@@ -205,7 +197,7 @@ def _use(path: Path) -> PageUse:
     try:
         view = ArbiterPage(path)
     except (PageError, OSError) as error:
-        return PageUse(page=str(path), agent=False, serving_pid=None, refused=str(error))
+        return PageUse(page=str(path), refused=str(error))
     with closing(view):
         pid = view.get(Party.SERVING, Field.PID) if view.alive(Party.SERVING) else None
         use = PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
@@ -229,8 +221,8 @@ def _opened(page: Path) -> ArbiterPage:
         raise AttachError(f"{page} cannot be used as a page ({error.strerror}): name the page's file") from None
 
 
-def _same(text: str | None, page: Path) -> bool:
+def _same(text: str, page: Path) -> bool:
     try:
-        return text is not None and page.samefile(text)
+        return page.samefile(text)
     except OSError:
         return False
