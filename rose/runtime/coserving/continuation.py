@@ -66,8 +66,7 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
             if hasattr(penalizer, "len_output_tokens"):
                 penalizer.len_output_tokens[row] += len(ids)
             for name in _PENALTIES:
-                totals = getattr(penalizer, f"cumulated_{name}_penalties", None)
-                if totals is not None:
+                if (totals := getattr(penalizer, f"cumulated_{name}_penalties", None)) is not None:
                     penalty = getattr(penalizer, f"{name}_penalties")[row]
                     totals[row].index_put_((ids,), penalty, accumulate=name == "frequency")
 

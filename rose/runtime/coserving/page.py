@@ -396,8 +396,7 @@ class ArbiterPage:
         return 0 if words is None else words[0]
 
     def memory(self) -> KvMemory | None:
-        words = self._take(Party.AGENT, Block.TERMS)
-        if words is None:
+        if (words := self._take(Party.AGENT, Block.TERMS)) is None:
             return None
         to_come = self.get(Party.SERVING, Field.KV_TOKENS_TO_COME)
         return replace(

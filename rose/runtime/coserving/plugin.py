@@ -244,8 +244,7 @@ def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
 
 def require_hooks() -> None:
     """Raise HooksMissingError if a hook is missing."""
-    missing = missing_hooks()
-    if missing is not None:
+    if (missing := missing_hooks()) is not None:
         raise HooksMissingError(
             f"{missing}, and see that the package rose-serving is installed in the same environment (its entry point "
             "is how SGLang finds the plugin)."

@@ -114,8 +114,7 @@ def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
 
 
 def grant(facts: CreditFacts) -> Credit:
-    refused = _refused(facts)
-    if refused is not None:
+    if (refused := _refused(facts)) is not None:
         return Credit(0, 0, refused)
     alone_ns, prompt_alone_ns = facts.decode_ns, facts.largest_prefill_ns
     assert alone_ns is not None, "refused otherwise"

@@ -127,8 +127,7 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
         # A cut may be seen after its lease's end; it still binds the next lease of the term.
         return _cut(facts, now_ns) or _grant(facts, now_ns)
     for rule in (_end, _cut, _lateness, _renew):
-        change = rule(facts, now_ns)
-        if change is not None:
+        if (change := rule(facts, now_ns)) is not None:
             return change
     return None
 

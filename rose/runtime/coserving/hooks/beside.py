@@ -22,7 +22,7 @@ class BesideServing:
 
     def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
         self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
-        self._layer_ns = 0  #: How long a layer of the next step takes alone; 0: unknown.
+        self.layer_ns = 0  #: How long a layer of the next step takes alone; 0: unknown.
         self._layers = 1  # the number of layers that the computing thread needs credit for
         self._counted_ns = 0  # work of the current layer that was counted before the layer began
         self._seen_ns = 0  # the time of the last count: on cores the computing thread's clock, else wall time
@@ -30,7 +30,7 @@ class BesideServing:
         self._raised: list[int] | None = None  #: The threads taken out of the kernel's idle class, or None.
         self._raised_at_ns = 0
         self._lock = threading.Lock()
-        self._watching, self._woken = threading.Event(), threading.Event()
+        self.watching, self._woken = threading.Event(), threading.Event()
         self._watcher: threading.Thread | None = None
 
     @property
@@ -43,29 +43,25 @@ class BesideServing:
         opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         return bool(opened) and page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.BESIDE
 
-    @property
-    def layer_known(self) -> bool:
-        return self._layer_ns > 0
-
     def expect(self, layer_ns: int) -> None:
-        self._layer_ns = layer_ns
+        self.layer_ns = layer_ns
         self._page.set(Party.ROLLOUT, Field.LAYER_NS, layer_ns)
 
     def fits(self, layers: int = 1) -> bool:
-        return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self._layer_ns)
+        return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
         """Count a layer before it begins, so that serving never reads less than the work in progress."""
         self._layers = 1
         self._leave_idle_class()
-        self._counted_ns = self._layer_ns
-        self._add(self._layer_ns)
+        self._counted_ns = self.layer_ns
+        self._add(self.layer_ns)
 
     def count(self) -> None:
         """Correct the count to the work done."""
         with self._lock:
             now_ns = self._clock_ns()
-            if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
+            if self.raised or (self.running and (self._on_cores or not self.layer_ns)):
                 self._add(now_ns - self._seen_ns - self._counted_ns)
             self._seen_ns, self._counted_ns = now_ns, 0
 
@@ -75,16 +71,12 @@ class BesideServing:
 
     def watch(self, wanted: bool) -> None:
         if not wanted or not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-            self._watching.clear()
+            self.watching.clear()
             return
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, daemon=True)
             self._watcher.start()
-        self._watching.set()
-
-    @property
-    def watched(self) -> bool:
-        return self._watching.is_set()
+        self.watching.set()
 
     def wait(self, layers: int = 1) -> None:
         """Return soon, and at once when serving rests or gives credit. Each look takes serving's core."""
@@ -102,7 +94,7 @@ class BesideServing:
         if self._host_cores:
             os.sched_setaffinity(0, self._host_cores)
         while True:
-            self._watching.wait()
+            self.watching.wait()
             if not self._page.serving_wants():
                 self._woken.set()
             elif self.fits(self._layers):

@@ -303,7 +303,7 @@ class RolloutGate:
 
     def _begin_beside(self) -> None:
         # On cores the step's own clock gives its time alone; on a GPU a first guess is better than none.
-        self._telemetry.disturbed |= self._run_ahead is not None and self._beside.layer_known
+        self._telemetry.disturbed |= self._run_ahead is not None and self._beside.layer_ns > 0
         self._full_ns = None
         self._beside.begin_layer()
 
@@ -312,7 +312,7 @@ class RolloutGate:
         self._page.open_span(Party.ROLLOUT, kind, now_ns)
 
     def _wait(self, seconds: float, layers: int = 1) -> None:
-        if self._beside.watched and self._page.serving_wants():
+        if self._beside.watching.is_set() and self._page.serving_wants():
             self._beside.wait(layers)
         else:
             time.sleep(seconds)

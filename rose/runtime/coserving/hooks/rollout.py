@@ -109,8 +109,7 @@ class RolloutPlugin:
     def answer(self) -> None:
         self.view.queue_compiled()
         for request in list(self.view.waiting):
-            question = parse_question(str(request.rid))
-            if question is None:
+            if (question := parse_question(str(request.rid))) is None:
                 continue
             verb, about = question
             if verb == "end":
@@ -124,8 +123,7 @@ class RolloutPlugin:
         if self.activation is not None and not self.activation.weights_in:
             if verb == "audit":
                 return "no audit now: the weights are not on the device"
-            refused = self.activation.bring_weights()
-            if refused is not None:
+            if (refused := self.activation.bring_weights()) is not None:
                 return refused
         return self.weights.ask(verb, version)
 
@@ -138,8 +136,7 @@ class RolloutPlugin:
 
     def end(self, batch: Any) -> None:
         number = int(batch.forward_iter)
-        began = self._began.pop(number, None)
-        if began is None:
+        if (began := self._began.pop(number, None)) is None:
             return
         if self.gate is not None:
             self.gate.step_ended(began)
@@ -150,7 +147,7 @@ class RolloutPlugin:
         number = int(batch.forward_iter)
         self._began.pop(number, None)
         self.telemetry.forget(number)
-        pressed = self.guard is not None and self.guard.pressed_now
+        pressed = self.guard is not None and self.guard.pressed_since_ns > 0
         requests, tokens = self.view.abandon(batch, end=not pressed)
         logger.info("ROSE gave a step up (%s): %d requests go on elsewhere with %d tokens", why, requests, tokens)
         self.telemetry.say()

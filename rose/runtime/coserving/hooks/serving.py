@@ -32,7 +32,7 @@ class ArrivalWatch(threading.Thread):
     def __init__(self, file: int, withdraw: Callable[[], None]) -> None:
         super().__init__(name="rose-arrivals", daemon=True)
         self._file, self._withdraw = file, withdraw
-        self._taken_in = threading.Event()
+        self.taken_in = threading.Event()
         self.ended = False
         self.start()
 
@@ -41,12 +41,9 @@ class ArrivalWatch(threading.Thread):
         poll.register(self._file, select.POLLIN)
         while not self.ended:
             if poll.poll(_WATCH_S * 1000) and not self.ended:
-                self._taken_in.clear()
+                self.taken_in.clear()
                 self._withdraw()
-                self._taken_in.wait(_WATCH_S)
-
-    def taken_in(self) -> None:
-        self._taken_in.set()
+                self.taken_in.wait(_WATCH_S)
 
 
 class ServingPlugin:
@@ -82,33 +79,28 @@ class ServingPlugin:
         return str(arguments.served_model_name or arguments.model_path)
 
     def receiving(self) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(telemetry.arriving)
 
     def received(self) -> None:
         if self._watch is not None:
-            self._watch.taken_in()
+            self._watch.taken_in.set()
         self._guarded(self._received)
 
     def begin(self, batch: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.begins(int(self._scheduler.forward_ct) + 1, batch))
 
     def launched(self, batch: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.launched(int(batch.forward_iter), batch))
 
     def end(self, batch: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
 
     def aborted(self, request: Any, abort: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.aborted(request, abort_status(abort)))
 
     def attach(self, number: int) -> None:

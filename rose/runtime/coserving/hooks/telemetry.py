@@ -44,10 +44,6 @@ class EngineTelemetry:
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
-    @property
-    def in_step(self) -> bool:
-        return bool(self._begun)
-
     def _excluded_ns(self, now_ns: int) -> int:
         raise NotImplementedError
 
@@ -58,8 +54,7 @@ class EngineTelemetry:
         self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
-        begun = self._begun.pop(number, None)
-        if begun is None:
+        if (begun := self._begun.pop(number, None)) is None:
             return
         # Steps end in order, so an older one never ends.
         for older in [other for other in self._begun if other < number]:
@@ -342,7 +337,7 @@ class ServingTelemetry(EngineTelemetry):
         lent = self._lent = lease.expires_ns > now
         waiting = self._view.waiting
         if not lent and now - self._said_ns < _QUIET_NS and self._stays_busy(just_stepped):
-            self._set_wanted(self.in_step or bool(waiting), now)
+            self._set_wanted(bool(self._begun or waiting), now)
             self._claim.look(lease, now)
             return
         held_off = set(waiting)
@@ -354,7 +349,7 @@ class ServingTelemetry(EngineTelemetry):
         worked = page.rollout_worked_ns(now)
         decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
         room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
-        wanted = self.in_step or bool(waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
+        wanted = bool(self._begun or waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
         self._set_wanted(wanted, now)
         self._say_memory()
         self._claim.look(lease, now)
@@ -390,7 +385,7 @@ class ServingTelemetry(EngineTelemetry):
         )
 
     def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
-        if self.in_step or self._view.waiting:
+        if self._begun or self._view.waiting:
             return True
         return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
 

@@ -40,7 +40,7 @@ class KvGuard:
         self._cut_lease = 0  # the lease that was cut, and its budget then
         self._cut_tokens = 0
         self._cuts = 0
-        self._pressed_since_ns = 0
+        self.pressed_since_ns = 0
         self._emptied = False
 
     @property
@@ -51,20 +51,16 @@ class KvGuard:
     def mechanism(self) -> str | None:
         return None if self._pages is None else self._pages.mechanism
 
-    @property
-    def pressed_now(self) -> bool:
-        return self._pressed_since_ns != 0
-
     def pressed(self, policy: Policy) -> bool:
         """Return whether serving passed the watermark and a cut of this lease would free memory."""
         if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
         if memory is None or not under_pressure(memory):
-            self._pressed_since_ns = 0
+            self.pressed_since_ns = 0
             return False
         serving_ns = self._page.get(Party.SERVING, Field.PRESSED_SINCE_NS)
-        self._pressed_since_ns = serving_ns or self._pressed_since_ns or monotonic_ns()
+        self.pressed_since_ns = serving_ns or self.pressed_since_ns or monotonic_ns()
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
@@ -115,11 +111,11 @@ class KvGuard:
                 tokens_after=after,
                 requests=requests,
                 tokens_kept=kept,
-                took_ns=done - (self._pressed_since_ns or done),
+                took_ns=done - (self.pressed_since_ns or done),
                 bytes_returned=returned,
             )
         )
-        self._pressed_since_ns = 0
+        self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
         """End the youngest requests until the rest fits, and waiting ones that never fit `lasting_tokens`. Return
@@ -128,8 +124,7 @@ class KvGuard:
         view = self._view
         order = iter(retraction_order(view.held()))
         while view.kv_tokens_used() and view.kv_tokens_used() + len(view.running) > budget_tokens:
-            youngest = next(order, None)
-            if youngest is None:
+            if (youngest := next(order, None)) is None:
                 break
             requests, tokens = view.end_ids([youngest])
             ended, kept = ended + requests, kept + tokens

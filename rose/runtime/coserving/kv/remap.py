@@ -147,8 +147,7 @@ class RemappedPages:
         allocator, blocks = self._allocator, self._buffers.blocks
         self._settled_slots = min(keep_tokens, blocks.slots)
         free = np.sort(torch.cat((allocator.free_pages, allocator.release_pages)).cpu().numpy())
-        numbers = blocks.to_unmap(free, keep_tokens)
-        if not numbers:
+        if not (numbers := blocks.to_unmap(free, keep_tokens)):
             return 0
         # The allocator loses them first. It hands out the lowest slots first, so high blocks become free.
         self._set_free(free[~np.isin(free // blocks.block, numbers)])
@@ -158,8 +157,7 @@ class RemappedPages:
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
         cache = self._scheduler.tree_cache
-        cached = int(cache.evictable_size())
-        if cached:
+        if cached := int(cache.evictable_size()):
             cache.evict(EvictParams(num_tokens=min(tokens, cached)))
         if tokens > cached:
             self.grow(self._buffers.blocks.mapped_slots + tokens - cached)
@@ -202,8 +200,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
     """Create the pool's buffers in place of SGLang's, or log why not."""
-    refused = _refusal(pool)
-    if refused is None:
+    if (refused := _refusal(pool)) is None:
         try:
             device = torch.device(pool.device)
             memory = HostMemory() if device.type == "cpu" else CudaMemory(device)

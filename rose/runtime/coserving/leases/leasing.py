@@ -98,8 +98,7 @@ class Leasing:
         return self._lease_id(self.state.number) if self.state.in_force else None
 
     def engine_cut(self) -> EngineCut:
-        cut = self._page.cut()
-        if cut is None:
+        if (cut := self._page.cut()) is None:
             return EngineCut()
         return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token())
 

@@ -31,26 +31,22 @@ class Background:
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
         self._ending = threading.Lock()
-        self._busy = False
+        self.busy = False
         self._counting = threading.Lock()
         self._working = 0
         self._working_since_ns = 0
-
-    @property
-    def busy(self) -> bool:
-        return self._busy
 
     def give_up(self) -> None:
         """End the current job after its portion, without its last call and without waiting."""
         with self._ending:
             self._given_up.set()
-            self._busy = False
+            self.busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
         """Replace the former job without waiting. `job` gets a context manager for its portions, which raises
         GivenUpError, and returns its last call."""
         self.give_up()
-        self._given_up, self._busy = threading.Event(), True
+        self._given_up, self.busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)
         self._thread = threading.Thread(target=self._run, args=arguments, name="rose-weights", daemon=True)
         self._thread.start()
@@ -95,7 +91,7 @@ class Background:
             return
         with self._ending:
             if not given_up.is_set():
-                self._busy = False
+                self.busy = False
                 end()
 
     def _enter(self) -> None:

@@ -186,8 +186,7 @@ class WeightUpdater:
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
     ) -> dict[str, object]:
         began = monotonic_ns()
-        drift = self._drift(manifest, expected, turn)
-        if drift is not None:
+        if (drift := self._drift(manifest, expected, turn)) is not None:
             raise TransferError(drift)
         self._page.set(Party.ROLLOUT, Field.POLICY_VERSION, manifest.version)
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
