@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import CutRecord
 from rose.runtime.policy.kv import KvMemory
@@ -40,3 +42,46 @@ class Recorded(list):
     def __call__(self, event, *, durable=None):
         self.append(event)
         self.durable = durable
+
+
+class View:
+    """Requests that hold memory, or wait, in order of arrival."""
+
+    kv_tokens_total = 1000
+
+    def __init__(self, running=(), waiting=()):
+        self.holds = dict(running)
+        self.cache = 0
+        self.waiting = [
+            SimpleNamespace(
+                rid=name, origin_input_ids=[1] * tokens, sampling_params=SimpleNamespace(max_new_tokens=new)
+            )
+            for name, tokens, new in waiting
+        ]
+        self.ended = []
+
+    running = property(lambda self: list(self.holds))
+    has_work = property(lambda self: bool(self.holds or self.waiting))
+
+    def kv_tokens_used(self):
+        return sum(self.holds.values())
+
+    def kv_tokens_cached(self):
+        return self.cache
+
+    def held(self):
+        names = [*self.holds, *(request.rid for request in self.waiting)]
+        return {name: index for index, name in enumerate(names)}
+
+    def end_ids(self, ids):
+        tokens = [self.holds.pop(name) for name in ids if name in self.holds]
+        self.cache += sum(tokens)
+        self.waiting = [request for request in self.waiting if request.rid not in ids]
+        self.ended += ids
+        return len(ids), sum(tokens)
+
+    def end(self, requests):
+        return self.end_ids([request.rid for request in requests])
+
+    def evict(self, tokens):
+        self.cache -= min(self.cache, max(0, tokens))

@@ -10,15 +10,7 @@ from rose.runtime.coserving.hooks.requests import RequestLog, last_token_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
-from rose.runtime.policy.credit import (
-    CONTROL_EVERY,
-    STRETCH_MAX,
-    CreditFacts,
-    Interference,
-    LiveRequest,
-    grant,
-    room_in_memory,
-)
+from rose.runtime.policy import credit
 from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes, attended
@@ -120,10 +112,10 @@ class _FirstToken(NamedTuple):
     delayed_ns: int  # and serving's delay.
 
 
-def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
+def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> credit.LiveRequest:
     first: _FirstToken = getattr(request, _FIRST_TOKEN)
     due_ns = _next_token_due_ns(request, budgets, now_ns)
-    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
+    return credit.LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
 
 
 def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
@@ -143,7 +135,7 @@ class ServingTelemetry(EngineTelemetry):
         self._busy = False
         self._claim = KvClaim(page)
         self.requests = RequestLog(page)
-        self._interference = Interference()
+        self._interference = credit.Interference()
         self._decodes = 0
         self._delayed_ns = 0
         self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
@@ -189,31 +181,31 @@ class ServingTelemetry(EngineTelemetry):
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
         budgets = page.budgets()
         self._decodes += 1
-        credit = grant(
-            CreditFacts(
+        grant = credit.grant(
+            credit.CreditFacts(
                 lease=lease,
                 ttft_budget_ns=budgets.ttft_min_ns,
                 live=[_live(request, budgets, now, worked, work) for request in live] if ready else [],
                 waiting=bool(self._view.waiting),
                 decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
-                fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),
+                fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, credit.STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
                 room_in_memory=self._room_in_memory(lease),
                 others=page.get(Party.AGENT, Field.OTHERS) > 0,
-                control=self._decodes % CONTROL_EVERY < 2,
+                control=self._decodes % credit.CONTROL_EVERY < 2,
                 interference=self._interference,
                 now_ns=now,
             )
         )
-        self._say_credit(work + credit.work_ns if credit.work_ns else 0, credit.until_ns, credit.limit)
+        self._say_credit(work + grant.work_ns if grant.work_ns else 0, grant.until_ns, grant.limit)
 
     def _room_in_memory(self, lease: LeaseTerms) -> bool:
         memory, view = self._page.memory(), self._view
         if memory is None or under_pressure(memory):
             return False
-        return room_in_memory(used=view.kv_tokens_used(), total=view.kv_tokens_total, stretch=lease.stretch)
+        return credit.room_in_memory(used=view.kv_tokens_used(), total=view.kv_tokens_total, stretch=lease.stretch)
 
     def _say_credit(self, credit_ns: int, until_ns: int, limit: Hold) -> None:
         page = self._page
