@@ -249,12 +249,8 @@ class RolloutGate:
             self._give_way(wanted, after_wish_ns, layers_left)
 
     def _go_on(self, after_wish_ns: int | None) -> None:
-        now = monotonic_ns()
-        if self._beside.running:
-            self._switch(Span.ROLLOUT, now)
-        elif after_wish_ns is not None:  # Serving had the device meanwhile, and is done.
-            self._telemetry.worked(self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), now, latency_ns=after_wish_ns)
-            self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, now)
+        if self._beside.running or after_wish_ns is not None:  # Serving had the device meanwhile, and is done.
+            self._switch(Span.ROLLOUT, monotonic_ns(), after_wish_ns or 0)
         self._beside.enter_idle_class()
 
     def _give_way(self, wanted_ns: int, after_wish_ns: int | None, layers_left: int) -> None:
@@ -265,16 +261,12 @@ class RolloutGate:
         else:  # The core may have been taken since the clocks were read, and the wish's time with it.
             again_ns = self._note_taken(layers_left)
             after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
-        began, opened, latency_ns = monotonic_ns(), page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), 0
-        if self._beside.running:
-            self._switch(Span.YIELD, began)
-        else:
-            # The kernel took and returned the step's core since the wish: the step was off the device in between.
-            latency_ns = max(0, began - wanted_ns) if opened < wanted_ns else 0
-            # A GPU's kernels continue while this thread waits: rollouts compute for all of that time.
-            computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
-            self._telemetry.worked(opened, began, latency_ns=computed_ns)
-            page.open_span(Party.ROLLOUT, Span.YIELD, began)
+        began, latency_ns = monotonic_ns(), 0
+        # If the span began after the wish, the kernel took and returned the core: the step was off the device.
+        if not self._beside.running and page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS) < wanted_ns:
+            latency_ns = max(0, began - wanted_ns)
+        # A GPU's kernels continue while this thread waits: rollouts compute for all of that time.
+        self._switch(Span.YIELD, began, after_wish_ns or 0 if self._run_ahead is None else latency_ns)
         on_credit = False
         try:
             while page.serving_wants() and not (on_credit := self._beside.fits()):
@@ -295,9 +287,7 @@ class RolloutGate:
         if not self._beside.fits():
             return False
         if not self._beside.running:
-            now, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
-            self._telemetry.worked(opened, now, latency_ns=after_wish_ns or 0)
-            self._page.open_span(Party.ROLLOUT, Span.BESIDE, now)
+            self._switch(Span.BESIDE, monotonic_ns(), after_wish_ns or 0)
         self._begin_beside()
         return True
 
@@ -307,8 +297,12 @@ class RolloutGate:
         self._full_ns = None
         self._beside.begin_layer()
 
-    def _switch(self, kind: Span, now_ns: int) -> None:
-        self._page.close_span(Party.ROLLOUT, now_ns)
+    def _switch(self, kind: Span, now_ns: int, after_wish_ns: int) -> None:
+        if self._beside.running:
+            self._page.close_span(Party.ROLLOUT, now_ns)
+        else:
+            opened_ns = self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+            self._telemetry.worked(opened_ns, now_ns, latency_ns=after_wish_ns)
         self._page.open_span(Party.ROLLOUT, kind, now_ns)
 
     def _wait(self, seconds: float, layers: int = 1) -> None:

@@ -96,7 +96,7 @@ class CudaMemory:
         return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Raises NoRoomError or DriverError."""
+        """Return the driver's result. Raises NoRoomError or DriverError."""
         result, *values = getattr(self._driver, name)(*arguments)
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")

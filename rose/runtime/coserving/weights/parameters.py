@@ -29,7 +29,7 @@ class EngineWeights:
         ranks: Ranks,
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> EngineWeights:
-        """Raises TransferError if the parameters do not fit the model's head counts."""
+        """Return the weights. Raises TransferError if they do not fit the model's head counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
