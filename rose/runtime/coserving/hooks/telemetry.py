@@ -126,7 +126,7 @@ class ServingTelemetry(EngineTelemetry):
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.SERVING, Span.SERVING)
         self._computes_in_launch = view.computes_in_launch
-        self._prompts: list[int] = []
+        self._prompts: deque[int] = deque(maxlen=_USUAL_PROMPTS)
         self._prompts_seen = 0
         self._usual_tokens = 0
         self._counts = {"finished": 0, "alone": 0, "lending": 0}
@@ -292,7 +292,6 @@ class ServingTelemetry(EngineTelemetry):
         self._prompts.append(tokens)
         self._prompts_seen += 1
         if self._prompts_seen % 16 == 1:
-            del self._prompts[:-_USUAL_PROMPTS]
             self._usual_tokens = int(median(self._prompts))
 
     def _note_token(self, request: Any, now_ns: int, worked: int) -> None:
