@@ -172,7 +172,9 @@ def _guarded(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> Reason | None
             f"smallest `ttft_budget_ms` is {load.ttft_budget_ns / 1e6:,.0f}: raise that budget, or lower "
             "`max_prompt_tokens`",
         )
-    if facts.state.ended == "preempted" and not _recovered(facts, load, now_ns):
+    in_time_again = _in_time(load) != facts.state.in_time_at_end  # A restarted engine counts from 0.
+    rested = facts.history.idle_ns(now_ns) >= facts.rules.ttl_ns
+    if facts.state.ended == "preempted" and not in_time_again and not rested:
         return Reason("serving_recovers", "serving has finished no request in time since the last lease was taken back")
     return None
 
@@ -188,12 +190,6 @@ def released(state: LeaseState, reason: str) -> Change:
 
 def _answer_holds(facts: LeaseFacts, now_ns: int) -> bool:
     return facts.answered_ns > 0 and now_ns < facts.answered_ns + facts.rules.ttl_ns
-
-
-def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
-    in_time = _in_time(load)
-    idle_ns = facts.history.idle_ns(now_ns)
-    return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns  # A restarted engine counts from 0.
 
 
 def _in_time(load: ServingLoad | None) -> int:
