@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import Field, Finish, Party
+from rose.runtime.coserving.page import Finish
 from rose.runtime.coserving.questions import CLIENT_RECORDS
-from tests.runtime.coserving.hooks.test_serving import MS, attached, lend, looks_now
-from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+from tests.runtime.coserving.hooks.test_serving import MS, Serving, lend, looks_now
+from tests.runtime.coserving.made_scheduler import Request
 
 
 class Reason:
@@ -15,28 +15,6 @@ class Reason:
 
     def to_json(self):
         return {"type": self.kind}
-
-
-class Serving:
-    def __init__(self, page, *, overlap=False, work=lambda: None):
-        self.page, self.scheduler = page, Scheduler()
-        self.plugin = attached(page, self.scheduler)
-        self.loop = Loop(self.scheduler, self.plugin, overlap=overlap, work=work)
-
-    def serve(self, *requests, turns=12):
-        self.scheduler.waiting_queue += requests
-        for _ in range(turns):
-            self.loop.turn()
-
-    @property
-    def records(self):
-        records, _, lost = self.page.drain_requests(0)
-        assert lost == 0
-        return records
-
-    @property
-    def in_flight(self):
-        return self.page.get(Party.SERVING, Field.IN_FLIGHT)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
