@@ -13,12 +13,11 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent.succession import last_lease
 from rose.runtime.coserving.leases.leasing import LastLease, Leasing
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.policy.lease import LeaseFacts, LeaseRules
+from rose.runtime.policy.lease import LeaseRules
 from rose.runtime.policy.policies import POLICIES
-from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import LeaseTerms
 from tests.runtime.coserving.lending import cut_record
-from tests.runtime.policy.test_lease import IDLE, MEMORY
+from tests.runtime.policy.test_lease import IDLE, facts
 
 TTL_NS = 60_000_000_000
 BYTES = 4
@@ -51,21 +50,8 @@ class Borrower:
         return 2
 
     def facts(self, **changes):
-        def known(state):
-            usual = {
-                "answered_ns": self.answered_ns,
-                "wanted_ns": 1000,
-                "lease_named": True,
-                "load": IDLE,
-                "history": ServingHistory(),
-                "memory": MEMORY,
-                "idle_share": 1.0,
-                "switch_ns": 0,
-                "cut": self.leasing.engine_cut(),
-            }
-            return LeaseFacts(rules=RULES, state=state, **{**usual, **changes})
-
-        return known
+        usual = {"rules": RULES, "wanted_ns": 1000, "lease_named": True, **changes}
+        return lambda state: facts(state, self.answered_ns, cut=self.leasing.engine_cut(), **usual)
 
     def act(self, **changes):
         self.answered_ns = monotonic_ns()
