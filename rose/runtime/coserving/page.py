@@ -461,30 +461,26 @@ def _flock(kind: int, start: int, length: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
-def _kinds(record: type) -> list[tuple[str, bool, bool]]:
-    """Return (name, is a share, is a boolean) for each field of a record."""
-    hints = get_type_hints(record)
-    return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
-
-
-_KINDS: dict[type, list[tuple[str, bool, bool]]] = {
-    record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord, RequestRecord)
+_TYPES: dict[type, dict[str, Any]] = {
+    record: get_type_hints(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord, RequestRecord)
 }
 
 
 def _words(record: Any) -> list[int]:
     words = []
-    for name, is_share, _ in _KINDS[type(record)]:
+    for name, kind in _TYPES[type(record)].items():
         value = getattr(record, name)
-        words.append(_UNKNOWN if value is None else round(value * _PPM) if is_share else int(value))
+        words.append(_UNKNOWN if value is None else round(value * _PPM) if kind is float else int(value))
     return words
 
 
-def _record(kind: type[_R], words: Sequence[int]) -> _R:
+def _record(record: type[_R], words: Sequence[int]) -> _R:
     values: dict[str, Any] = {}
-    for (name, is_share, is_bool), word in zip(_KINDS[kind], words, strict=False):
-        values[name] = None if word == _UNKNOWN else word / _PPM if is_share else bool(word) if is_bool else word
-    return kind(**values)
+    for (name, kind), word in zip(_TYPES[record].items(), words, strict=False):
+        values[name] = (
+            None if word == _UNKNOWN else word / _PPM if kind is float else bool(word) if kind is bool else word
+        )
+    return record(**values)
 
 
 def _checksum(words: Sequence[int]) -> int:

@@ -39,16 +39,11 @@ class PluginSettings:
             return None
         if role not in ("serving", "rollout"):
             raise ValueError(f"{_PREFIX}ROLE is {role!r}; it must be 'serving', 'rollout' or 'off'")
-
-        def path(name: str) -> Path | None:
-            text = environment.get(f"{_PREFIX}{name}")
-            return Path(text) if text else None
-
-        cores = environment.get(f"{_PREFIX}HOST_CORES", "")
+        page, staging, cores = (environment.get(f"{_PREFIX}{name}") for name in ("PAGE", "STAGING", "HOST_CORES"))
         return cls(
             role="serving" if role == "serving" else "rollout",
-            page=path("PAGE"),
-            staging=path("STAGING"),
+            page=Path(page) if page else None,
+            staging=Path(staging) if staging else None,
             gated=environment.get(f"{_PREFIX}GATED") == "1",
-            host_cores=tuple(int(core) for core in cores.split(",") if core),
+            host_cores=tuple(int(core) for core in (cores or "").split(",") if core),
         )
