@@ -1,5 +1,4 @@
-"""The report of an engine. Its device finds the report in `<page>.<role>.json`, its owner in `/server_info`. The file
-`<page>.detached` marks a page that the owner released, until an engine takes the page."""
+"""An engine's report: for its device in `<page>.<role>.json`, for its owner in `/server_info`."""
 
 from __future__ import annotations
 
@@ -11,16 +10,13 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """An attached engine's SGLang arguments, as SGLang resolved them, and its mechanisms (`hooks.mechanisms`).
-    `refused` says why nothing is lent beside the engine."""
-
     role: Literal["serving", "rollout"]
     pid: int
     model: str = ""
     kv_tokens: int = 0
     compute_mechanism: str = ""
     memory_mechanism: str = ""
-    refused: str | None = None
+    refused: str | None = None  # Why nothing is lent beside the engine.
 
 
 STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
@@ -28,16 +24,13 @@ STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """The page that an engine has taken or waits for. With `detached`, only the owner may attach the engine again.
-    `reason` says why the engine has no page."""
-
     role: Literal["serving", "rollout"]
     pid: int
     model: str = ""
     page: str | None = None
     attached: bool = False
-    detached: bool = False
-    reason: str | None = None
+    detached: bool = False  # Only the owner may attach it again.
+    reason: str | None = None  # Why it has no page.
 
     @classmethod
     def from_message(cls, message: Any) -> EngineState | None:
@@ -62,7 +55,7 @@ def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | N
 
 
 def detached_note(page: Path) -> Path:
-    """Return the path of the file that marks a page as released by its owner."""
+    """Return the file that marks a page as released by its owner."""
     return page.with_name(f"{page.name}.detached")
 
 

@@ -1,6 +1,5 @@
-"""Continues a turn in a new request. The request's last input ids are the earlier output; `custom_params` has their
-number. SGLang then treats the request as retracted, so these ids count for stop strings, grammars, penalties and
-limits. The answer has only the later tokens."""
+"""Continues a turn in a new request, whose last input ids are the earlier output. SGLang treats it as retracted, so
+stop strings, grammars, penalties and limits count these ids."""
 
 from typing import Any
 
@@ -16,7 +15,7 @@ def made_before(request: Any) -> int:
 
 
 def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Turn the last input ids of a new request into output ids, if the request says so."""
+    """Turn the last input ids into output ids, if the request says so."""
     from sglang.srt.utils.weight_versions import WeightVersionEvent
 
     params, ids = request.sampling_params.custom_params, request.origin_input_ids
@@ -36,7 +35,7 @@ def continue_turn(request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def before_prefill(request: Any) -> None:
-    """Advance the grammar past the earlier output. Also let the earlier output be found in the prefix cache."""
+    """Advance the grammar past the earlier output, and match that output in the prefix cache."""
     if made_before(request) or request.logprob_start_len >= len(request.origin_input_ids):
         request.logprob_start_len = -1
     if not getattr(request, _GRAMMAR_BEHIND, False):
@@ -52,8 +51,7 @@ def before_prefill(request: Any) -> None:
 
 
 def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Count the earlier output in the penalties of a new prefill batch; SGLang does not. With the overlap schedule,
-    SGLang counts each token one step late, and the prompt's last token is the first that it counts."""
+    """Count the earlier output in penalties. With the overlap schedule, SGLang counts a step late."""
     import torch
 
     orchestrator = batch.sampling_info.penalizer_orchestrator
@@ -68,14 +66,13 @@ def count_penalties(_answer: Any, batch: Any, *_args: Any, **_kwargs: Any) -> No
             if hasattr(penalizer, "len_output_tokens"):
                 penalizer.len_output_tokens[row] += len(ids)
             for name in _PENALTIES:
-                totals = getattr(penalizer, f"cumulated_{name}_penalties", None)
-                if totals is not None:
+                if (totals := getattr(penalizer, f"cumulated_{name}_penalties", None)) is not None:
                     penalty = getattr(penalizer, f"{name}_penalties")[row]
                     totals[row].index_put_((ids,), penalty, accumulate=name == "frequency")
 
 
 def later_spans(spans: Any, *_args: Any, current_version: str, **_kwargs: Any) -> Any:
-    """Return the spans of weight versions with positions counted from the answer's first token."""
+    """Return spans of weight versions, counted from the answer's first token."""
     from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     made, later = spans[0].end, spans[1:]

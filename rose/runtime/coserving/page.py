@@ -1,9 +1,7 @@
-"""The arbiter page: a file in shared memory, one for each device. It connects the two engines on a device and their
-agent.
+"""The arbiter page: a file in shared memory that connects a device's two engines and their agent.
 
-Each party has a section of the page. The writer of a section holds a lock on it until the writer dies. A single fact is
-an aligned 8-byte word, and is stored in one write. Facts that belong together are a block with a checksum. Spans and
-ended requests go into rings; the agent reads them and writes them to the ledger. Times are this host's monotonic ns."""
+Each party locks and writes a section until it dies. A single fact is an aligned 8-byte word, stored in one write.
+Blocks and ring records have checksums. Times are this host's monotonic ns."""
 
 from __future__ import annotations
 
@@ -101,20 +99,14 @@ class Block(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """A span [start_ns, end_ns) of one party's monotonic time. For a yield, `latency_ns` is its delay after serving's
-    wish. For a rollout span, `latency_ns` is how long the rollout still computed after the wish, without serving's own
-    time."""
-
     kind: Span
     start_ns: int
     end_ns: int
     aux: int = 0
-    latency_ns: int = 0
+    latency_ns: int = 0  # A yield's delay, or how long a rollout still computed, after serving's wish.
 
 
 class Finish(IntEnum):
-    """The reasons why a request ended, as SGLang's API names them."""
-
     STOP = 0
     LENGTH = 1
     ABORT = 2
@@ -122,9 +114,6 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestRecord:
-    """A request that serving ended. `tpot_max_ns` is its longest wait for a token. `status` is the HTTP status if the
-    server aborted it, or None if its client left. `lease_number` is the lease at its arrival; 0 means no lease."""
-
     arrived_ns: int
     ended_ns: int
     queue_ns: int | None
@@ -135,16 +124,14 @@ class RequestRecord:
     cached_tokens: int | None
     output_tokens: int
     finish: int
-    status: int | None
+    status: int | None  # HTTP status of an abort; None: the client left.
     priority: int | None
-    lease_number: int
+    lease_number: int  # At its arrival; 0: no lease.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CutRecord:
-    """The last cut of a rollout engine's memory. `count` is the number of cuts so far. Tokens are KV slots."""
-
-    count: int
+    count: int  # Number of cuts so far.
     lease_number: int
     at_ns: int
     tokens_before: int
@@ -177,7 +164,7 @@ _PAGE_USER = "ROSE_PAGE_USER"  # environment variable: another user whose pages 
 
 
 class PageError(Exception):
-    """The file is not a page of this version, or another user may write to it, or the section has another writer."""
+    """This process cannot use the file as a page of this version."""
 
 
 class SectionHeldError(PageError):
@@ -185,8 +172,7 @@ class SectionHeldError(PageError):
 
 
 class _Ring:
-    """A ring of records; each has a few words and a checksum. A new record overwrites the oldest. `section[head]` is
-    the number of records ever written."""
+    """A ring of checksummed records; new ones overwrite the oldest. `section[head]` counts all records written."""
 
     def __init__(
         self, section: NDArray[np.int64], head: Field, words: NDArray[np.int64], words_per_record: int
@@ -201,7 +187,7 @@ class _Ring:
         self._section[self._head] = number + 1
 
     def drain(self, tail: int) -> tuple[list[list[int]], int, int]:
-        """Return (records since `tail`, new tail, number of records that were overwritten before they were read)."""
+        """Return (records since `tail`, new tail, number of records that were overwritten unread)."""
         head = int(self._section[self._head])
         lost = max(0, head - tail - self._records)
         records: list[list[int]] = []
@@ -218,8 +204,7 @@ class _Ring:
 
 
 class ArbiterPage:
-    """A mapped page. `take` makes this process the writer of a section; all others may only read that section. A mapped
-    page is never shortened, so `create` replaces a page of another version with a new file."""
+    """A mapped page, which is never shortened: `create` replaces a page of another version with a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,8 +227,7 @@ class ArbiterPage:
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
-        """Return the agent's page, which is created if missing. Raises PageError if another agent has it, or OSError if
-        there is no room."""
+        """Return the agent's page. Raises PageError if another agent has it, or OSError without room."""
         private_files.make(path.parent)
         try:
             page = cls(path)
@@ -266,8 +250,7 @@ class ArbiterPage:
 
     @classmethod
     def attach(cls, path: Path, party: Party) -> ArbiterPage:
-        """Return a page that an agent created, after taking `party`'s section. Raises PageError, or OSError
-        (FileNotFoundError if there is no page)."""
+        """Return an agent's page with `party`'s section taken. Raises PageError or OSError."""
         page = cls(path)
         if (stat := os.fstat(page._file.fileno())).st_blocks * 512 < stat.st_size:
             os.posix_fallocate(page._file.fileno(), 0, stat.st_size)
@@ -277,7 +260,7 @@ class ArbiterPage:
         return page
 
     def take(self, party: Party) -> None:
-        """Become the only writer of a section, and clear the values of the former writer. Raises SectionHeldError."""
+        """Become a section's only writer, and clear the former writer's values. Raises SectionHeldError."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
@@ -292,7 +275,7 @@ class ArbiterPage:
         self.set(party, Field.MAGIC, MAGIC)
 
     def alive(self, party: Party) -> bool:
-        """Return whether a process holds the section. The kernel knows this for processes in any PID namespace."""
+        """Return whether a process, in any PID namespace, holds the section."""
         if self._file.closed:
             return False
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, party, 1))
@@ -306,7 +289,7 @@ class ArbiterPage:
             return True
 
     def close(self) -> None:
-        """Give up the section. The page stays mapped until nothing refers to it. Safe to call twice."""
+        """Release the section. The page stays mapped until nothing refers to it."""
         if self._file.closed:
             return
         self._taken.clear()
@@ -328,7 +311,6 @@ class ArbiterPage:
         self._sections[party][at : at + _BLOCK_WORDS] = words
 
     def _take(self, party: Party, block: Block) -> list[int] | None:
-        """Return a completely written block, or None if nothing was written or its writer stopped halfway."""
         at = _WORDS + block * _BLOCK_WORDS
         for _ in range(_READ_TRIES):
             words: list[int] = self._sections[party][at : at + _BLOCK_WORDS].tolist()
@@ -354,12 +336,11 @@ class ArbiterPage:
         return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """Add a span to the ring, before the open span is cleared: readers may see the span twice, but never miss
-        it."""
+        """Add a span before the open span is cleared: readers may see it twice, but never miss it."""
         self._spans[party].write((record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns))
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
-        """Return (spans since `tail`, new tail, number of spans that were overwritten before they were read)."""
+        """Return (spans since `tail`, new tail, number of spans that were overwritten unread)."""
         records, tail, lost = self._spans[party].drain(tail)
         return [SpanRecord(Span(kind), *times) for kind, *times in records], tail, lost
 
@@ -367,7 +348,6 @@ class ArbiterPage:
         self._requests.write(_words(record))
 
     def drain_requests(self, tail: int) -> tuple[list[RequestRecord], int, int]:
-        """Return (requests since `tail`, new tail, number of requests that were overwritten before they were read)."""
         records, tail, lost = self._requests.drain(tail)
         return [_record(RequestRecord, words) for words in records], tail, lost
 
@@ -384,8 +364,8 @@ class ArbiterPage:
         return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Return until when the rollout step that began at `start_ns`, and is in progress, could have the device. A
-        core that serving took counts as taken until the step looks at the page again."""
+        """Return until when a rollout step surely had the device. A core that serving took counts as taken until the
+        step looks at the page again."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
@@ -394,12 +374,11 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.LEASE, _words(terms))
 
     def lease(self) -> LeaseTerms:
-        """Return the lease in force. If the page has no complete lease, the result lends nothing."""
+        """Return the lease in force, or terms that lend nothing."""
         words = self._take(Party.AGENT, Block.LEASE)
         return LeaseTerms() if words is None else _record(LeaseTerms, words)
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
-        """Publish serving's budgets and how the KV memory is divided. The engines publish how much memory they hold."""
         words = [budgets.ttft_ns, budgets.tpot_ns]
         for priority, one in budgets.classes.items():
             words += [priority, one.ttft_ns, one.tpot_ns]
@@ -407,7 +386,7 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
     def budgets(self) -> Budgets:
-        """Return serving's budgets. If the page has none, every token counts as due at once, so nothing is lent."""
+        """Return serving's budgets. Without any, every token is due at once, so nothing is lent."""
         words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
         classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
         return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
@@ -417,8 +396,7 @@ class ArbiterPage:
         return 0 if words is None else words[0]
 
     def memory(self) -> KvMemory | None:
-        words = self._take(Party.AGENT, Block.TERMS)
-        if words is None:
+        if (words := self._take(Party.AGENT, Block.TERMS)) is None:
             return None
         to_come = self.get(Party.SERVING, Field.KV_TOKENS_TO_COME)
         return replace(
@@ -428,12 +406,11 @@ class ArbiterPage:
         )
 
     def serving_wants(self) -> int:
-        """Return since when serving wants the device for itself, or 0. Reads only one word, because every layer calls
-        this."""
+        """Return since when serving wants the device, or 0. Every layer calls this, so it reads one word."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
 
     def credit_ns(self, now_ns: int) -> int:
-        """Return how many ns of work rollouts may still begin beside serving's steps."""
+        """Return how much work rollouts may still begin beside serving's steps."""
         serving = self._sections[Party.SERVING]
         if now_ns >= serving[Field.CREDIT_UNTIL_NS]:
             return 0
@@ -457,7 +434,7 @@ class ArbiterPage:
         return None if words is None else _record(CutRecord, words)
 
     def rollout_worked_ns(self, now_ns: int) -> int:
-        """Return rollouts' total time on the device. It includes the step in progress, unless its engine died."""
+        """Return rollouts' total device time, including a living engine's step in progress."""
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         stepping = open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT
@@ -484,30 +461,26 @@ def _flock(kind: int, start: int, length: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
-def _kinds(record: type) -> list[tuple[str, bool, bool]]:
-    """Return (name, whether it is a share, whether it is a boolean) for each field of a record of numbers."""
-    hints = get_type_hints(record)
-    return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
-
-
-_KINDS: dict[type, list[tuple[str, bool, bool]]] = {
-    record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord, RequestRecord)
+_TYPES: dict[type, dict[str, Any]] = {
+    record: get_type_hints(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord, RequestRecord)
 }
 
 
 def _words(record: Any) -> list[int]:
     words = []
-    for name, is_share, _ in _KINDS[type(record)]:
+    for name, kind in _TYPES[type(record)].items():
         value = getattr(record, name)
-        words.append(_UNKNOWN if value is None else round(value * _PPM) if is_share else int(value))
+        words.append(_UNKNOWN if value is None else round(value * _PPM) if kind is float else int(value))
     return words
 
 
-def _record(kind: type[_R], words: Sequence[int]) -> _R:
+def _record(record: type[_R], words: Sequence[int]) -> _R:
     values: dict[str, Any] = {}
-    for (name, is_share, is_bool), word in zip(_KINDS[kind], words, strict=False):
-        values[name] = None if word == _UNKNOWN else word / _PPM if is_share else bool(word) if is_bool else word
-    return kind(**values)
+    for (name, kind), word in zip(_TYPES[record].items(), words, strict=False):
+        values[name] = (
+            None if word == _UNKNOWN else word / _PPM if kind is float else bool(word) if kind is bool else word
+        )
+    return record(**values)
 
 
 def _checksum(words: Sequence[int]) -> int:

@@ -1,6 +1,5 @@
-"""The plugin inside SGLang (entry point `sglang.srt.plugins`). It hooks the scheduler's loop of every server that
-SGLang starts in its environment. It only observes a serving engine, and only if an agent has a page for it.
-`ROSE_PLUGIN_ROLE=off` turns the plugin off."""
+"""The plugin inside SGLang (entry point `sglang.srt.plugins`), which hooks every server's scheduler. Serving is only
+observed."""
 
 import logging
 import os
@@ -46,7 +45,7 @@ _ABANDONED = object()  # the result of a step that was given up
 
 
 class HooksMissingError(Exception):
-    """This SGLang lacks methods that the plugin must hook. The message names the methods."""
+    """This SGLang lacks methods that the plugin must hook."""
 
 
 _plugin: RolloutPlugin | ServingPlugin | None = None
@@ -182,7 +181,7 @@ def _gated() -> bool:
 
 
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Hook the layers of a gated engine before its first step and graph, so that captured graphs contain the gate."""
+    """Hook a gated engine's layers before graphs are captured, so that graphs contain the gate."""
     if _gated():
         if str(runner.device) == "cuda":
             add_layer_hooks(runner.model, before_each_layer(_between_layers))
@@ -203,7 +202,6 @@ def _between_layers(layers_left: int) -> None:
 
 
 def _with_arrival(state: Any, stamps: Any) -> Any:
-    """Add to a request when the server received it and when the scheduler got it: the request waits in between."""
     return {**state, **{name: getattr(stamps, name, 0.0) for name in ("created_time", "api_server_dispatch_time")}}
 
 
@@ -231,8 +229,7 @@ def register() -> None:
 
 
 def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
-    """Return a text that names the missing hooks and SGLang's version. Return None if all hooks are in place. SGLang
-    itself only logs a hook that it could not apply."""
+    """Return a text about missing hooks, or None. SGLang itself only logs them."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -246,9 +243,8 @@ def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
 
 
 def require_hooks() -> None:
-    """Raises HooksMissingError if a hook is missing. The message names the hooks and SGLang's version."""
-    missing = missing_hooks()
-    if missing is not None:
+    """Raise HooksMissingError if a hook is missing."""
+    if (missing := missing_hooks()) is not None:
         raise HooksMissingError(
             f"{missing}, and see that the package rose-serving is installed in the same environment (its entry point "
             "is how SGLang finds the plugin)."

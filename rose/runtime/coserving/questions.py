@@ -1,6 +1,5 @@
-"""Questions to the plugin inside a rollout engine. They are sent as `/generate` requests, because these reach all ranks
-at the same point of their loops. The plugin takes a question out of the queue and acts. It answers at once with an
-abort that has a message."""
+"""Questions to a rollout engine's plugin. They are sent as `/generate` requests, which reach all ranks at the same
+point of their loops, and are answered with an abort."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """Return the body of a `/generate` request that asks for `verb`. `about` is a policy version. For "end", `about` is
-    the id of a request, which then ends with its tokens; SGLang's abort may lose them."""
+    """Return a request's body. `about` is a policy version or, for "end", a request's id."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],
@@ -32,13 +30,12 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
 
 
 def unrecorded_id() -> str:
-    """Return an id for a request that a serving engine does not record. All these ids have the same length, because
-    SGLang's abort matches prefixes."""
+    """Return a request id of fixed length, because SGLang's abort matches prefixes."""
     return f"{CLIENT_RECORDS}{uuid.uuid4().hex}"
 
 
 def parse_question(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
-    """Return (verb, subject) of a question. Return None if the request is not a question."""
+    """Return (verb, subject), or None for any other request."""
     name = client_id(request_id)
     if match := _END.fullmatch(name):
         return "end", match[1]
@@ -52,7 +49,7 @@ def client_id(request_id: str) -> str:
 
 
 def refusal(answer: Any) -> str | None:
-    """Return the reason why the engine refused a question, from its answer. Return None if the engine accepted it."""
+    """Return why the engine refused a question, or None if it accepted."""
     try:
         message = str(answer["meta_info"]["finish_reason"]["message"])
     except (LookupError, TypeError):
@@ -62,12 +59,9 @@ def refusal(answer: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Rank `rank` of `size` ranks. `all_say(mine)` tells whether every rank says yes; all ranks must call it at the
-    same point."""
-
     rank: int = 0
     size: int = 1
-    all_say: Callable[[bool], bool] = bool
+    all_say: Callable[[bool], bool] = bool  # All ranks must call it at the same point.
 
     @classmethod
     def of_engine(cls) -> Ranks:

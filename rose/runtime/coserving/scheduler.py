@@ -1,5 +1,4 @@
-"""ROSE's view of SGLang's scheduler. Only this module knows the names of the scheduler's attributes. A request that is
-ended here keeps its tokens, so that it can be continued, and frees its memory."""
+"""ROSE's view of SGLang's scheduler. Only this module knows the scheduler's attributes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -8,7 +7,6 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.continuation import made_before
 from rose.runtime.coserving.page import Finish
 from rose.runtime.coserving.questions import client_id
-from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.steptime import attended
 
 _ARRIVED = "_rose_arrived_ns"  #: The attribute that keeps when a request came.
@@ -17,12 +15,10 @@ _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT
 
 
 class StepAbandonedError(Exception):
-    """A step is given up between two of its layers."""
+    """A step is given up between two layers."""
 
 
 class SchedulerView:
-    """A scheduler between two of its steps. A method that may be called at other times says so."""
-
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.kv_tokens_total = int(scheduler.max_total_num_tokens)
@@ -38,15 +34,14 @@ class SchedulerView:
 
     @property
     def knocked(self) -> bool:
-        """Return whether something from the server waits to be received by the scheduler; False if unknown."""
+        """Return whether something waits to be received; False if unknown."""
         import zmq
 
         return self._socket is not None and bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
 
     @property
     def arrivals_file(self) -> int | None:
-        """Return a file descriptor that becomes readable when the server sends something, or None. Any thread may watch
-        it."""
+        """Return a descriptor that any thread may watch: it is readable when something arrives."""
         import zmq
 
         return None if self._socket is None else int(self._socket.getsockopt(zmq.FD))
@@ -57,8 +52,7 @@ class SchedulerView:
         return socket if hasattr(socket, "getsockopt") else None
 
     def own_compiled(self) -> None:
-        """Let only `queue_compiled` queue requests whose grammars are compiled. SGLang itself would queue them in the
-        step that prefills them, which bypasses the gate."""
+        """Queue requests with compiled grammars only in `queue_compiled`. SGLang would prefill them past the gate."""
         self._grammars = self._scheduler.grammar_manager
         self._compiled = self._grammars.get_ready_grammar_requests
         self._grammars.get_ready_grammar_requests = list
@@ -77,22 +71,19 @@ class SchedulerView:
 
     @property
     def has_work(self) -> bool:
-        """Return whether any request is unfinished. Finished requests stay in the batch for a step, but do not
-        count."""
+        """Return whether a request is unfinished. Finished ones stay in the batch for a step."""
         return bool(self._scheduler.waiting_queue) or bool(self.running)
 
     @property
     def steps(self) -> int:
-        """Return how many steps have begun."""
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
-        """Return how many KV slots the requests hold. Slots that only the prefix cache holds do not count."""
+        """Return the KV slots of requests, without those that only the prefix cache holds."""
         free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
         return self.kv_tokens_total - free - self.kv_tokens_cached()
 
     def kv_tokens_to_come(self) -> int:
-        """Return how many more KV slots the prompts will take, but at most the slots that are left in the pool."""
         chunked = self._scheduler.chunked_req
         rest = 0 if chunked is None else max(0, context_tokens(chunked) - int(chunked.kv.kv_allocated_len))
         tokens = rest + sum(context_tokens(request) for request in self.waiting)
@@ -103,13 +94,11 @@ class SchedulerView:
 
     @property
     def chunked_prefix(self) -> int:
-        """Return how many tokens of the chunked prompt are computed. Return 0 if there is no chunked prompt."""
         chunked = self._scheduler.chunked_req
         return 0 if chunked is None else int(chunked.extend_end)
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
-        """Predict the next step: ("prefill", new tokens, token pairs of attention) or ("decode", requests, context
-        tokens)."""
+        """Return ("prefill", new tokens, pairs) or ("decode", requests, context tokens)."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)
@@ -126,11 +115,12 @@ class SchedulerView:
         if tokens and self._scheduler.chunked_req is None:
             self.computed_share += 0.2 * (min(1.0, int(batch.extend_num_tokens) / tokens) - self.computed_share)
 
-    def held(self) -> list[HeldKv]:
-        return [HeldKv(client_id(str(request.rid)), arrived_ns(request)) for request in [*self.waiting, *self.running]]
+    def held(self) -> dict[str, int]:
+        """Return by id when each request arrived."""
+        return {client_id(str(request.rid)): arrived_ns(request) for request in [*self.waiting, *self.running]}
 
     def end_aborted(self) -> int:
-        """End the requests that clients gave up, and return how many. SGLang would keep them for one more step."""
+        """End requests that clients gave up. SGLang would keep them for one more step."""
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
@@ -138,8 +128,7 @@ class SchedulerView:
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
-        """End requests with the tokens that they have. Return (ended requests, kept tokens). The slots stay in the
-        prefix cache, where they can be evicted."""
+        """End requests with their tokens, which stay in the prefix cache. Return (requests, kept tokens)."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -155,11 +144,12 @@ class SchedulerView:
                     release_kv_cache(request, scheduler.tree_cache, checkpoint=False)
             elif request.kv.holds_kv:
                 release_kv_cache(request, scheduler.tree_cache, checkpoint=True)
-        self._drop_finished()
-        self._answer(requests)
-        return len(requests), sum(map(answered_tokens, requests))
+        for batch in {id(batch): batch for batch in (scheduler.running_batch, scheduler.last_batch) if batch}.values():
+            batch.filter_batch()
+            batch.batch_is_full = False
+        return self._answer(requests)
 
-    def _answer(self, requests: Sequence[Any]) -> None:
+    def _answer(self, requests: Sequence[Any]) -> tuple[int, int]:
         scheduler = self._scheduler
         begun = [request for request in requests if request.output_ids]
         if begun:
@@ -171,16 +161,11 @@ class SchedulerView:
                 scheduler._release_aborted_request(request)
                 reason = request.finished_reason.to_json()
                 scheduler.send_abort_output(_make_abort_req(request, finished_reason=reason), request)
-
-    def _drop_finished(self) -> None:
-        scheduler = self._scheduler
-        for batch in {id(batch): batch for batch in (scheduler.running_batch, scheduler.last_batch) if batch}.values():
-            batch.filter_batch()
-            batch.batch_is_full = False
+        return len(requests), sum(len(request.output_ids) - made_before(request) for request in requests)
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that stopped between two layers. With `end`, its requests end; otherwise they return to the
-        queue. Return (ended requests, their tokens). Works only without the overlap schedule."""
+        """Undo a step without the overlap schedule. Its requests end, or return to the queue. Return (ended requests,
+        their tokens)."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
@@ -205,8 +190,7 @@ class SchedulerView:
             return 0, 0
         for request in requests:
             _finish(request, "Aborted")
-        self._answer(requests)
-        return len(requests), sum(map(answered_tokens, requests))
+        return self._answer(requests)
 
     def evict(self, tokens: int) -> None:
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
@@ -221,16 +205,12 @@ def _finish(request: Any, message: str) -> None:
     request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
 
 
-def answered_tokens(request: Any) -> int:
-    return len(request.output_ids) - made_before(request)
-
-
 def context_tokens(request: Any) -> int:
     return len(request.origin_input_ids) + len(request.output_ids)
 
 
 def arrived_ns(request: Any) -> int:
-    """Return the monotonic time when a request reached the server or, if unknown, when it was first seen here."""
+    """Return when a request reached the server, or was first seen here."""
     stamp: int | None = getattr(request, _ARRIVED, None)
     if stamp is None:
         stamp = _stamp_ns(request, "created_time") or monotonic_ns()
@@ -239,22 +219,19 @@ def arrived_ns(request: Any) -> int:
 
 
 def handed_ns(request: Any) -> int | None:
-    """Return the monotonic time when the server handed a request to the scheduler, or None if unknown."""
     return _stamp_ns(request, "api_server_dispatch_time")
 
 
 def begun_ns(request: Any) -> int | None:
-    """Return the monotonic time when a request's first step began, or None if unknown."""
     return _stamp_ns(request, "forward_entry_time")
 
 
 def cached_tokens(request: Any) -> int | None:
-    """Return how many tokens of a request's prompt were in the prefix cache, or None if unknown."""
     return getattr(request, "cached_tokens", None)
 
 
 def finish_of(request: Any) -> tuple[Finish, int | None]:
-    """Return (why a request ended, HTTP status of its abort). A request dropped without a reason counts as aborted."""
+    """Return (why a request ended, HTTP status of its abort)."""
     reason = getattr(request, "finished_reason", None)
     kind = "abort" if reason is None else reason.to_json()["type"]
     status = getattr(reason, "status_code", None)
@@ -262,7 +239,7 @@ def finish_of(request: Any) -> tuple[Finish, int | None]:
 
 
 def abort_status(abort: Any) -> int | None:
-    """Return the HTTP status if the server aborted the request. Return None if the client gave the request up."""
+    """Return the HTTP status if the server aborted the request, or None if the client did."""
     status = (getattr(abort, "finished_reason", None) or {}).get("status_code")
     return None if status is None else int(status)
 

@@ -1,4 +1,4 @@
-"""The plugin's settings, which come from the environment of the engine that loads the plugin."""
+"""The plugin's settings, from the environment of its engine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """The settings of the plugin. A `gated` engine computes only if its lease and the policy allow it. `page` is None
-    until the engine is attached. `host_cores` are for work that a CPU engine does outside its device."""
-
     role: Literal["serving", "rollout"]
-    page: Path | None
+    page: Path | None  # None until the engine is attached.
     staging: Path | None = None
-    gated: bool = False
+    gated: bool = False  # Computes only if its lease and the policy allow it.
     host_cores: tuple[int, ...] = ()
 
     def to_environment(self) -> dict[str, str]:
@@ -36,23 +33,17 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """Return the settings. If the environment has none, they are for a serving engine that is not attached. Return
-        None if `ROSE_PLUGIN_ROLE` is `off`: there is no plugin then."""
+        """Return the settings, by default of an unattached serving engine; None if the plugin is off."""
         role = environment.get(f"{_PREFIX}ROLE") or "serving"
         if role == "off":
             return None
         if role not in ("serving", "rollout"):
             raise ValueError(f"{_PREFIX}ROLE is {role!r}; it must be 'serving', 'rollout' or 'off'")
-
-        def path(name: str) -> Path | None:
-            text = environment.get(f"{_PREFIX}{name}")
-            return Path(text) if text else None
-
-        cores = environment.get(f"{_PREFIX}HOST_CORES", "")
+        page, staging, cores = (environment.get(f"{_PREFIX}{name}") for name in ("PAGE", "STAGING", "HOST_CORES"))
         return cls(
             role="serving" if role == "serving" else "rollout",
-            page=path("PAGE"),
-            staging=path("STAGING"),
+            page=Path(page) if page else None,
+            staging=Path(staging) if staging else None,
             gated=environment.get(f"{_PREFIX}GATED") == "1",
-            host_cores=tuple(int(core) for core in cores.split(",") if core),
+            host_cores=tuple(int(core) for core in (cores or "").split(",") if core),
         )

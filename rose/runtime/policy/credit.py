@@ -1,23 +1,16 @@
-"""How much rollout work may run beside serving's live requests. *Work* is the time that a rollout would take if it had
-the device alone.
+"""Decides how much rollout work may run beside serving's live requests.
 
-Two engines on one device slow each other down. A step of serving takes longer by `factor` times the work beside it. At
-the start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
+*Work* is the time that a rollout takes alone. It makes a step of serving longer by `factor` times the work. At the
+start of each decode step, serving grants work = min(slack_share * slack, room) / factor.
 
-Slack keeps the latency budgets. It is the time by which the step may become longer before a budget is missed. The
-budgets are the TPOT budgets of the live requests, and the smallest TTFT budget for the largest prompt that may come
-now.
+Slack is the time by which the step may become longer before a live request, or the largest prompt that may come now,
+misses its budget. Room limits the stretch of a request: the smallest (stretch * fewer - 1) * alone - factor * work
+since its first token. `fewer` is the share of the step's time that remains with 1/stretch of its requests, because
+longer requests mean more live requests (Little's law). A request without a first token has no room. From STRETCH_MAX
+on, room has no limit, because lending cannot stretch a step more.
 
-Room limits how much rollouts stretch a request: its tokens may take at most `stretch` times as long as they take alone.
-Room is the smallest (stretch * fewer - 1) * alone - factor * work of all live requests, since their first tokens. A
-request without a first token has no room. From STRETCH_MAX on, room has no limit: lending cannot stretch a step more.
-`fewer` accounts for a second effect: if requests take longer, more of them are live at a time (Little's law), and steps
-become longer. `fewer` is the time that the step would take with 1/stretch of its requests, divided by the time that it
-takes.
-
-The factor is fitted by least squares with forgetting, to the delay of the steps that had work beside them. The delay is
-how much longer than predicted a step took. Until the factor is known, it is a guess. It is never below the cost of time
-slices between two processes on a GPU."""
+The factor is fitted to the delays of steps that had work beside them. It is never below the cost of time slices between
+two processes on a GPU."""
 
 from __future__ import annotations
 
@@ -46,8 +39,6 @@ _SCALE = (1e-6,)
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """The fit of the factor, and the limits that follow if steps take longer than the factor explains."""
-
     fit: LinearFit = field(default_factory=lambda: LinearFit.prior(_SCALE))
     overruns: int = 0  # One bit per step; the newest step has the lowest bit.
     clean: int = 0
@@ -63,8 +54,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` longer than predicted, beside work of `work_ns` > 0. `spread_ns` is
-        the usual error of the prediction."""
+        """Learn from a step that took `delay_ns` longer than predicted, give or take `spread_ns`, beside `work_ns`."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -81,20 +71,15 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """A live request of serving. Times are nanoseconds since its first token. `elapsed_ns` is the whole time, or None
-    before that token. `lent_ns` is the time of rollouts while serving rested. `work_ns` is the work of rollouts beside
-    the steps of serving. `due_ns` is when its budgets require the next token."""
-
-    elapsed_ns: int | None
-    lent_ns: int
+    elapsed_ns: int | None  # Since its first token; None before it.
+    lent_ns: int  # Time of rollouts while serving rested, since then.
     work_ns: int
-    due_ns: int
+    due_ns: int  # When its budgets require the next token.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreditFacts:
-    """Facts at the start of a decode step of serving. Times are nanoseconds, moments are monotonic, and None means
-    unknown."""
+    """Facts at the start of a decode step of serving, in ns; moments are monotonic."""
 
     lease: LeaseTerms
     ttft_budget_ns: int  # The smallest budget that a request may have if it comes now.
@@ -114,28 +99,23 @@ class CreditFacts:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How much work rollouts may begin: `work_ns`, before `until_ns`. `limit` is the rule that allows no more."""
-
     work_ns: int
-    until_ns: int
-    limit: Hold
+    until_ns: int  # The work must begin before.
+    limit: Hold  # The rule that allows no more.
 
 
 def share_of_busy(stretch: float, slack_share: float) -> float:
-    """Return the largest share of a device that rollout work can take beside serving, if serving always has
-    requests."""
+    """Return the largest share of a device that rollout work can take beside serving that never rests."""
     return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's memory pool still holds the live requests if each takes longer. The number of requests
-    grows with the time of their tokens (Little's law), at most by STRETCH_MAX."""
+    """Return whether serving's pool holds the live requests if each takes longer (Little's law)."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 
 def grant(facts: CreditFacts) -> Credit:
-    refused = _refused(facts)
-    if refused is not None:
+    if (refused := _refused(facts)) is not None:
         return Credit(0, 0, refused)
     alone_ns, prompt_alone_ns = facts.decode_ns, facts.largest_prefill_ns
     assert alone_ns is not None, "refused otherwise"

@@ -8,8 +8,6 @@ RETRY_NS = 5_000_000_000  # Wait after a failed resync, times the number of fail
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of one engine's weights. Times are monotonic nanoseconds."""
-
     held: bool  # Whether it verifiably held a version, bit for bit.
     trusted: bool
     looked_ns: int  # When all weights were last hashed, or when that was last tried.
@@ -17,8 +15,7 @@ class Standing:
 
 
 def next_action(standing: Standing, audit_every_ns: int, now_ns: int) -> Literal["audit", "resync", "wait"]:
-    """Return what to do now. If `audit_every_ns` is 0, nothing is audited. A sync counts as an audit, because it hashes
-    all weights."""
+    """Return what to do now. A sync counts as an audit, because it hashes all weights."""
     waited_ns = now_ns - standing.looked_ns
     if not standing.trusted:
         return "resync" if waited_ns >= standing.failures * RETRY_NS else "wait"

@@ -1,5 +1,4 @@
-"""Random windows without leases, which measure the cost of lending. Only the device name, the window's number and the
-seed decide."""
+"""Draws random windows without leases, which measure the cost of lending."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ _DIGITS = 13
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldoutRules:
-    """How often and for how long leases are withheld. If `share` is 0, they are never withheld."""
-
     share: float
     window_ns: int
     washout_ns: int  # For this long after a change, the old state still has effects.
@@ -22,17 +19,14 @@ class HoldoutRules:
 
 @dataclass(frozen=True, slots=True)
 class HoldoutWindow:
-    """The window [t0_ns, t1_ns) of a device, in UTC nanoseconds since the Unix epoch. Leases are withheld if `draw` is
-    below the share."""
-
-    t0_ns: int
+    t0_ns: int  # UTC, as the next field.
     t1_ns: int
-    draw: float
+    draw: float  # Leases are withheld if it is below the share.
     withheld: bool
 
 
 def draw(seed: int, device_id: str, number: int) -> float:
-    """Return a uniform number in [0, 1). It is made of the first 52 bits of SHA-256 of `seed/device_id/number`."""
+    """Return a uniform number in [0, 1): the first 52 bits of SHA-256 of `seed/device_id/number`."""
     digest = hashlib.sha256(f"{seed}/{device_id}/{number}".encode()).hexdigest()
     return float(int(digest[:_DIGITS], 16) / 16**_DIGITS)
 

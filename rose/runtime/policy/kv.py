@@ -1,21 +1,17 @@
-"""Decides how much KV memory rollouts may hold. Headroom stays free for serving. If less is free than the high
-watermark allows, the rollout budget is halved once. The budget is then frozen until the next term, so that it cannot
-oscillate."""
+"""Decides how much KV memory rollouts may hold. A cut budget is frozen, so that it cannot oscillate."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvMemory:
-    """The KV memory of a device, and the tokens of its two models. Waiting prompts of serving count as held."""
-
     device_bytes: int
     serving_bytes_per_token: int
     rollout_bytes_per_token: int
     headroom: float
     high_watermark: float
-    serving_tokens: int = 0
+    serving_tokens: int = 0  # Waiting prompts included.
     rollout_tokens: int = 0
 
     @property
@@ -32,33 +28,22 @@ class KvMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Return the free bytes. They are negative if both pools together hold more than the device has."""
         return self.device_bytes - self.serving_bytes - self.rollout_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HeldKv:
-    """A rollout request that holds KV memory or waits for it; `arrived_ns` is monotonic."""
-
-    request_id: str
-    arrived_ns: int
-
-
 def initial_budget_bytes(memory: KvMemory) -> int:
-    """Return the budget of a new lease: all memory except serving's tokens and the headroom."""
     return max(0, memory.device_bytes - memory.headroom_bytes - memory.serving_bytes)
 
 
 def under_pressure(memory: KvMemory) -> bool:
-    """Return whether less memory is free than the high watermark allows: (1 - high_watermark) of the headroom."""
+    """Return whether less than (1 - high_watermark) of the headroom is free."""
     return memory.free_bytes < (1.0 - memory.high_watermark) * memory.headroom_bytes
 
 
 def cut_budget(budget: int, *, frozen: bool) -> int:
-    """Return the budget after memory pressure. It is half of the budget, but a frozen budget stays."""
     return budget if frozen else budget // 2
 
 
-def retraction_order(requests: Iterable[HeldKv]) -> list[str]:
-    """Return request ids, the youngest first, because the least work is lost with them."""
-    return [request.request_id for request in sorted(requests, key=lambda request: -request.arrived_ns)]
+def retraction_order(arrived_ns: Mapping[str, int]) -> list[str]:
+    """Return request ids, the youngest first, because they lose the least work."""
+    return sorted(arrived_ns, key=lambda request_id: -arrived_ns[request_id])

@@ -1,5 +1,4 @@
-"""The state machine of a lease. It derives each change from facts and a time. A lease ends if the gateway does not
-answer. If lending makes serving late, the lease is taken back in steps."""
+"""The state machine of a lease. If lending makes serving late, the lease is taken back in steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,27 +18,24 @@ ACTIVATION_NS_MAX = 5_000_000_000
 _RENEWED_SHARE_MIN = 1 / 8  # A renewal moves the expiry by at least this share of the time to live: answers come often.
 
 
-@dataclass(frozen=True, slots=True)
-class BorrowCase:
-    wanted_ns: int
-    idle_share: float
-    switch_ns: int
+#: Whether to borrow a device for `wanted_ns`, if `idle_share` of its time is idle and a switch takes `switch_ns`.
+Borrow = Callable[[int, float, int], bool]
 
 
-def worth_borrowing(case: BorrowCase) -> bool:
-    return case.wanted_ns * case.idle_share > case.switch_ns
+def worth_borrowing(wanted_ns: int, idle_share: float, switch_ns: int) -> bool:
+    return wanted_ns * idle_share > switch_ns
 
 
-def always_borrow(case: BorrowCase) -> bool:
-    return case.wanted_ns > 0
+def always_borrow(wanted_ns: int, _idle_share: float, _switch_ns: int) -> bool:
+    return wanted_ns > 0
 
 
-def never_borrow(case: BorrowCase) -> bool:
+def never_borrow(_wanted_ns: int, _idle_share: float, _switch_ns: int) -> bool:
     return False
 
 
 class Level(IntEnum):
-    """How much of the lease was taken back because serving was late. The step after the last level ends the lease."""
+    """How much of the lease was taken back. The step after the last level ends the lease."""
 
     FULL = 0
     THROTTLED = 1  # Half the shares of compute, regret and slack.
@@ -48,19 +44,16 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRules:
-    """The rules by which each lease of a device is granted. `borrow` and `guards` come from the policy."""
-
     ttl_ns: int
     compute_share: float
     regret_share: float
-    borrow: Callable[[BorrowCase], bool]
+    borrow: Borrow
     guards: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseState:
-    """The lease in force, or the last lease. Times are monotonic nanoseconds. Number 0 means that there was no lease
-    yet."""
+    """The current or the last lease, in monotonic ns. Number 0 means that there was no lease yet."""
 
     number: int = 0
     ended: Ending | None = "released"
@@ -89,10 +82,7 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class EngineCut:
-    """The last cut that the rollout engine made by itself: the `count` of its cuts so far, the lease, and the budget
-    that is left."""
-
-    count: int = 0
+    count: int = 0  # Number of cuts so far.
     lease_number: int = 0
     kv_budget_bytes: int = 0
 
@@ -132,13 +122,12 @@ class Change:
 
 
 def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """Return the change that must happen at `now_ns`, or None. Call this again after each change."""
+    """Return the change that is due now, or None. Call this again after each change."""
     if not facts.state.in_force:
         # A cut may be seen after its lease's end; it still binds the next lease of the term.
         return _cut(facts, now_ns) or _grant(facts, now_ns)
     for rule in (_end, _cut, _lateness, _renew):
-        change = rule(facts, now_ns)
-        if change is not None:
+        if (change := rule(facts, now_ns)) is not None:
             return change
     return None
 
@@ -158,7 +147,7 @@ def refusal(facts: LeaseFacts, now_ns: int) -> Reason | None:
         return Reason("no_serving", "the serving engine has not said what it is doing")
     if rules.guards and (reason := _guarded(facts, load, now_ns)) is not None:
         return reason
-    if not rules.borrow(BorrowCase(facts.wanted_ns, facts.idle_share, facts.switch_ns)):
+    if not rules.borrow(facts.wanted_ns, facts.idle_share, facts.switch_ns):
         if rules.borrow is never_borrow:
             return Reason("policy", "the fleet file's `coserving.policy` lends nothing")
         return Reason("serving_busy", f"{at_work(facts.serving_ns, facts.observed_ns)}: too little is left to lend")
@@ -183,7 +172,9 @@ def _guarded(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> Reason | None
             f"smallest `ttft_budget_ms` is {load.ttft_budget_ns / 1e6:,.0f}: raise that budget, or lower "
             "`max_prompt_tokens`",
         )
-    if facts.state.ended == "preempted" and not _recovered(facts, load, now_ns):
+    in_time_again = _in_time(load) != facts.state.in_time_at_end  # A restarted engine counts from 0.
+    rested = facts.history.idle_ns(now_ns) >= facts.rules.ttl_ns
+    if facts.state.ended == "preempted" and not in_time_again and not rested:
         return Reason("serving_recovers", "serving has finished no request in time since the last lease was taken back")
     return None
 
@@ -193,21 +184,12 @@ def _budget_bytes(facts: LeaseFacts) -> int:
 
 
 def released(state: LeaseState, reason: str) -> Change:
-    """Return the change that releases a lease for its owner. The facts do not matter."""
     assert state.in_force, f"lease {state.number} is not in force"
     return Change("release", reason, replace(state, ended="released"))
 
 
 def _answer_holds(facts: LeaseFacts, now_ns: int) -> bool:
     return facts.answered_ns > 0 and now_ns < facts.answered_ns + facts.rules.ttl_ns
-
-
-def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
-    """Return whether a device that was taken back can be lent again. It can if serving has met a budget since then, or
-    was idle for a term."""
-    in_time = _in_time(load)
-    idle_ns = facts.history.idle_ns(now_ns)
-    return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns  # A restarted engine counts from 0.
 
 
 def _in_time(load: ServingLoad | None) -> int:
@@ -325,8 +307,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Return how many requests lending has made late since the last step down. The number is 0 until the requests that
-    were in flight at that step have finished."""
+    """Return how many requests lending made late since the last step down and the requests in flight then."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -334,8 +315,7 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the state after a look at serving's counters. The counters may restart at 0. Late requests that were in
-    flight at the last step down are ignored."""
+    """Return the state after a look at serving's counters, which may restart at 0."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

@@ -10,17 +10,12 @@ _BUSY_SHARE = 0.5  # If serving works this share of the time, an engine on the s
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why a device lends nothing. `name` is for the ledger, `text` is for the owner."""
-
     name: str
-    text: str
+    text: str  # For the owner; the name is for the ledger.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """The state of a rollout engine. `turns` is the number of open turns in its run, or in the fleet if it has no run.
-    `version_min` is the oldest version that these turns accept."""
-
     engine_id: str
     borrowed: bool
     leased: bool = False
@@ -32,19 +27,17 @@ class EngineState:
     held_run_id: str | None = None
     version: int = 0
     version_min: int = 0
-    turns: int = 0
+    turns: int = 0  # Open turns of its run, or of the fleet if it has no run.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LendingFacts:
-    """What the controller knows about a device. Serving was at work for `serving_ns` of the last `observed_ns`."""
-
     engine: EngineState | None
     drained: bool = False
     drain_reason: str | None = None
     silent_ns: int = 0
     refused: Reason | None = None  # Why the agent of the device refuses a lease.
-    serving_ns: int = 0
+    serving_ns: int = 0  # Serving's work in the last `observed_ns`.
     observed_ns: int = 0
 
 
@@ -99,7 +92,6 @@ def _lease(facts: LendingFacts, engine: EngineState) -> Reason | None:
 
 
 def _busy(facts: LendingFacts) -> str:
-    """Return a clause on how busy serving was. It is empty if that does not explain an idle engine."""
     assert facts.engine is not None
     if not facts.engine.borrowed or facts.serving_ns < _BUSY_SHARE * facts.observed_ns or not facts.observed_ns:
         return ""

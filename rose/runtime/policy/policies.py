@@ -1,25 +1,22 @@
-"""Policies for sharing a device. Each policy is a choice of four pure decisions. The live runtime and replays use
-them."""
+"""Policies for sharing a device, used by the live runtime and by replays."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rose.runtime.policy import slack
 from rose.runtime.policy.kv import cut_budget
-from rose.runtime.policy.lease import BorrowCase, always_borrow, never_borrow, worth_borrowing
+from rose.runtime.policy.lease import Borrow, always_borrow, never_borrow, worth_borrowing
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts, place, place_dedicated
 from rose.runtime.policy.slack import Decision, StepFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The decisions and flags of a policy. `place` decides where a turn runs, and `borrow` whether a device is
-    borrowed. `admit` decides whether a rollout step runs, and `cut` how a KV budget is cut. With `yields`, running
-    steps yield between layers. With `guards`, rollouts are limited by late serving, by memory pressure and by serving's
-    priority."""
+    """The decisions of a policy. With `yields`, running steps yield between layers. With `guards`, late serving, memory
+    pressure and serving's priority limit rollouts."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
-    borrow: Callable[[BorrowCase], bool]
+    borrow: Borrow
     admit: Callable[[StepFacts], Decision]
     cut: Callable[..., int]
     yields: bool
@@ -42,5 +39,5 @@ NAMES = tuple(POLICIES)  # A policy's index is its number on the arbiter page.
 
 
 def numbered(number: int) -> Policy:
-    """Return the policy with this number. For an unknown number, return a policy that lends nothing."""
+    """Return the policy with this number, or one that lends nothing if the number is unknown."""
     return POLICIES[NAMES[number]] if 0 <= number < len(NAMES) else POLICIES["solo"]

@@ -13,8 +13,7 @@ Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 @dataclass(slots=True)
 class WorkerFacts:
-    """A rollout engine. Times are monotonic nanoseconds. Nothing mutates an object of this class. The class is still
-    not frozen, since that would make it four times slower."""
+    """A rollout engine; times are monotonic ns. The class is not frozen, because that makes it four times slower."""
 
     engine_id: str
     policy_version: int
@@ -34,29 +33,24 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        """Return the load of the engine with one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
     def alive(self, now_ns: int) -> bool:
         return self.alive_until_ns > now_ns
 
     def usable(self, now_ns: int) -> bool:
-        """Return whether the engine is alive. If it needs a lease, the lease must also be in force."""
-        return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
+        return self.alive(now_ns) and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
 
     def lease_left_ns(self, now_ns: int) -> int | None:
-        """Return the time that is left of the lease, or None on a dedicated device."""
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
 
     def turn_ns(self, now_ns: int) -> int:
-        """Return the time of a turn: the recent pace, or the time since the last completion if that is longer."""
         if self.pace_ns == 0 or self.busy_since_ns is None:
             return self.pace_ns
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
-        """Return the expected time of one more turn. More parallel turns make it longer. `unknown_ns` is used if the
-        pace is unknown."""
+        """Return the expected time of one more turn. An unknown pace counts as `unknown_ns`."""
         return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
             1.0, (self.in_flight + 1) / (self.pace_turns + 1)
         )
@@ -64,12 +58,9 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """Facts about a turn. `version_min` is the oldest version that the turn accepts. The engines in `avoid` have just
-    preempted the turn."""
-
     prefix_engine_id: str | None
     version_min: int
-    avoid: frozenset[str] = frozenset()
+    avoid: frozenset[str] = frozenset()  # The engines that have just preempted the turn.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +72,9 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
     """Choose a worker for one turn. An `engine_id` of None means that the turn waits.
 
-    A worker is eligible if it is alive, has room, has new enough weights, and is not avoided. If it needs a lease, it
-    must have one. Workers are tried in this order:
-
-        1. the worker that holds the turn's prefix, if it has slack ("prefix")
-        2. a borrowed worker with slack, because idle serving time is already paid for ("lease")
-        3. the quickest worker ("least_loaded")
-
-    The first two may be at most `SLOWER_MAX` times slower than the quickest. An unknown pace counts as the slowest
-    known pace. If no pace is known, the load decides. A worker without slack is the last resort. If there is no worker,
-    the turn waits ("queue")."""
+    The holder of the turn's prefix comes first, then borrowed workers, whose time is already paid for. Both may be at
+    most `SLOWER_MAX` times slower than the quickest worker. A worker without slack is the last resort. An unknown pace
+    counts as the slowest known pace. If no pace is known, the load decides."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
@@ -98,15 +82,10 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Place
     worst_ns = max((worker.turn_ns(now_ns) for worker in ready if worker.pace_ns), default=0)
     times = [worker.expected_ns(now_ns, worst_ns) if worst_ns else worker.load for worker in ready]
     slowest = SLOWER_MAX * min(times)
-    best: tuple[bool, float, str] | None = None
-    for worker, time in zip(ready, times, strict=True):
-        if time <= slowest:
-            if worker.engine_id == turn.prefix_engine_id and worker.slack_ok:
-                return Placement(worker.engine_id, "prefix")
-            rank = (worker.lease_until_ns is None, time, worker.engine_id)
-            best = rank if best is None else min(best, rank)
-    assert best is not None, "the quickest is no slower than itself"
-    dedicated, _, engine_id = best
+    quick = [(worker, time) for worker, time in zip(ready, times, strict=True) if time <= slowest]
+    if any(worker.engine_id == turn.prefix_engine_id and worker.slack_ok for worker, _ in quick):
+        return Placement(turn.prefix_engine_id, "prefix")
+    dedicated, _, engine_id = min((not worker.borrowed, time, worker.engine_id) for worker, time in quick)
     return Placement(engine_id, "least_loaded" if dedicated else "lease")
 
 
@@ -137,9 +116,7 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to move off borrowed engines, the longest first, while there is room for them. Such a turn ran
-    `STALLED_PACES` times longer than it would on another engine with slack and room. The comparison is scaled by the
-    turn's tokens."""
+    """Return the turns to move off borrowed engines, longest first: each takes far longer than elsewhere."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -182,9 +159,7 @@ class DemandFacts:
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return how many nanoseconds the turns want on each live engine with new enough weights. The number is at least 1.
-    It is the time of the turns that fill the engine, times the number of turns per trajectory, 1 / (1 - follow_share).
-    If the turns have waited for a longer time, that time is returned."""
+    """Return how many ns, at least 1, the turns and their trajectories' next turns want on each live engine."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -1,5 +1,4 @@
-"""The recent history of serving. Lending needs to know how often serving was late by itself, and for how long it has
-been idle."""
+"""Keeps serving's recent history: how often serving was late by itself, and since when it is idle."""
 
 from __future__ import annotations
 
@@ -14,16 +13,11 @@ FORGET_NS = 60_000_000_000  # Lateness is forgotten. Otherwise a hundred request
 
 @dataclass(frozen=True, slots=True)
 class ServingHistory:
-    """Counters at the times when the last requests finished, the oldest first. `counts` has (finished, late alone,
-    time). Times are monotonic nanoseconds."""
-
-    counts: tuple[tuple[int, int, int], ...] = ()
+    counts: tuple[tuple[int, int, int], ...] = ()  # (finished, late alone, monotonic ns), the oldest first.
     idle_since_ns: int | None = None  # None: busy.
     loading_ns: int | None = None  # When rollout engines of the host were last seen to load; None: never.
 
     def observe(self, load: ServingLoad | None, now_ns: int, *, loading: bool = False) -> ServingHistory:
-        """Return the history after a look at `now_ns`. If there is no load, the history is empty. `loading` says
-        whether rollout engines on the host are loading."""
         if load is None:
             return ServingHistory()
         busy = load.wanted or load.waiting > 0 or load.running > 0
@@ -43,7 +37,7 @@ class ServingHistory:
 
     @property
     def late_alone_share(self) -> float:
-        """Return the share of recent requests that were late without lending, or 0 if there are too few requests."""
+        """Return the share of recent requests that were late without lending; 0 if there are too few."""
         if not self.counts:
             return 0.0
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]
@@ -52,7 +46,6 @@ class ServingHistory:
 
     @property
     def beside_loading(self) -> bool:
-        """Return whether rollout engines were loading while the last requests ran."""
         return self.loading_ns is not None and bool(self.counts) and self.loading_ns >= self.counts[0][2]
 
     def idle_ns(self, now_ns: int) -> int:

@@ -1,8 +1,8 @@
-"""Assigns rollout engines to RL runs by priority, then by weight. There are few switches between runs. Changes of model
-are even fewer, because they restart an engine."""
+"""Assigns rollout engines to RL runs, with few switches and fewer changes of model, which restart an engine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 HOLD_SWITCHES = 10  # An engine stays with a run that has work for this many switch times, ...
 HOLD_MIN_NS = 5_000_000_000  # ... and never less than this, ...
@@ -12,51 +12,39 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine. `switch_ns` and `start_ns` say how long its last switch and its last start took. `unable_ns`
-    says how long it lacked a lease, or weights for turns. `model` is its model or its next model, since
-    `model_since_ns`. The engine cannot run the model `unstarted`."""
-
     engine_id: str
     capacity: int
     run_id: str | None = None
     since_ns: int = 0
-    switch_ns: int = 0
-    unable_ns: int = 0
+    switch_ns: int = 0  # Length of its last switch.
+    unable_ns: int = 0  # For how long it has had no lease, or no weights for turns.
     model: str | None = None
     model_since_ns: int = 0
-    start_ns: int = 0
-    unstarted: str | None = None
+    start_ns: int = 0  # Length of its last start.
+    unstarted: str | None = None  # A model that it cannot run.
 
     @property
     def away(self) -> bool:
-        """Return whether the engine does no work for an unknown time."""
         return self.unable_ns >= AWAY_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with weights. `turns` counts its turns that are queued or in flight. `served` is the capacity that it has
-    had so far (see `serve`). `quiet_ns` is the time since it last had turns, or None if it never had any."""
-
     run_id: str
     turns: int
     weight: float = 1.0
     priority: int = 0
-    served: float = 0.0
+    served: float = 0.0  # See `serve`.
     model: str | None = None
-    quiet_ns: int | None = None
+    quiet_ns: int | None = None  # Time since it last had turns; None: it never had any.
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine. Runs with higher priority first get room for all their turns. Within a priority,
-    runs get whole engines by weight: the least served run gets the next engine. Spare engines then spread the turns.
-    Runs keep their engines where possible, and always during a hold. `may_change` limits changes of model."""
+    """Return the run of each engine, by priority, then by weight: the least served run gets the next engine."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
-    by_priority = [
-        [run for run in wanting.values() if run.priority == priority]
-        for priority in sorted({run.priority for run in wanting.values()}, reverse=True)
-    ]
+    first = sorted(wanting.values(), key=lambda run: -run.priority)
+    by_priority = [list(equals) for _, equals in groupby(first, key=lambda run: run.priority)]
     allotment = _Allotment(everyone, wanting, now_ns)
     in_order = sorted(engines, key=lambda engine: engine.engine_id)
     for away in (False, True):
@@ -68,32 +56,25 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
     return allotment.result()
 
 
-def hold_ns(engine: EngineFacts) -> int:
-    return _hold_ns(engine.switch_ns)
+def hold_ns(switch_ns: int) -> int:
+    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * switch_ns), HOLD_MAX_NS)
 
 
 def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
-    """Return whether an engine may change its model. It may not if its run has paused for less time than a start takes.
-    If a run wants the present model, the engine must also have had this model for a hold. The hold is computed from the
-    time of a switch and a start."""
+    """Return whether an engine may change its model. Short pauses of its run, and holds, forbid a change."""
     own = runs.get(engine.run_id or "")
     if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
         return False
-    if now_ns - engine.model_since_ns >= _hold_ns(engine.switch_ns + engine.start_ns):
+    if now_ns - engine.model_since_ns >= hold_ns(engine.switch_ns + engine.start_ns):
         return True
     return not any(run.turns > 0 and run.model == engine.model for run in runs.values())
 
 
 def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
-    """Return how long a run without turns counts as pausing. This is the longest time that it may have to wait for
-    another run."""
+    """Return how long a run without turns counts as pausing: the longest that it may wait for another run."""
     models = {run.model for run in runs}
     switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
-    return max(map(_hold_ns, switches), default=HOLD_MIN_NS)
-
-
-def _hold_ns(switch_ns: int) -> int:
-    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * switch_ns), HOLD_MAX_NS)
+    return max(map(hold_ns, switches), default=HOLD_MIN_NS)
 
 
 def serve(
@@ -103,9 +84,8 @@ def serve(
     elapsed_ns: int,
     paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return the slot-seconds of each run, divided by weight, after `elapsed_ns` more. A new run begins at the level of
-    the least served run. A run that pauses for up to `paused_ns` keeps its claim, but not more than another run can
-    gain."""
+    """Return the slot-seconds of each run, divided by weight, after `elapsed_ns` more. A new run begins at the lowest
+    level. A pause of up to `paused_ns` keeps a run's claim."""
     present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
     wanting = [run_id for run_id, run in present.items() if run.turns]
     level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
@@ -131,7 +111,11 @@ class _Allotment:
         self._bound |= {one.engine_id for one in engines if not may_change(one, self._everyone, self._now_ns)}
         for engine in engines:
             run = self._wanting.get(engine.run_id or "")
-            if run is not None and self._now_ns - engine.since_ns < hold_ns(engine) and self._can_run(engine, run):
+            if (
+                run is not None
+                and self._now_ns - engine.since_ns < hold_ns(engine.switch_ns)
+                and self._can_run(engine, run)
+            ):
                 self._give(engine, run.run_id)
 
     def fill(self, runs: list[RunFacts]) -> None:
@@ -139,17 +123,14 @@ class _Allotment:
         order = sorted(runs, key=lambda run: (run.served, run.run_id))
         for own in (True, False):
             for run in order:
-                while (engine := self._best(run, own=own)) is not None and self._fits(run, engine, due):
+                while (engine := self._best(run, own=own)) is not None and (
+                    self._slots[run.run_id] + engine.capacity <= due[run.run_id]
+                ):
                     self._give(engine, run.run_id)
-        while self._free:
-            if not self._serve_least([run for run in runs if self._slots[run.run_id] < run.turns]):
-                return
+        self._serve_least(runs, self._slots)
 
     def spread(self, runs: list[RunFacts]) -> None:
-        """Assign free engines to turns that would otherwise share an engine."""
-        while self._free:
-            if not self._serve_least([run for run in runs if self._count[run.run_id] < run.turns]):
-                return
+        self._serve_least(runs, self._count)
 
     def result(self) -> dict[str, str]:
         for engine in self._free:
@@ -168,34 +149,23 @@ class _Allotment:
             left -= due[run.run_id]
         return due
 
-    def _fits(self, run: RunFacts, engine: EngineFacts, due: Mapping[str, float]) -> bool:
-        return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
-
-    def _serve_least(self, runs: list[RunFacts]) -> bool:
-        """Give an engine to the least served of the runs that can have one. Return whether there was such a run."""
-        for run in sorted(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
-            if (engine := self._best(run, own=False)) is not None:
-                self._give(engine, run.run_id)
-                return True
-        return False
+    def _serve_least(self, runs: list[RunFacts], had: Mapping[str, int]) -> None:
+        """Give engines, one by one, to the least served run with more turns than it `had`."""
+        while True:
+            short = [run for run in runs if had[run.run_id] < run.turns]
+            for run in sorted(short, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
+                if (engine := self._best(run, own=False)) is not None:
+                    self._give(engine, run.run_id)
+                    break
+            else:
+                return
 
     def _best(self, run: RunFacts, *, own: bool) -> EngineFacts | None:
-        """Return the best engine for a run, or None. The run's own engine comes first, then an engine with the run's
-        model, then an engine that no run wants. If `own`, consider only the run's own engines."""
-        return min(
-            (
-                engine
-                for engine in self._free
-                if (engine.run_id == run.run_id or not own) and self._can_run(engine, run)
-            ),
-            key=lambda engine: (
-                engine.run_id != run.run_id,
-                engine.model != run.model,
-                engine.run_id in self._wanting,
-                engine.engine_id,
-            ),
-            default=None,
-        )
+        def rank(one: EngineFacts) -> tuple[bool, bool, bool, str]:
+            return one.run_id != run.run_id, one.model != run.model, one.run_id in self._wanting, one.engine_id
+
+        fit = (one for one in self._free if (one.run_id == run.run_id or not own) and self._can_run(one, run))
+        return min(fit, key=rank, default=None)
 
     def _can_run(self, engine: EngineFacts, run: RunFacts) -> bool:
         if engine.model != run.model and engine.engine_id in self._bound:

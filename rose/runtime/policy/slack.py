@@ -1,22 +1,16 @@
-"""Decides whether a rollout step may run now on a device that serves. Serving always comes first.
+"""Decides whether a rollout step may run now on a device that serves.
 
-The priority of a request decides its latency budgets. Its first token is due at arrival + TTFT budget, every other
-token at last token + TPOT budget. *Slack* limits lateness:
+A first token is due at arrival + TTFT budget, any other at the last token + TPOT budget. *Slack* limits lateness:
 
     prefill slack = earliest due first token - now - T_prefill(all that waits)
     decode slack = earliest due next token - now - T_prefill(all that waits) - T_decode(batch)
 
-A rollout step is predicted to keep the device for some time once serving wants it. This is the time of the whole step,
-or of one layer if the step gives way between layers. Slack must stay positive after this time. The largest next request
-must also meet the smallest TTFT budget.
+Slack must stay positive after the time that a rollout step keeps the device once serving wants it. The largest next
+request must also meet the smallest TTFT budget.
 
-*Regret* limits cost. Since a request arrived, rollouts may have used the device only for a share of the time that the
-request would have taken without rollouts. If no request is live, the next one is expected to wait for half of the time
-that a running step takes to give way. A step that costs several times the share is held until it meets that many times
-fewer requests.
-
-Predictions come from past steps. If a time is unknown, no step is admitted beside a request. Before the first request,
-its budget is used in place of its prefill time."""
+*Regret* limits cost. Since a request arrived, rollouts may use only a share of the time that it takes alone. The next
+request is expected to wait for half of the time that a running step takes to yield. A step that costs k times its share
+runs 1/k of the time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +22,7 @@ REGRET_SPENT_SHARE = 0.5  # Part of the regret share beside a request. The rest 
 
 
 class Hold(IntEnum):
-    """The reason why a rollout step was not admitted. The numbers are stable, because they are on the arbiter page."""
+    """Why a rollout step was not admitted. The arbiter page stores these numbers."""
 
     NONE = 0
     NO_LEASE = 1
@@ -72,12 +66,9 @@ class ServingLoad:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The latency that serving requests were promised, in ns. `classes` has the budgets by priority. `ttft_ns` and
-    `tpot_ns` apply to all other priorities."""
-
     ttft_ns: int
     tpot_ns: int
-    classes: Mapping[int, "Budgets"] = field(default_factory=dict, kw_only=True)
+    classes: Mapping[int, "Budgets"] = field(default_factory=dict, kw_only=True)  # By priority.
 
     def of(self, priority: int | None) -> "Budgets":
         return self if priority is None else self.classes.get(priority, self)
@@ -89,16 +80,13 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseTerms:
-    """The lease of a rollout engine, as it stands on the arbiter page. `expires_ns` is monotonic. `policy` is an index
-    into `policies.NAMES`."""
-
     number: int = 0
-    expires_ns: int = 0
+    expires_ns: int = 0  # Monotonic.
     compute_share: float = 0.0
     kv_budget_tokens: int = 0
     regret_share: float = 0.0
     frozen: bool = False
-    policy: int = 0
+    policy: int = 0  # Index into `policies.NAMES`.
     stretch: float = 1.0  # How far a token may be stretched; the next field is the share of slack to spend.
     slack_share: float = 0.0
 
@@ -132,13 +120,12 @@ class Decision:
 
 
 def attainable(load: ServingLoad) -> bool:
-    """Return whether serving could meet the smallest TTFT budget with its largest request if no rollouts ran."""
+    """Return whether serving's largest request meets the smallest TTFT budget without rollouts."""
     return (load.largest_prefill_ns or 0) < load.ttft_budget_ns
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return how much device time rollouts have left beside a request. They may use a part of `share` of `solo_ns`, the
-    time that the request takes alone. They have used `lent_ns`."""
+    """Return how much device time rollouts have left beside a request that takes `solo_ns` alone."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 
@@ -173,8 +160,6 @@ def admit(facts: StepFacts) -> Decision:
 
 
 def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
-    """Return how long to hold a step if only the next request forbids it. A step that costs k times its share may run
-    1/k of the time."""
     expected_ns, room = _next_regret(load, facts)
     if hold is not Hold.REGRET or room <= 0:
         return PROBE_AFTER_NS
@@ -212,16 +197,14 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return how long the next request is expected to wait until a step yields, and how long it may wait. The second
-    number is a share of the request's time alone. While that time is unknown, the request's budget is used."""
+    """Return how long the next request is expected to wait until a step yields, and how long it may wait."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:
-    """Return "alone" if a request is late even without `lent_ns`, "lending" if it is late because of `lent_ns`, or None
-    if it is in time."""
+    """Return "alone" if a request is late even without `lent_ns`, "lending" if late because of it, else None."""
     if took_ns <= budget_ns:
         return None
     return "alone" if took_ns - lent_ns > budget_ns else "lending"
@@ -233,7 +216,6 @@ def admit_any(facts: StepFacts) -> Decision:
 
 
 def admit_share(facts: StepFacts) -> Decision:
-    """Admit a step within a fixed share of time and memory, whatever serving does."""
     lease = facts.lease
     if lease.expires_ns <= facts.now_ns:
         return Decision(False, Hold.NO_LEASE)

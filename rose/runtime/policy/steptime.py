@@ -1,14 +1,12 @@
-"""Predicts how long the next step of an engine takes on the device, without waits. The predictions are fitted online:
+"""Predicts how long the next step of an engine takes on the device, without waits:
 
     T_prefill = a + b * tokens + c * pairs
     T_decode = a + b * batch + c * context
 
-A pair is a new token and an earlier token that it attends to. Each fit uses least squares with exponential forgetting
-(Ljung, "System Identification", 2nd ed., section 11.2). No coefficient is negative (non-negative least squares; Lawson
-and Hanson, "Solving Least Squares Problems", chapter 23). For this, the fit tries every set of zero coefficients.
-Outliers are limited by the spread of earlier errors (Huber's rule). Several outliers in a row on the same side mean
-that the device changed; then the fit begins anew. Until a fit has enough steps, the largest observation bounds the
-prediction: T grows at most in proportion to its features."""
+A pair is a new token and an earlier token that it attends to. The fits use least squares with exponential forgetting
+(Ljung, "System Identification", 2nd ed., section 11.2) and coefficients of at least 0 (Lawson and Hanson, "Solving
+Least Squares Problems", chapter 23). Huber's rule limits outliers. Several outliers in a row on one side mean that the
+device changed: the fit begins anew. Before a fit is ready, the largest observation bounds the prediction."""
 
 from __future__ import annotations
 
@@ -38,9 +36,8 @@ _Matrix = tuple[_Vector, ...]
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """A least-squares fit of `weights @ (features * scale)`, in ns, after `count` observations. `error_share` is the
-    recent mean of |predicted - observed| / observed. Each prediction was made before the fit learned from the
-    observation."""
+    """A least-squares fit of `weights @ (features * scale)`, in ns. `error_share` is the recent mean of |predicted -
+    observed| / observed."""
 
     gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
     moment: _Vector  # Sum over observations, with forgetting, of x times duration.
@@ -99,12 +96,11 @@ class LinearFit:
         )
 
     def knows(self, features: tuple[float, ...]) -> bool:
-        """Return whether a step with these features is close to the steps that the fit has learned."""
         pairs = zip(features, self.largest, strict=True)
         return self.fitted and all(wanted <= _KNOWN_UP_TO * learned for wanted, learned in pairs)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
-        """Return the predicted nanoseconds, or None before the first observation."""
+        """Return the predicted ns, or None before the first observation."""
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
         return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
@@ -128,9 +124,8 @@ def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:
 
 
 def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int]) -> _Vector:
-    """Return the w that solves (gram + ridges) @ w = moment for the coefficients `kept`. This is Gaussian elimination
-    without pivoting, because the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section
-    4.2)."""
+    """Solve (gram + ridges) @ w = moment for `kept`. The matrix is positive definite, so no pivoting is needed (Golub
+    and Van Loan, "Matrix Computations", section 4.2)."""
     rows = [[gram[i][j] + (ridges[i] if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):
@@ -147,16 +142,14 @@ def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int])
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return an upper bound for a step with other features. It holds if time grows at most in proportion to each
-    feature."""
+    """Return a bound for other features, if time grows at most in proportion to each feature."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The prefill fit and the decode fit of one engine. A prediction is None until the engine has had a step of that
-    kind."""
+    """The fits of one engine. A prediction is None until the engine has had a step of that kind."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -172,20 +165,17 @@ class StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
     def prefill_ns(self, tokens: int, pairs: float | None = None) -> int | None:
-        """Return T_prefill in ns for `tokens` new tokens. Without `pairs`, the tokens are one prompt that has no cached
-        prefix."""
+        """Return T_prefill. Without `pairs`, the tokens are one prompt that has no cached prefix."""
         return _whole(self.prefill.predict_ns((1.0, tokens, attended(tokens) if pairs is None else pairs)))
 
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:
-        """Return T_decode in nanoseconds of `batch` requests with `context_tokens` in all."""
         return _whole(self.decode.predict_ns((1.0, batch, context_tokens)))
 
     def knows_decode(self, batch: int, context_tokens: int) -> bool:
         return self.decode.knows((1.0, batch, context_tokens))
 
     def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
-        """Return the largest number of tokens after a prefix whose prefill is predicted to take at most `limit_ns`.
-        Return None if it is unknown."""
+        """Return the most tokens after a prefix whose prefill takes at most `limit_ns`, or None if unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None
@@ -199,8 +189,7 @@ class StepTimes:
 
 
 def attended(tokens: int, prefix_tokens: float = 0) -> float:
-    """Return the number of pairs in a prompt. A pair is one of its `tokens` new tokens and one token before it, which
-    may be in the cached prefix."""
+    """Return the pairs of a new token and a token before it, which may be in the cached prefix."""
     return tokens * (prefix_tokens + tokens / 2)
 
 

@@ -1,4 +1,4 @@
-"""An engine without SGLang: real parameters as its ranks would hold them, each with a real updater of its own."""
+"""An engine without SGLang: real parameters and an updater for each rank."""
 
 import queue
 import threading
@@ -39,7 +39,6 @@ def random_weights(seed=0):
 
 
 def stepped(weights, seed):
-    """The weights after an optimiser step that moved one in ten."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.where(torch.rand(tensor.shape, generator=generator) < 0.1, tensor * 1.01, tensor)
@@ -59,8 +58,6 @@ def sync_of(engine, **options):
 
 
 class LentDevice:
-    """A device that is open to work, or not; `waits` are those that began, `spans` the work that ended."""
-
     def __init__(self):
         self.open, self.asked = threading.Event(), threading.Event()
         self.open.set()
@@ -76,7 +73,7 @@ class LentDevice:
 
 
 def fused(weights, rank, tp, dtype, device="cpu"):
-    """A rank's parameters as SGLang lays them out: q, k and v in one, gate and up in one, the vocabulary padded."""
+    """Return a rank's parameters as SGLang lays them out."""
     held = {name: weights[name][box.slices] for name, box in receiver_regions(shape(), tp, rank).items()}
     vocabulary_rows = 128 // tp
     parameters = {}
@@ -99,8 +96,6 @@ def fused(weights, rank, tp, dtype, device="cpu"):
 
 
 class Agreement:
-    """What a process group is to ranks: all say something, and all learn the least of it."""
-
     def __init__(self, size):
         self._votes = []
         self._all_here = threading.Barrier(size, timeout=10)
@@ -120,8 +115,6 @@ def answer_to(message):
 
 
 class HandMadeEngine:
-    """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
-
     #: Engines that a test made; `conftest.py` closes them before their folders are removed.
     open: ClassVar = []
 
@@ -185,7 +178,7 @@ class HandMadeEngine:
         return answer_to(said[0])
 
     def wait_as_gated(self):
-        """From now on serve requests one by one in one thread, as a gated scheduler does; returns what ends that."""
+        """Serve requests one by one in one thread. Return what ends that."""
         post, calls, ended = self.post, queue.SimpleQueue(), threading.Event()
 
         def enqueue(path, body):
@@ -220,7 +213,6 @@ class HandMadeEngine:
 
 
 def corrupt(engine, name, rank=-1):
-    """One bit of one weight becomes another, as no log would tell."""
     flat = engine.ranks[rank][name].data.reshape(-1)
     bits = flat.view(torch.int32 if flat.element_size() == 4 else torch.int16)
     bits[3] ^= 1 << 16 if flat.element_size() == 4 else 1
@@ -228,7 +220,6 @@ def corrupt(engine, name, rank=-1):
 
 @pytest.fixture(autouse=True)
 def engines_closed(tmp_path):
-    """Closes engines while `tmp_path` still exists."""
     yield
     while HandMadeEngine.open:
         HandMadeEngine.open.pop().close()

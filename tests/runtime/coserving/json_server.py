@@ -3,8 +3,6 @@ from http.server import BaseHTTPRequestHandler
 
 
 class JsonHandler(BaseHTTPRequestHandler):
-    """Takes JSON and answers with it."""
-
     def body(self):
         return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
 

@@ -1,4 +1,4 @@
-"""A scheduler without SGLang: the attributes that ROSE reads, and an event loop that runs ahead as SGLang's does."""
+"""A scheduler without SGLang."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 
 class Request:
-    """A request of SGLang's, as far as ROSE looks at one."""
-
     def __init__(self, rid, prompt=10, *, new_tokens=4, priority=None):
         self.priority = priority
         self.rid, self.origin_input_ids, self.output_ids = rid, [1] * prompt, []
@@ -23,7 +21,7 @@ class Request:
 
 @dataclass
 class Batch:
-    """`copy` is what an overlapped loop hands to `process_batch_result`: another object, the same step."""
+    """An overlapped loop hands a `copy` to `process_batch_result`."""
 
     reqs: list
     mode: str
@@ -68,7 +66,7 @@ class Scheduler:
 
 
 class Loop:
-    """Runs steps as SGLang's loops do: `overlap` begins one before the result of the one before it is processed."""
+    """With `overlap`, a step begins before the previous result is processed."""
 
     def __init__(self, scheduler, plugin, *, overlap, work=lambda: None):
         self.scheduler, self.plugin, self.overlap, self.work = scheduler, plugin, overlap, work

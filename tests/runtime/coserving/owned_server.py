@@ -1,4 +1,4 @@
-"""A small server that takes pages as SGLang with the plugin does: an owner's engine without an engine."""
+"""A small server that takes pages as SGLang with the plugin does."""
 
 import os
 import threading
@@ -13,9 +13,7 @@ from tests.runtime.coserving.json_server import JsonHandler
 
 
 class Owner:
-    """Takes the page of a number. `has_plugin` False: SGLang alone. `keys`: (of /server_info, of
-    /set_internal_state). `embedded`: it has no /set_internal_state. `looks_after`: how often it is asked how it is
-    before it looks at the page."""
+    """`keys` are those of /server_info and /set_internal_state. The page is taken after `looks_after` questions."""
 
     linked_page = staticmethod(linked_page)
 

@@ -1,4 +1,4 @@
-"""A party of a page in a process of its own: what an engine is to an agent."""
+"""A party of a page in its own process."""
 
 import multiprocessing
 from dataclasses import replace
@@ -14,7 +14,6 @@ CONTEXT.set_forkserver_preload([__name__])
 
 
 def _serve(connection, path, me):
-    """Run the lines that are sent, with these names."""
     page = ArbiterPage.create(path) if me is Party.AGENT else ArbiterPage.attach(path, me)
     names = {"page": page, "path": path, "me": me, "load": replace(IDLE, largest_prefill_ns=1, usual_prefill_ns=1)}
     for known in (Attachment, ArbiterPage, CutRecord, Field, Party, Span, SpanRecord, Hold, replace, describe):
@@ -30,7 +29,7 @@ def _serve(connection, path, me):
 
 
 class OtherParty:
-    """Attached to the page at `path` from the start; `do` runs lines of Python there that use `page` and `load`."""
+    """`do` runs Python there that uses `page` and `load`."""
 
     def __init__(self, path, party):
         self._connection, theirs = CONTEXT.Pipe()

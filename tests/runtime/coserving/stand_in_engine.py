@@ -1,5 +1,3 @@
-"""A process that starts in no time and answers as an engine does, for what happens around an engine."""
-
 import os
 import socket
 import subprocess
@@ -60,7 +58,7 @@ while True:
 
 
 class StandInEngine(EngineProcess):
-    """`launch` starts the server above; if a file lies at `<log>.broken` it ends at once instead."""
+    """If a file lies at `<log>.broken`, the process ends at once."""
 
     def launch(self) -> None:
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +70,7 @@ class StandInEngine(EngineProcess):
 
 
 class LastingEngine(EngineProcess):
-    """Outlives its agent, has the page's section and works all the time; a turn takes 20 ms for each token."""
+    """Outlives its agent. A turn takes 20 ms for each token."""
 
     def launch(self) -> None:
         spec = self.spec
@@ -90,7 +88,7 @@ def broken(spec: EngineSpec) -> Path:
 
 @contextmanager
 def taken(port: int) -> Iterator[None]:
-    """A port that is another's. It refuses every connection: one that is taken and not answered is waited for."""
+    """Hold a port that refuses every connection."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))
         yield

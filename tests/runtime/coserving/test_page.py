@@ -1,6 +1,6 @@
 import os
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -19,23 +19,8 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 from tests.runtime.coserving.lending import cut_record
 from tests.runtime.coserving.parties import OtherParty
 
-LOAD = ServingLoad(
-    wanted=True,
-    waiting=7,
-    waiting_prefill_ns=None,
-    first_token_due_ns=3,
-    running=2,
-    next_token_due_ns=4,
-    decode_ns=5,
-    largest_prefill_ns=None,
-    usual_prefill_ns=6,
-    ttft_budget_ns=7,
-    regret_room_ns=-8,
-    worked_ns=9,
-    finished=10,
-    late_alone=11,
-    late_by_lending=12,
-)
+NUMBERS = {field.name: number for number, field in enumerate(fields(ServingLoad), 2)}
+LOAD = ServingLoad(**{**NUMBERS, "wanted": True, "waiting_prefill_ns": None, "largest_prefill_ns": None})
 MEMORY = KvMemory(
     device_bytes=1 << 40, serving_bytes_per_token=70, rollout_bytes_per_token=30, headroom=0.2, high_watermark=0.5
 )
@@ -177,7 +162,6 @@ def test_time_that_rollouts_took_is_what_it_was_when_their_engine_dies_and_anoth
 
 
 def test_a_page_has_its_memory_from_the_start(tmp_path):
-    """A store to a hole of a file whose file system is full kills the process that makes it: the owner's engine."""
     page = ArbiterPage.create(tmp_path / "page")
     assert page.path.stat().st_blocks * 512 >= page.path.stat().st_size
     page.close()

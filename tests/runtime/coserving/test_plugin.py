@@ -28,7 +28,6 @@ class RejectedError(Exception):
 
 @pytest.mark.parametrize("value", [1.5, -3, math.nan, math.inf, -math.inf, "7", None, [7]])
 def test_a_number_of_no_page_is_rejected_as_sglang_expects(value):
-    """Anything else that is raised there ends the scheduler."""
     with pytest.raises(RejectedError, match="rose_attach must be a page's number"):
         _Attach(None, RejectedError).validate("rose_attach", value)
 

@@ -1,5 +1,3 @@
-"""Another user of the host can neither read, forge, cut off nor replace a page, nor have an engine take another one."""
-
 import os
 from dataclasses import replace
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.policy import routing
-from rose.runtime.policy.lease import BorrowCase, worth_borrowing
+from rose.runtime.policy.lease import worth_borrowing
 from rose.runtime.policy.routing import ROUNDS_MAX, DemandFacts
 from tests.runtime.policy.workers import BORROWED, DEDICATED, NOW_NS, workers
 
@@ -48,7 +48,7 @@ def test_an_engine_that_could_take_none_of_the_turns_is_not_wanted():
 def test_turns_that_wait_come_to_be_worth_a_lease_however_short_they_are(demand, table, switch_ns, idle_share):
     waits = replace(demand, waited_ns=int(switch_ns / idle_share) + 2)
     for value in wanted_ns(waits, table).values():
-        assert worth_borrowing(BorrowCase(wanted_ns=value, idle_share=idle_share, switch_ns=switch_ns))
+        assert worth_borrowing(value, idle_share, switch_ns)
 
 
 @given(facts, workers)

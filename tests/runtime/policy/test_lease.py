@@ -8,7 +8,6 @@ from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import (
     ACTIVATION_NS_MAX,
     WITHHELD,
-    BorrowCase,
     EngineCut,
     LeaseFacts,
     LeaseRules,
@@ -64,9 +63,9 @@ def step_down(state, count, now=1000):
 
 
 def test_a_borrow_must_bring_more_device_time_than_it_costs():
-    assert worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.5, switch_ns=499))
-    assert not worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.5, switch_ns=500))
-    assert not worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.0, switch_ns=0))
+    assert worth_borrowing(1000, 0.5, 499)
+    assert not worth_borrowing(1000, 0.5, 500)
+    assert not worth_borrowing(1000, 0.0, 0)
 
 
 def test_a_lease_gives_what_serving_neither_holds_nor_keeps_free():
@@ -76,21 +75,8 @@ def test_a_lease_gives_what_serving_neither_holds_nor_keeps_free():
     assert not state.frozen
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"wanted_ns": 0},
-        {"answered_ns": 0},
-        {"serving_fault": "none is attached"},
-        {"load": None},
-        {"engine_fault": "the rollout engine starts"},
-        {"withheld": True},
-        {"memory": replace(MEMORY, serving_tokens=400)},
-        {"idle_share": 0.0},
-        {"rules": replace(RULES, borrow=POLICIES["solo"].borrow)},
-    ],
-)
-def test_nothing_is_granted_without_demand_a_serving_engine_and_room(changes):
+@pytest.mark.parametrize("changes", [{"wanted_ns": 0}, {"answered_ns": 0}])
+def test_nothing_is_granted_without_demand(changes):
     assert next_change(facts(**changes), 1000) is None
 
 
@@ -261,8 +247,6 @@ def test_a_cut_that_is_seen_after_its_lease_binds_the_next_one():
 
 
 class Device:
-    """What an agent does with the machine: looks, carries out, looks again."""
-
     def __init__(self, guards):
         rules = RULES if guards else replace(RULES, guards=False)
         self.now = 1000
@@ -369,16 +353,12 @@ def test_an_engine_without_its_memory_is_lent_to_but_not_while_that_moves():
         ({"engine_fault": "it starts"}, "engine_away", "it starts"),
         ({"load": None}, "no_serving", "has not said"),
         ({"memory": replace(MEMORY, serving_tokens=400)}, "kv_memory", "KV memory"),
-        (
-            {"idle_share": 0.0, "serving_ns": 57_600_000_000, "observed_ns": 60_000_000_000},
-            "serving_busy",
-            "serving was at work 96% of the last minute",
-        ),
+        ({"idle_share": 0.0, "serving_ns": 57_600_000_000, "observed_ns": 60_000_000_000}, "serving_busy", "96%"),
         ({"rules": replace(RULES, borrow=POLICIES["solo"].borrow)}, "policy", "`coserving.policy`"),
         (
-            {"load": replace(IDLE, largest_prefill_ns=612_000_000, ttft_budget_ns=500_000_000)},
+            {"load": replace(IDLE, largest_prefill_ns=612 * 10**6, ttft_budget_ns=5 * 10**8)},
             "budget_unreachable",
-            "takes serving 612 ms, and the smallest `ttft_budget_ms` is 500",
+            "612 ms",
         ),
     ],
 )

@@ -2,12 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from rose.runtime.policy.lease import BorrowCase
 from rose.runtime.policy.policies import NAMES, POLICIES, numbered
 from rose.runtime.policy.routing import TurnFacts
 from tests.runtime.policy.workers import BORROWED, DEDICATED, NOW_NS
 
-WORTH = BorrowCase(wanted_ns=10**9, idle_share=0.5, switch_ns=10**6)
 WORKERS = [BORROWED, replace(DEDICATED, in_flight=2)]
 TURN = TurnFacts(prefix_engine_id=None, version_min=0)
 
@@ -31,5 +29,5 @@ def test_a_policy_travels_over_the_page_as_its_number():
 def test_what_each_decides(name, placed, borrows, cut):
     policy = POLICIES[name]
     assert policy.place(TURN, WORKERS, NOW_NS).engine_id == placed
-    assert policy.borrow(WORTH) is borrows
+    assert policy.borrow(10**9, 0.5, 10**6) is borrows
     assert policy.cut(100, frozen=False) == cut

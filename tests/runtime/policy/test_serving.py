@@ -31,7 +31,6 @@ def test_only_the_last_requests_count():
 
 
 def test_slow_traffic_that_is_in_time_again_is_lent_beside_after_a_minute():
-    """One request every two seconds: a hundred of them would take three minutes."""
     history = after(count(0, 0), count(40, 40))
     for seconds in range(2, 60, 2):
         history = history.observe(count(40 + seconds // 2, 40, running=1), seconds * 1_000_000_000)

@@ -46,7 +46,7 @@ FACTS = StepFacts(
 
 
 def requests():
-    """Lists of (when a request came or got its last token, its budget for the next)."""
+    """Draw (when a request came or got its last token, its budget for the next)."""
     return st.lists(st.tuples(st.integers(NOW - 50 * MS, NOW), st.integers(50 * MS, 500 * MS)), max_size=2)
 
 
@@ -116,7 +116,6 @@ def test_a_living_request_is_delayed_by_at_most_its_share():
 
 
 def test_a_prediction_about_the_next_request_alone_cannot_keep_an_unused_device_for_ever():
-    """A slow first step must not be the last one that is ever measured."""
     for slow, load in ((5000 * MS, IDLE), (100 * MS, replace(IDLE, usual_prefill_ns=0))):  # beyond slack, beyond regret
         assert not decide(preempt_ns=slow, load=load, held_ns=PROBE_AFTER_NS - 1).admitted
         assert decide(preempt_ns=slow, load=load, held_ns=PROBE_AFTER_NS).admitted
@@ -141,7 +140,6 @@ def test_a_step_that_costs_the_next_request_twice_its_share_may_run_half_of_the_
     held_ns=st.integers(0, PROBE_AFTER_NS - 1),
 )
 def test_over_all_next_requests_lending_costs_no_more_than_the_share(preempt_ns, layers, usual_ns, share, held_ns):
-    """Of those that come at a time that serving does not choose, a step meets as many as it takes of the time."""
     lease, load = replace(LEASE, regret_share=share), replace(IDLE, usual_prefill_ns=usual_ns)
     step_ns = preempt_ns * layers
     decision = decide(preempt_ns=preempt_ns, step_ns=step_ns, lease=lease, load=load, held_ns=held_ns)
@@ -234,7 +232,7 @@ def test_a_step_that_keeps_the_device_longer_is_never_admitted_where_a_shorter_i
         assert decide(load=load, preempt_ns=shorter_ns).admitted
 
 
-@settings(max_examples=500)  # Few of them lie where a budget decides.
+@settings(max_examples=300)  # Few of them lie where a budget decides.
 @given(
     waiting=requests(),
     running=requests(),
@@ -272,7 +270,6 @@ def test_tightening_one_live_request_s_budget_never_admits_a_step_that_was_refus
 
 @given(st.lists(st.tuples(st.integers(1, 500 * MS), st.integers(0, 60 * MS)), max_size=60), st.floats(0.01, 0.5))
 def test_a_request_is_never_delayed_by_more_than_its_share(turns, share):
-    """Serving's steps and rollout's, in any order: what rollouts took of a request stays within its room."""
     elapsed_ns = lent_ns = 0
     for serving_ns, rollout_ns in turns:
         elapsed_ns += serving_ns

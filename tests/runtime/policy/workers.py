@@ -1,5 +1,3 @@
-"""Workers for a turn: a dedicated one, a borrowed one, and any."""
-
 from hypothesis import strategies as st
 
 from rose.runtime.policy.routing import WorkerFacts

@@ -1,4 +1,4 @@
-"""Turns the spans that a device's parties write to its page into ledger events: device slices and waits."""
+"""Turns the spans on a device's page into ledger events: device slices and waits."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +20,15 @@ _SECOND_NS = 1_000_000_000
 
 
 class _Group(NamedTuple):
-    """The key of a group of waits: all have the same second, reason, lease and run. `reason` is None for yields."""
-
     second: int
     lease_id: str | None
     step: int | None
-    reason: str | None
+    reason: str | None  # None: a yield.
     run_id: str
 
 
 class Waits:
-    """Records the waits of one rollout engine in groups of one second. `run_at` gives the RL run at a monotonic time.
-    `lease_at` gives the (lease, step) at a monotonic time; or the last one before."""
+    """Records one engine's waits in groups of one second. `lease_at` gives the last (lease, step) until a time."""
 
     def __init__(
         self,
@@ -58,7 +55,7 @@ class Waits:
             self._groups.setdefault(group, []).append(span)
 
     def tell(self, until_ns: int | None = None) -> None:
-        """Record the groups of all seconds that ended by `until_ns`. If it is None, record all groups."""
+        """Record the groups of seconds that ended by `until_ns`, or all groups."""
         over = [group for group in self._groups if until_ns is None or (group.second + 1) * _SECOND_NS <= until_ns]
         for group in sorted(over, key=lambda one: (one.second, one.lease_id or "", one.reason or "", one.run_id)):
             self._record(self._event(group, self._groups.pop(group)), durable=False)
@@ -95,9 +92,8 @@ def _hold_name(number: int) -> str:
 
 
 class Accountant:
-    """Divides a device's time into slices and records them. The slices begin at `began_ns` (monotonic), and have no
-    gaps and no overlaps. A slice also ends where a lease or a run ends. `moved` is called with each move of the rollout
-    engine's memory and the lease of that move. With `takes_over`, a former agent recorded the time until `began_ns`."""
+    """Records a device's time as slices without gaps or overlaps. They also end where leases or runs end. With
+    `takes_over`, a former agent recorded the time until `began_ns`."""
 
     def __init__(
         self,
@@ -142,14 +138,14 @@ class Accountant:
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """Charge an engine's start as activation. It is over: the engine answers, or the start was given up."""
+        """Charge an engine's start, which is over, as activation."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
                 self._starting_since_ns = 0
 
     def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
-        """Record and return the slices up to `now_ns` minus the lag. With `final`, the lag is zero."""
+        """Record and return the slices up to `now_ns` minus the lag, which is zero if `final`."""
         until_ns = now_ns if final else now_ns - LAG_NS
         if until_ns <= self._until_ns:
             return []
@@ -198,7 +194,7 @@ class Accountant:
 
     def _slice(self, spans: list[SpanRecord], until_ns: int) -> DeviceSlice:
         part = slice_time(spans, self._until_ns, until_ns)
-        by_bucket = part.by_bucket
+        by_bucket: dict[str, Any] = {f"{bucket}_ns": length_ns for bucket, length_ns in part.by_bucket.items()}
         lease_id, _ = self._lease_at(self._until_ns)
         rollout_run_id = self._rollout_runs.at(self._until_ns) or None
         train_run_id = self._train_runs.at(self._until_ns) or None
@@ -213,21 +209,15 @@ class Accountant:
             beside_ns=part.beside_ns,
             beside_work_ns=part.beside_work_ns,
             delayed_ns=self._delayed_ns(),
-            serving_ns=by_bucket["serving"],
-            rollout_ns=by_bucket["rollout"],
-            train_ns=by_bucket["train"],
-            sync_ns=by_bucket["sync"],
-            activation_ns=by_bucket["activation"],
-            headroom_ns=by_bucket["headroom"],
-            idle_ns=by_bucket["idle"],
             rollout_run_id=rollout_run_id,
             train_run_id=train_run_id,
+            **by_bucket,
         )
         self._record(event)
         return event
 
     def _delayed_ns(self) -> int:
-        """Return by how long serving was delayed since the last slice. A negative sum is kept for later steps."""
+        """Return serving's delay since the last slice. A negative sum is kept for later."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns
@@ -237,7 +227,7 @@ class Accountant:
         return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """Return the (lease, step) in force at a time. If none is in force, `last` asks for the last one before."""
+        """Return the (lease, step) at a time, or the `last` before it."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

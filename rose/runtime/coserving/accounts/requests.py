@@ -1,5 +1,4 @@
-"""Records serving's requests in the ledger, from the page of the serving engine. If requests come too fast, each row
-stands for several similar requests, so that counts stay exact."""
+"""Records serving's requests. If they come too fast, a row stands for several similar requests."""
 
 import json
 import math
@@ -7,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from rose.clock import Anchor
 from rose.events import REQUESTS_PER_ROW_MAX, LedgerAction, Record, Request
@@ -15,17 +14,13 @@ from rose.runtime.coserving.page import RING_REQUESTS, ArbiterPage, Field, Finis
 from rose.runtime.policy.slack import Budgets
 
 _CLIENT_ERRORS = range(400, 500)
-_FINISH_REASONS: dict[int, Literal["stop", "length", "abort"]] = {
-    Finish.STOP: "stop",
-    Finish.LENGTH: "length",
-    Finish.ABORT: "abort",
-}
+_TIMES = {"ttft_ns": None, "tpot_mean_ns": None, "tpot_max_ns": None}
+_NOTHING_KNOWN = {"prompt_tokens": 0, "output_tokens": 0, "e2e_ns": 0, **_TIMES}
 
 
 class RequestRecorder:
-    """Records the requests of a serving engine that ended after `began_ns` (monotonic). With `takes_over`, a former
-    agent recorded the earlier requests. At most `per_s_max` rows are recorded per second. A withholding window lasts
-    `window_ns`."""
+    """Records requests that ended after `began_ns` (monotonic), at most `per_s_max` rows per second. With `takes_over`,
+    a former agent recorded the earlier requests."""
 
     def __init__(
         self,
@@ -69,13 +64,10 @@ class RequestRecorder:
     def _event(self, record: RequestRecord) -> Request:
         budgets = self._budgets.of(record.priority)
         reason = None if record.status is None else f"HTTP status {record.status}"
-        return Request(
-            at_us=self._anchor.utc_us(record.ended_ns),
-            device_id=self._device_id,
-            engine_id=self._engine_id,
+        return self._request(
+            record.ended_ns,
+            budgets,
             lease_id=self._lease_id(record.lease_number) if record.lease_number else None,
-            request_id=f"{self._device_id}-{self._anchor.utc_ns(record.ended_ns)}",
-            source="engine",
             outcome=_outcome(record),
             prompt_tokens=record.prompt_tokens,
             cached_tokens=record.cached_tokens,
@@ -85,43 +77,33 @@ class RequestRecorder:
             tpot_mean_ns=record.tpot_mean_ns,
             tpot_max_ns=record.tpot_max_ns,
             e2e_ns=record.ended_ns - record.arrived_ns,
-            ttft_budget_ns=budgets.ttft_ns,
-            tpot_budget_ns=budgets.tpot_ns,
-            send_delay_ns=0,
             reason=reason,
-            finish_reason=_FINISH_REASONS.get(record.finish),
+            finish_reason=Finish(record.finish).name.lower(),
             priority=record.priority,
         )
 
+    def _request(self, at_ns: int, budgets: Budgets, **fields: Any) -> Request:
+        return Request(
+            at_us=self._anchor.utc_us(at_ns),
+            device_id=self._device_id,
+            engine_id=self._engine_id,
+            request_id=f"{self._device_id}-{self._anchor.utc_ns(at_ns)}",
+            source="engine",
+            ttft_budget_ns=budgets.ttft_ns,
+            tpot_budget_ns=budgets.tpot_ns,
+            send_delay_ns=0,
+            **fields,
+        )
+
     def _tell_death(self, at_ns: int) -> None:
-        """Record the requests that a dead serving engine had. The time of their arrival is unknown."""
         pid = self._page.get(Party.SERVING, Field.PID)
         if pid == self._dead_pid or self._page.alive(Party.SERVING):
             return
         self._dead_pid = pid
         in_flight = self._page.get(Party.SERVING, Field.IN_FLIGHT)
         for requests in _parts(in_flight, math.ceil(in_flight / REQUESTS_PER_ROW_MAX)):
-            self._record(
-                Request(
-                    at_us=self._anchor.utc_us(at_ns),
-                    device_id=self._device_id,
-                    engine_id=self._engine_id,
-                    request_id=f"{self._device_id}-{self._anchor.utc_ns(at_ns)}",
-                    source="engine",
-                    outcome="failed",
-                    prompt_tokens=0,
-                    output_tokens=0,
-                    ttft_ns=None,
-                    tpot_mean_ns=None,
-                    tpot_max_ns=None,
-                    e2e_ns=0,
-                    ttft_budget_ns=self._budgets.ttft_ns,
-                    tpot_budget_ns=self._budgets.tpot_ns,
-                    send_delay_ns=0,
-                    reason="the serving engine died",
-                    requests=requests,
-                )
-            )
+            failed = {"outcome": "failed", "reason": "the serving engine died", "requests": requests}
+            self._record(self._request(at_ns, self._budgets, **failed, **_NOTHING_KNOWN))
 
 
 def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]:
@@ -131,8 +113,7 @@ def _outcome(record: RequestRecord) -> Literal["completed", "failed", "aborted"]
 
 
 def sampled(requests: Sequence[Request], rows: int, window_ns: int, draw: random.Random) -> Iterator[Request]:
-    """Yield all requests if at most `rows`, else about `rows` of them. A yielded request stands for as many requests as
-    its field `requests` says. These have the same outcome, class, lease and window, and kept the same promises."""
+    """Yield about `rows` requests. Each stands for `requests` of the same outcome, class, lease and window."""
     if len(requests) <= rows:
         yield from requests
         return

@@ -1,9 +1,7 @@
 """Divides device time exactly among seven buckets.
 
-While rollouts work on credit beside serving's steps, the rollout bucket gets the time of this work, spread evenly.
-Serving gets the rest. At any other instant, each of the k parties that work gets an equal part. If no party works, the
-instant is `headroom` if a rollout was held, else `idle`. Nanoseconds that cannot be divided go to the buckets in the
-order of `rose.events.BUCKETS`."""
+Work on credit goes to the rollout bucket, spread evenly, and serving gets the rest. Otherwise the k parties that work
+get equal parts. If none works, the time is `headroom` if a rollout was held, else `idle`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 
 class Assignments:
-    """The runs that a device was assigned to, oldest first, with monotonic ns. One thread reads; others may add."""
+    """The runs of a device, oldest first, with monotonic ns. One thread reads; others may add."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]
@@ -50,21 +48,17 @@ _ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The nanoseconds of [t0_ns, t1_ns) in each bucket. For `overlap_ns`, two parties worked and got half each. For
-    `beside_ns`, rollouts ran on credit beside serving, and their work took `beside_work_ns`."""
-
     t0_ns: int
     t1_ns: int
     by_bucket: dict[str, int]
     overlap_ns: int
-    beside_ns: int = 0
+    beside_ns: int = 0  # Time in which rollouts ran on credit.
     beside_work_ns: int = 0
 
 
 def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
-    """Return the slice that the spans make in [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
-    if t1_ns < t0_ns:
-        raise ValueError(f"a slice cannot end ({t1_ns}) before it begins ({t0_ns})")
+    """Return the slice of [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
+    assert t0_ns <= t1_ns, f"a slice cannot end ({t1_ns}) before it begins ({t0_ns})"
     edges: list[tuple[int, int, SpanRecord]] = []
     for span in spans:
         start, end = max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)

@@ -1,5 +1,4 @@
-"""Attaches a running serving engine to a device's page, and releases the engine again. Uses SGLang's
-`/set_internal_state` and `/server_info`. The engine serves requests all the time."""
+"""Attaches a running engine to a page by SGLang's `/set_internal_state` and `/server_info`, and releases it."""
 
 import http.client
 import json
@@ -30,31 +29,28 @@ FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
 class AttachError(UserError):
-    """The engine, which serves as before, was not attached or not released. The message says why, and what to do."""
+    """The engine, which serves as before, was not attached or not released."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
-    """A page on this host, and who holds its sections. `refused` says why an engine did not take the page."""
-
     page: str
-    agent: bool
-    serving_pid: int | None
+    agent: bool = False
+    serving_pid: int | None = None
     model: str = ""
-    refused: str | None = None
+    refused: str | None = None  # Why an engine did not take the page.
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started. `token` is the engine's admin key or API key. Methods raise
-    AttachError."""
+    """A serving engine that somebody else started, with its key. Methods raise AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
-        """Return the engine's state, or None if this key may not read it. A server may have two keys."""
+        """Return the engine's state, or None if this key may not read it."""
         try:
             answer = self._call("/server_info")
         except _KeyRefusedError:
@@ -75,15 +71,19 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Attach the engine: return once it has taken the serving section of `page`. Return None if the engine's state
-        cannot be read. `waiting` is called again and again meanwhile; if it raises an error, the wait ends. After an
-        error, the engine has no page."""
+        """Return once the engine has taken `page`; None if its state is unreadable. `waiting` is called meanwhile and
+        may raise. After an error, the engine has no page."""
         page = page.resolve()
         with closing(_opened(page)) as view:
             state = self.state()
-            if state is not None and state.attached and _same(state.page, page):
-                return state
-            self._require_free(state, page)
+            if state is not None and state.attached and state.page is not None:
+                if _same(state.page, page):
+                    return state
+                if _use(Path(state.page)).agent:
+                    raise AttachError(
+                        f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it "
+                        f"first, to attach it to {page}"
+                    )
             if view.alive(Party.SERVING):
                 pid = view.get(Party.SERVING, Field.PID)
                 raise AttachError(f"another serving engine, pid {pid}, has {page}: detach or stop it first")
@@ -97,20 +97,10 @@ class OwnedEngine:
                 raise
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Make the engine release its page, and return the engine's former state. With `by_owner`, deployments do not
-        attach the engine again."""
+        """Return the former state. After a release `by_owner`, deployments do not attach the engine again."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
-
-    def _require_free(self, state: EngineState | None, wanted: Path) -> None:
-        if state is None or not state.attached or state.page is None or _same(state.page, wanted):
-            return
-        if _use(Path(state.page)).agent:
-            raise AttachError(
-                f"the engine at {self.url} is attached to {state.page}, whose agent is at work: detach it first, to "
-                f"attach it to {wanted}"
-            )
 
     def _set(self, number: int) -> None:
         try:
@@ -128,23 +118,19 @@ class OwnedEngine:
             state = self.state()
             if view.alive(Party.SERVING) and (state is None or state.attached):
                 return state
-            if state is not None and state.reason is not None:
-                raise AttachError(f"the engine at {self.url} does not take {view.path}: {self._explained(state)}")
+            if state is not None and (reason := state.reason) is not None:
+                if reason == f"there is no page at {state.page}":
+                    reason += (
+                        ", as the engine sees it. It has to run on this host, and in a container with the host's "
+                        "/dev/shm"
+                    )
+                raise AttachError(f"the engine at {self.url} does not take {view.path}: {reason}")
             if time.monotonic() >= deadline:
                 raise AttachError(
                     f"the engine at {self.url} has not taken {view.path}: see the lines with ROSE in its log"
                 )
             waiting()
             time.sleep(_POLL_S)
-
-    def _explained(self, state: EngineState) -> str:
-        assert state.reason is not None
-        if state.page is not None and state.reason == f"there is no page at {state.page}":
-            return (
-                f"{state.reason}, as the engine sees it. It has to run on this host, and in a container with the "
-                "host's /dev/shm"
-            )
-        return state.reason
 
     def _call(self, path: str, body: object = None) -> Any:
         headers = {"Content-Type": "application/json", **authorization(self._token or None)}
@@ -197,7 +183,7 @@ def _link(page: Path) -> Iterator[int]:
 
 
 def pages_in_use() -> list[PageUse]:
-    """Return this host's pages of this user or, if `ROSE_PAGE_USER` is set, of the user that it names."""
+    """Return this host's pages of this user, and of `ROSE_PAGE_USER`."""
     users = page_users()
     fleets = [fleet for folder in FOLDERS for fleet in sorted(folder.glob("rose-*")) if is_private(fleet, users)]
     return [_use(path) for fleet in fleets for path in sorted(fleet.glob("*/page"))]
@@ -211,7 +197,7 @@ def _use(path: Path) -> PageUse:
     try:
         view = ArbiterPage(path)
     except (PageError, OSError) as error:
-        return PageUse(page=str(path), agent=False, serving_pid=None, refused=str(error))
+        return PageUse(page=str(path), refused=str(error))
     with closing(view):
         pid = view.get(Party.SERVING, Field.PID) if view.alive(Party.SERVING) else None
         use = PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
@@ -235,8 +221,8 @@ def _opened(page: Path) -> ArbiterPage:
         raise AttachError(f"{page} cannot be used as a page ({error.strerror}): name the page's file") from None
 
 
-def _same(text: str | None, page: Path) -> bool:
+def _same(text: str, page: Path) -> bool:
     try:
-        return text is not None and page.samefile(text)
+        return page.samefile(text)
     except OSError:
         return False

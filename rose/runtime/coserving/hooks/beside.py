@@ -1,8 +1,7 @@
-"""Runs rollout layers beside serving's steps, within the credit that serving gives, and counts their work.
+"""Runs rollout layers beside serving's steps within serving's credit, and counts their work.
 
-On CPU cores, the work is the time on the thread's own clock. A thread in the kernel's idle class gets no time on a core
-while serving computes there. So, while the engine has credit, a thread on the host's cores takes the engine out of that
-class."""
+On CPU cores, the kernel's idle class gets no time while serving computes. A watching thread takes the engine out of it
+while there is credit."""
 
 import os
 import threading
@@ -19,13 +18,11 @@ _WAIT_S = 0.02
 
 
 class BesideServing:
-    """Runs and counts the layers of one rollout engine beside serving. Create it in the thread that computes.
-    `on_cores` says that the engine has no GPU. The watching thread runs on `host_cores`, or on the engine's own cores
-    if there are none."""
+    """One rollout engine's layers beside serving. Create this in the thread that computes."""
 
     def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
         self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
-        self._layer_ns = 0  #: How long a layer of the next step takes alone; 0: unknown.
+        self.layer_ns = 0  #: How long a layer of the next step takes alone; 0: unknown.
         self._layers = 1  # the number of layers that the computing thread needs credit for
         self._counted_ns = 0  # work of the current layer that was counted before the layer began
         self._seen_ns = 0  # the time of the last count: on cores the computing thread's clock, else wall time
@@ -33,7 +30,7 @@ class BesideServing:
         self._raised: list[int] | None = None  #: The threads taken out of the kernel's idle class, or None.
         self._raised_at_ns = 0
         self._lock = threading.Lock()
-        self._watching, self._woken = threading.Event(), threading.Event()
+        self.watching, self._woken = threading.Event(), threading.Event()
         self._watcher: threading.Thread | None = None
 
     @property
@@ -46,54 +43,43 @@ class BesideServing:
         opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         return bool(opened) and page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.BESIDE
 
-    @property
-    def layer_known(self) -> bool:
-        return self._layer_ns > 0
-
     def expect(self, layer_ns: int) -> None:
-        self._layer_ns = layer_ns
+        self.layer_ns = layer_ns
         self._page.set(Party.ROLLOUT, Field.LAYER_NS, layer_ns)
 
     def fits(self, layers: int = 1) -> bool:
-        return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self._layer_ns)
+        return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self.layer_ns)
 
     def begin_layer(self) -> None:
-        """Count a layer's work before it begins, so that serving never reads less than the work in progress."""
+        """Count a layer before it begins, so that serving never reads less than the work in progress."""
         self._layers = 1
         self._leave_idle_class()
-        self._counted_ns = self._layer_ns
-        self._add(self._layer_ns)
+        self._counted_ns = self.layer_ns
+        self._add(self.layer_ns)
 
     def count(self) -> None:
-        """Correct the count to the work done. On a GPU, this is the wall time of layers whose time is unknown."""
+        """Correct the count to the work done."""
         with self._lock:
             now_ns = self._clock_ns()
-            if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
+            if self.raised or (self.running and (self._on_cores or not self.layer_ns)):
                 self._add(now_ns - self._seen_ns - self._counted_ns)
             self._seen_ns, self._counted_ns = now_ns, 0
 
     def taken_out_at(self, since_ns: int) -> int | None:
-        """Return when this engine left the idle class during the layer that began at `since_ns`, or None."""
+        """Return when the engine left the idle class during the layer since `since_ns`, or None."""
         return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
 
     def watch(self, wanted: bool) -> None:
-        """Start or stop the watch: with it, the engine leaves the kernel's idle class when serving works and gives
-        credit."""
         if not wanted or not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-            self._watching.clear()
+            self.watching.clear()
             return
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, daemon=True)
             self._watcher.start()
-        self._watching.set()
-
-    @property
-    def watched(self) -> bool:
-        return self._watching.is_set()
+        self.watching.set()
 
     def wait(self, layers: int = 1) -> None:
-        """Return after a short time, and at once when serving rests or gives credit for this many layers. Each look
-        takes serving's core for a moment."""
+        """Return soon, and at once when serving rests or gives credit. Each look takes serving's core."""
         if self.fits(layers):
             time.sleep(_WAIT_S)
             return
@@ -108,7 +94,7 @@ class BesideServing:
         if self._host_cores:
             os.sched_setaffinity(0, self._host_cores)
         while True:
-            self._watching.wait()
+            self.watching.wait()
             if not self._page.serving_wants():
                 self._woken.set()
             elif self.fits(self._layers):

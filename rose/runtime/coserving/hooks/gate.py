@@ -1,5 +1,4 @@
-"""Holds a rollout engine's steps until the policy admits them, and makes a step yield between its layers. A step is
-abandoned if its lease ended while serving had the device, or if serving needs the step's memory."""
+"""Holds a rollout engine's steps until the policy admits them, and makes steps yield between layers."""
 
 import os
 import time
@@ -20,14 +19,11 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keeps at most `layers` layers of a step queued on the GPU. Without this limit, Python queues a whole step before
-    the step's first layer has run. Raises ValueError if `layers` is below 1."""
+    """Keeps at most `layers` layers queued on the GPU. Otherwise Python queues a whole step at once."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
 
-        if layers < 1:
-            raise ValueError(f"layers={layers}: a step has at least the layer that runs on the GPU; give 1 or more")
         self.layers = layers
         self._new_event = torch.cuda.Event
         self._queued: deque[Any] = deque()
@@ -78,8 +74,7 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a hook that calls `between_layers`. During graph capture, the hook ends a segment. In each replay of the
-    graph, `between_layers` is called at the same place."""
+    """Return a hook that also runs between the layers of a captured graph."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
@@ -98,8 +93,6 @@ CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
-    """The gate of a rollout engine on a shared device. `run_ahead` is None on CPU cores."""
-
     def __init__(
         self,
         page: ArbiterPage,
@@ -130,7 +123,7 @@ class RolloutGate:
         self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Wait until a step may run, or none is left to run. Meanwhile `serve_control` handles aborts and updates."""
+        """Wait until a step may run. Meanwhile `serve_control` handles aborts and updates."""
         held_since_ns = 0
         self._begins_beside = False
         try:
@@ -203,19 +196,14 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
-        """Return the largest prefill chunk, in tokens, whose layers fit the wait that serving allows. Beside a serving
-        step, the layers must fit serving's credit instead."""
-        chunk = self._chunk_tokens
+        """Return the largest prefill chunk, in tokens, that fits serving's allowed wait or credit."""
+        fits, preemptible = None, self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
         if load is not None and load.wanted and self._lease.gives_credit:
-            fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
-            chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits or 0))
-            self._set_chunk_tokens(chunk)
-            return chunk
-        if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
+            fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK) or 0
+        elif self._policy.yields and not preemptible and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
             fits = self._telemetry.prefill_tokens_within(wait_ns * self._layers // self._ahead)
-            if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-                chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits))
+        chunk = self._chunk_tokens if fits is None else min(self._chunk_tokens, max(CHUNK_TOKENS_MIN, fits))
         self._set_chunk_tokens(chunk)
         return chunk
 
@@ -241,12 +229,11 @@ class RolloutGate:
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
-        """Note if the core was taken away during the last layer. The step's span is still open."""
         self._telemetry.after_wish_ns = self._note_taken(0) or 0
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Yield before each layer while serving wants the device. Raises StepAbandonedError if the step must end."""
+        """Yield while serving wants the device. Raises StepAbandonedError."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
@@ -262,12 +249,8 @@ class RolloutGate:
             self._give_way(wanted, after_wish_ns, layers_left)
 
     def _go_on(self, after_wish_ns: int | None) -> None:
-        now = monotonic_ns()
-        if self._beside.running:
-            self._switch(Span.ROLLOUT, now)
-        elif after_wish_ns is not None:  # Serving had the device meanwhile, and is done.
-            self._telemetry.worked(self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), now, latency_ns=after_wish_ns)
-            self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, now)
+        if self._beside.running or after_wish_ns is not None:  # Serving had the device meanwhile, and is done.
+            self._switch(Span.ROLLOUT, monotonic_ns(), after_wish_ns or 0)
         self._beside.enter_idle_class()
 
     def _give_way(self, wanted_ns: int, after_wish_ns: int | None, layers_left: int) -> None:
@@ -278,16 +261,12 @@ class RolloutGate:
         else:  # The core may have been taken since the clocks were read, and the wish's time with it.
             again_ns = self._note_taken(layers_left)
             after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
-        began, opened, latency_ns = monotonic_ns(), page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), 0
-        if self._beside.running:
-            self._switch(Span.YIELD, began)
-        else:
-            # The kernel took and returned the step's core since the wish: the step was off the device in between.
-            latency_ns = max(0, began - wanted_ns) if opened < wanted_ns else 0
-            # A GPU's kernels continue while this thread waits: rollouts compute for all of that time.
-            computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
-            self._telemetry.worked(opened, began, latency_ns=computed_ns)
-            page.open_span(Party.ROLLOUT, Span.YIELD, began)
+        began, latency_ns = monotonic_ns(), 0
+        # If the span began after the wish, the kernel took and returned the core: the step was off the device.
+        if not self._beside.running and page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS) < wanted_ns:
+            latency_ns = max(0, began - wanted_ns)
+        # A GPU's kernels continue while this thread waits: rollouts compute for all of that time.
+        self._switch(Span.YIELD, began, after_wish_ns or 0 if self._run_ahead is None else latency_ns)
         on_credit = False
         try:
             while page.serving_wants() and not (on_credit := self._beside.fits()):
@@ -308,24 +287,26 @@ class RolloutGate:
         if not self._beside.fits():
             return False
         if not self._beside.running:
-            now, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
-            self._telemetry.worked(opened, now, latency_ns=after_wish_ns or 0)
-            self._page.open_span(Party.ROLLOUT, Span.BESIDE, now)
+            self._switch(Span.BESIDE, monotonic_ns(), after_wish_ns or 0)
         self._begin_beside()
         return True
 
     def _begin_beside(self) -> None:
         # On cores the step's own clock gives its time alone; on a GPU a first guess is better than none.
-        self._telemetry.disturbed |= self._run_ahead is not None and self._beside.layer_known
+        self._telemetry.disturbed |= self._run_ahead is not None and self._beside.layer_ns > 0
         self._full_ns = None
         self._beside.begin_layer()
 
-    def _switch(self, kind: Span, now_ns: int) -> None:
-        self._page.close_span(Party.ROLLOUT, now_ns)
+    def _switch(self, kind: Span, now_ns: int, after_wish_ns: int) -> None:
+        if self._beside.running:
+            self._page.close_span(Party.ROLLOUT, now_ns)
+        else:
+            opened_ns = self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+            self._telemetry.worked(opened_ns, now_ns, latency_ns=after_wish_ns)
         self._page.open_span(Party.ROLLOUT, kind, now_ns)
 
     def _wait(self, seconds: float, layers: int = 1) -> None:
-        if self._beside.watched and self._page.serving_wants():
+        if self._beside.watching.is_set() and self._page.serving_wants():
             self._beside.wait(layers)
         else:
             time.sleep(seconds)
@@ -354,9 +335,8 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Record as a yield the time in which the operating system took the core away; the thread's clock stood still
-        then. Return how long this engine computed after serving wished for the device. Return None if serving has not
-        wished for it since the last call."""
+        """Record a yield if the system took the core away: the thread's clock stood still. Return how long the engine
+        computed after serving's new wish, or None."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -364,7 +344,11 @@ class RolloutGate:
         wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
         if self._beside.raised:
             if (out_ns := self._beside.taken_out_at(self._mark_ns)) is not None and opened:
-                self._begins_in_layer(opened, max(wanted, self._mark_ns), out_ns, layers_left)
+                # Serving took the core during a layer, which continued beside serving from `out_ns` on.
+                began = min(max(wanted, self._mark_ns), out_ns)
+                self._telemetry.worked(opened, began)
+                page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
+                page.open_span(Party.ROLLOUT, Span.BESIDE, out_ns)
             self._beside.count()
             self._telemetry.waited_ns += taken
             self._mark(now, cpu)
@@ -383,17 +367,9 @@ class RolloutGate:
         self._mark(now, cpu)
         return after_wish_ns
 
-    def _begins_in_layer(self, opened_ns: int, wanted_ns: int, out_ns: int, layers_left: int) -> None:
-        """Note that serving took the core during a layer, and that the layer continued beside serving from `out_ns`
-        on."""
-        began = min(wanted_ns, out_ns)
-        self._telemetry.worked(opened_ns, began)
-        self._page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
-        self._page.open_span(Party.ROLLOUT, Span.BESIDE, out_ns)
-
 
 def layers_of(model: Any) -> Any:
-    """Return the decoder layers of a loaded SGLang model. Raises TypeError if it has no `model.model.layers`."""
+    """Return an SGLang model's decoder layers. Raises TypeError if it has none."""
     layers = getattr(getattr(model, "model", model), "layers", None)
     if layers is None or len(layers) == 0:
         raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
@@ -401,8 +377,7 @@ def layers_of(model: Any) -> Any:
 
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
-    """Call `between_layers` before each decoder layer, with the number of layers that are left. With `after_last`, also
-    call it after the last layer. Raises TypeError as `layers_of` does."""
+    """Call `between_layers` with the number of layers left, before each layer."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

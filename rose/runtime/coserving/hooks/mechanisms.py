@@ -37,9 +37,7 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the name of the compute mechanism. `decode_graphs` and `prefill_graphs` are the names of SGLang's graph
-    backends. With `native_kernels`, stand-ins replace SGLang's compiled kernels. With `preemptible`, the operating
-    system gives the engine's cores to serving at once."""
+    """Return the mechanism's name. With `native_kernels`, stand-ins replace SGLang's compiled kernels."""
     marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
     parts = [name for name, holds in marks.items() if holds]
     if not gated:
@@ -52,6 +50,4 @@ def compute_mechanism(
 
 
 def memory_mechanism(*, pool: str | None, leased: bool) -> str:
-    """Return the name of the memory mechanism. With `leased`, all memory of the engine can leave the device. `pool`
-    says how the pool returns the memory of free slots: "page-return", "remap", or None if it never does."""
     return pool or ("leased+budget" if leased else "budget")

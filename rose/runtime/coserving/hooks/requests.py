@@ -23,7 +23,7 @@ class RequestLog:
         self._in_flight = 0
 
     def arrived(self, requests: Iterable[Any], now_ns: int) -> None:
-        """Note new requests at their arrival, or at their first step if SGLang had to compile their grammar."""
+        """Note new requests at arrival, or at their first step if SGLang compiled their grammar."""
         new = [request for request in requests if not hasattr(request, _LEASE)]
         if not new:
             return
@@ -41,8 +41,7 @@ class RequestLog:
         setattr(request, _LAST_TOKEN, now_ns)
 
     def ended(self, request: Any, first_ns: int | None, *, status: int | None = None) -> bool:
-        """Write a request that ended. Return False if it was written before. If a request was aborted outside a step,
-        `status` is the HTTP status of that abort."""
+        """Write a request once; return whether it was new. `status` is the HTTP status of an abort outside a step."""
         if hasattr(request, _ENDED):
             return False
         setattr(request, _ENDED, True)
@@ -81,7 +80,7 @@ class RequestLog:
         page.set(Party.SERVING, Field.IN_FLIGHT, self._in_flight)
 
     def _recorded(self, request: Any) -> bool:
-        """Return whether this is a user's request. SGLang asks for no tokens when it only caches a prompt."""
+        """Return whether a user sent it. SGLang asks for no tokens when it only caches a prompt."""
         if request.sampling_params.max_new_tokens == 0 or str(request.rid).startswith(_OTHERS):
             return False
         return arrived_ns(request) >= self._since_ns
@@ -93,7 +92,7 @@ class RequestLog:
 
 
 def last_token_ns(request: Any, now_ns: int) -> int:
-    """Return when the latest token of a request came. Before its first token, return `now_ns`."""
+    """Return when the latest token came, or `now_ns` before the first."""
     last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
     return last_ns
 

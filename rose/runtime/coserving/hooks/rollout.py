@@ -27,8 +27,7 @@ _CLIENT_KEY = "_rose_client_key"
 
 
 class RolloutPlugin:
-    """The plugin in one scheduler process of a rollout engine. If the plugin fails, it ends the engine, which must not
-    run without it."""
+    """The plugin in one scheduler process. If the plugin fails, it ends the engine."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
         from sglang.srt.runtime_context import get_parallel
@@ -85,7 +84,7 @@ class RolloutPlugin:
         self._describe()
 
     def _wait_for_device(self) -> None:
-        """Return once serving does not want the device. No lease is needed: weights are updated with or without one."""
+        """Return once serving does not want the device. Weights are updated without a lease too."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -110,8 +109,7 @@ class RolloutPlugin:
     def answer(self) -> None:
         self.view.queue_compiled()
         for request in list(self.view.waiting):
-            question = parse_question(str(request.rid))
-            if question is None:
+            if (question := parse_question(str(request.rid))) is None:
                 continue
             verb, about = question
             if verb == "end":
@@ -125,8 +123,7 @@ class RolloutPlugin:
         if self.activation is not None and not self.activation.weights_in:
             if verb == "audit":
                 return "no audit now: the weights are not on the device"
-            refused = self.activation.bring_weights()
-            if refused is not None:
+            if (refused := self.activation.bring_weights()) is not None:
                 return refused
         return self.weights.ask(verb, version)
 
@@ -139,8 +136,7 @@ class RolloutPlugin:
 
     def end(self, batch: Any) -> None:
         number = int(batch.forward_iter)
-        began = self._began.pop(number, None)
-        if began is None:
+        if (began := self._began.pop(number, None)) is None:
             return
         if self.gate is not None:
             self.gate.step_ended(began)
@@ -151,22 +147,20 @@ class RolloutPlugin:
         number = int(batch.forward_iter)
         self._began.pop(number, None)
         self.telemetry.forget(number)
-        pressed = self.guard is not None and self.guard.pressed_now
+        pressed = self.guard is not None and self.guard.pressed_since_ns > 0
         requests, tokens = self.view.abandon(batch, end=not pressed)
         logger.info("ROSE gave a step up (%s): %d requests go on elsewhere with %d tokens", why, requests, tokens)
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Keep this request's prefix cache entries apart from entries that other weights computed. A request that is in
-        progress during a sync keeps its old entries."""
+        """Keep prefix cache entries of different weights apart."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """Return the request's key in the prefix cache. Return None before the first swap if the client gave no key. SGLang
-    expects the name of a LoRA adapter at the end of the key."""
+    """Return a key for the prefix cache. SGLang expects a LoRA adapter's name at its end."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
@@ -184,7 +178,7 @@ def _check_parallel(parallel: Any, gated: bool) -> None:
 
 
 def _page(settings: PluginSettings, rank: int) -> ArbiterPage:
-    """Return the page that this rank uses: the device's page for rank 0, and a private page for each other rank."""
+    """Return the device's page for rank 0, or a private page for another rank."""
     assert settings.page is not None, "checked before"
     if rank == 0:
         return ArbiterPage.attach(settings.page, Party.ROLLOUT)

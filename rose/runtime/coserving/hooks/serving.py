@@ -1,6 +1,4 @@
-"""The plugin inside an owner's serving engine. It only observes, with one exception: on CPU cores, once in a lease, the
-scheduler waits for memory that it needs (`kv.memory.KvClaim`). If the plugin fails, lending ends, but serving does
-not."""
+"""The plugin inside an owner's serving engine. If the plugin fails, lending ends, but serving does not."""
 
 import logging
 import os
@@ -29,12 +27,12 @@ RELEASE = -2
 
 
 class ArrivalWatch(threading.Thread):
-    """A thread that withdraws credit when a request arrives while the scheduler computes."""
+    """Withdraws credit when a request arrives while the scheduler computes."""
 
     def __init__(self, file: int, withdraw: Callable[[], None]) -> None:
         super().__init__(name="rose-arrivals", daemon=True)
         self._file, self._withdraw = file, withdraw
-        self._taken_in = threading.Event()
+        self.taken_in = threading.Event()
         self.ended = False
         self.start()
 
@@ -43,16 +41,13 @@ class ArrivalWatch(threading.Thread):
         poll.register(self._file, select.POLLIN)
         while not self.ended:
             if poll.poll(_WATCH_S * 1000) and not self.ended:
-                self._taken_in.clear()
+                self.taken_in.clear()
                 self._withdraw()
-                self._taken_in.wait(_WATCH_S)
-
-    def taken_in(self) -> None:
-        self._taken_in.set()
+                self.taken_in.wait(_WATCH_S)
 
 
 class ServingPlugin:
-    """The plugin in one scheduler of a serving engine. Its methods never raise."""
+    """The methods never raise."""
 
     def __init__(self, scheduler: Any, page: Path | None, refused: str | None) -> None:
         self._scheduler = scheduler
@@ -84,38 +79,31 @@ class ServingPlugin:
         return str(arguments.served_model_name or arguments.model_path)
 
     def receiving(self) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(telemetry.arriving)
 
     def received(self) -> None:
         if self._watch is not None:
-            self._watch.taken_in()
+            self._watch.taken_in.set()
         self._guarded(self._received)
 
     def begin(self, batch: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.begins(int(self._scheduler.forward_ct) + 1, batch))
 
     def launched(self, batch: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.launched(int(batch.forward_iter), batch))
 
     def end(self, batch: Any) -> None:
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
 
     def aborted(self, request: Any, abort: Any) -> None:
-        """Note a request that SGLang ended outside a step. `abort` is the `AbortReq` that SGLang made for it."""
-        telemetry = self._telemetry
-        if telemetry is not None:
+        if (telemetry := self._telemetry) is not None:
             self._guarded(lambda: telemetry.aborted(request, abort_status(abort)))
 
     def attach(self, number: int) -> None:
-        """Use the page of this number from now on. For `DETACH` and `RELEASE`, use no page."""
         self._guarded(lambda: self._attach(number))
 
     def _attach(self, number: int) -> None:
@@ -184,13 +172,10 @@ class ServingPlugin:
 
     def _let_go(self) -> None:
         page, self._page, self._telemetry = self._page, None, None
-        self._end_watch()
-        if page is not None:
-            _leave(page)
-
-    def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.ended, self._watch = True, None
+        if page is not None:
+            _leave(page)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -201,16 +186,14 @@ class ServingPlugin:
             self._give_up()
 
     def _give_up(self) -> None:
-        page, self._page, self._telemetry, self._path = self._page, None, None, None
-        self._end_watch()
-        if page is None:
-            return
+        page, self._path = self._page, None
         try:
-            page.set(Party.SERVING, Field.BROKEN, 1)
             try:
-                self._describe_refusal(page.path)  # Before the section is free: its finders need the reason.
+                if page is not None:
+                    page.set(Party.SERVING, Field.BROKEN, 1)
+                    self._describe_refusal(page.path)  # Before the section is free: its finders need the reason.
             finally:
-                _leave(page)
+                self._let_go()
         except Exception:
             logger.exception("ROSE could not say so on its page")
 
@@ -224,7 +207,7 @@ class ServingPlugin:
 
 
 def linked_page(number: int) -> Path:
-    """Return the page that the link of this number points to. If the link is missing, return the link's own path."""
+    """Return the page that this link names, or the link's own path if there is none."""
     link = Path(f"{PAGE_LINK}{number}")
     with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()
@@ -232,7 +215,7 @@ def linked_page(number: int) -> Path:
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Release serving's section. A rollout step in progress yields before its next layer, and is then abandoned."""
+    """Release the section. A rollout step in progress yields, and is then abandoned."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)
@@ -247,7 +230,7 @@ def _taken(path: Path) -> bool:
 
 
 def refusal() -> str | None:
-    """Return why nothing can be lent beside this serving engine, or None if lending is possible."""
+    """Return why nothing can be lent beside this engine, or None."""
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()

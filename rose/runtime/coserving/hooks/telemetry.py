@@ -1,4 +1,4 @@
-"""Measures an engine and writes the results to the arbiter page: its load, its step times and the spans of its work."""
+"""Measures an engine and writes its load, step times and spans to the arbiter page."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,7 @@ from rose.runtime.coserving.hooks.requests import RequestLog, last_token_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
-from rose.runtime.policy.credit import (
-    CONTROL_EVERY,
-    STRETCH_MAX,
-    CreditFacts,
-    Interference,
-    LiveRequest,
-    grant,
-    room_in_memory,
-)
+from rose.runtime.policy import credit
 from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes, attended
@@ -30,9 +22,8 @@ _USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Measures the steps of an engine, for both roles. A step's begin and end are matched by its number. Step times are
-    without interruptions. With the overlap schedule, SGLang begins a step before the previous step ends, and passes a
-    copy of its batch."""
+    """Measures an engine's steps without interruptions. With the overlap schedule, a step begins before the previous
+    step ends; so the number of a step matches its begin and end."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
@@ -45,10 +36,6 @@ class EngineTelemetry:
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
-    @property
-    def in_step(self) -> bool:
-        return bool(self._begun)
-
     def _excluded_ns(self, now_ns: int) -> int:
         raise NotImplementedError
 
@@ -59,9 +46,7 @@ class EngineTelemetry:
         self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
-        """Close the span of step `number`, whose result is known now."""
-        begun = self._begun.pop(number, None)
-        if begun is None:
+        if (begun := self._begun.pop(number, None)) is None:
             return
         # Steps end in order, so an older one never ends.
         for older in [other for other in self._begun if other < number]:
@@ -121,21 +106,18 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """The time of a first token, with three totals at that time. `worked_ns` is the time that rollouts had the device
-    while serving rested, `work_ns` is their work beside serving's steps, and `delayed_ns` is serving's delay."""
-
     at_ns: int
-    worked_ns: int
-    work_ns: int
-    delayed_ns: int
+    worked_ns: int  # In all by then: rollouts' time while serving rested,
+    work_ns: int  # rollouts' work beside serving's steps,
+    delayed_ns: int  # and serving's delay.
 
 
-def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
+def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> credit.LiveRequest:
     first: _FirstToken | None = getattr(request, _FIRST_TOKEN, None)
     if first is None:
-        return LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns)
+        return credit.LiveRequest(None, 0, 0, arrived_ns(request) + budgets.of(request.priority).ttft_ns)
     due_ns = _next_token_due_ns(request, budgets, now_ns)
-    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
+    return credit.LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
 
 
 def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
@@ -143,12 +125,10 @@ def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
 
 
 class ServingTelemetry(EngineTelemetry):
-    """Measures since when and for how long serving wants the device, and how much lending delayed each request."""
-
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.SERVING, Span.SERVING)
         self._computes_in_launch = view.computes_in_launch
-        self._prompts: list[int] = []
+        self._prompts: deque[int] = deque(maxlen=_USUAL_PROMPTS)
         self._prompts_seen = 0
         self._usual_tokens = 0
         self._counts = {"finished": 0, "alone": 0, "lending": 0}
@@ -157,7 +137,7 @@ class ServingTelemetry(EngineTelemetry):
         self._busy = False
         self._claim = KvClaim(page)
         self.requests = RequestLog(page)
-        self._interference = Interference()
+        self._interference = credit.Interference()
         self._decodes = 0
         self._delayed_ns = 0
         self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
@@ -203,31 +183,31 @@ class ServingTelemetry(EngineTelemetry):
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
         budgets = page.budgets()
         self._decodes += 1
-        credit = grant(
-            CreditFacts(
+        grant = credit.grant(
+            credit.CreditFacts(
                 lease=lease,
                 ttft_budget_ns=budgets.ttft_min_ns,
                 live=[_live(request, budgets, now, worked, work) for request in live],
                 waiting=bool(self._view.waiting),
                 decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
-                fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),
+                fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, credit.STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
                 room_in_memory=self._room_in_memory(lease),
                 others=page.get(Party.AGENT, Field.OTHERS) > 0,
-                control=self._decodes % CONTROL_EVERY < 2,
+                control=self._decodes % credit.CONTROL_EVERY < 2,
                 interference=self._interference,
                 now_ns=now,
             )
         )
-        self._say_credit(work + credit.work_ns if credit.work_ns else 0, credit.until_ns, credit.limit)
+        self._say_credit(work + grant.work_ns if grant.work_ns else 0, grant.until_ns, grant.limit)
 
     def _room_in_memory(self, lease: LeaseTerms) -> bool:
         memory, view = self._page.memory(), self._view
         if memory is None or under_pressure(memory):
             return False
-        return room_in_memory(used=view.kv_tokens_used(), total=view.kv_tokens_total, stretch=lease.stretch)
+        return credit.room_in_memory(used=view.kv_tokens_used(), total=view.kv_tokens_total, stretch=lease.stretch)
 
     def _say_credit(self, credit_ns: int, until_ns: int, limit: Hold) -> None:
         page = self._page
@@ -241,13 +221,13 @@ class ServingTelemetry(EngineTelemetry):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Note that serving wants the device for requests that are arriving but not unpacked yet."""
+        """Want the device for requests that are not unpacked yet."""
         if self._lent and self._view.knocked:
             self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
-        """Note that serving wants the device as soon as requests have arrived, not only from their first step on."""
+        """Want the device as soon as requests have arrived, before their first step."""
         now = monotonic_ns()
         if self._view.waiting:
             self.withdraw()
@@ -266,7 +246,7 @@ class ServingTelemetry(EngineTelemetry):
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:
-        """Note that a step was launched. With the overlap schedule, it begins on the device after the previous step."""
+        """Note that a step was launched. It may begin on the device only after the previous step."""
         now = monotonic_ns()
         self._want(now)
         if batch.forward_mode.is_extend():
@@ -314,7 +294,6 @@ class ServingTelemetry(EngineTelemetry):
         self._prompts.append(tokens)
         self._prompts_seen += 1
         if self._prompts_seen % 16 == 1:
-            del self._prompts[:-_USUAL_PROMPTS]
             self._usual_tokens = int(median(self._prompts))
 
     def _note_token(self, request: Any, now_ns: int, worked: int) -> None:
@@ -345,13 +324,13 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load to the page. The requests `just_stepped` are not yet back in the scheduler's running batch."""
+        """Write the load. `just_stepped` are not yet back in the scheduler's running batch."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
         waiting = self._view.waiting
         if not lent and now - self._said_ns < _QUIET_NS and self._stays_busy(just_stepped):
-            self._set_wanted(self.in_step or bool(waiting), now)
+            self._set_wanted(bool(self._begun or waiting), now)
             self._claim.look(lease, now)
             return
         held_off = set(waiting)
@@ -363,7 +342,7 @@ class ServingTelemetry(EngineTelemetry):
         worked = page.rollout_worked_ns(now)
         decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
         room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
-        wanted = self.in_step or bool(waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
+        wanted = bool(self._begun or waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
         self._set_wanted(wanted, now)
         self._say_memory()
         self._claim.look(lease, now)
@@ -399,8 +378,7 @@ class ServingTelemetry(EngineTelemetry):
         )
 
     def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
-        """Return, after a quick check, whether serving still has work, as it had when the load was last written."""
-        if self.in_step or self._view.waiting:
+        if self._begun or self._view.waiting:
             return True
         return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
 
@@ -431,7 +409,6 @@ class RolloutTelemetry(EngineTelemetry):
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Note that another thread worked on the device in [began_ns, ended_ns), to update the weights."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -443,8 +420,7 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Predict the next step. Return (its duration in ns or None if unknown, whether it is a prefill). With
-        `layers`, this is the duration of the step's layers alone."""
+        """Return (predicted ns of the next step or of its layers, or None; whether it is a prefill)."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -453,8 +429,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill fits in `limit_ns`; None if unknown. If layer times are known, only the
-        prefill's layers must fit."""
+        """Return the most tokens whose prefill, or its layers if known, fits in `limit_ns`."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

@@ -1,8 +1,7 @@
-"""Moves a rollout engine's memory onto its device when a lease starts or first uses it, and off the device afterwards.
+"""Moves a rollout engine's memory to its device for a lease, and off it afterwards.
 
-With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps the weights and the KV pool. The host keeps
-the weights. A sync brings back only the weights. In all other cases the weights stay, and only the pool's memory moves
-(`memory.PoolMemory`)."""
+With `coserving.activation` "leased" on a GPU, SGLang's memory saver moves weights and KV pool. Otherwise only the
+pool's memory moves (`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -24,13 +23,11 @@ _KV = "kv_cache"
 
 
 class NoRoomError(Exception):
-    """The device has too little room for the memory. The message says how much the memory takes."""
+    """The device has too little room for the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One move of an engine's memory. The `aux` of an `ACTIVATION` span holds it as a number."""
-
     moved_bytes: int
     away: bool
     weights_alone: bool  # without the KV pool, for a sync
@@ -44,7 +41,7 @@ class Move:
 
 
 class SavedMemory:
-    """The weights and KV pool in SGLang's memory saver. Their addresses stay, so captured graphs stay valid."""
+    """Weights and KV pool in SGLang's memory saver. Addresses stay, so graphs stay valid."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -52,8 +49,7 @@ class SavedMemory:
 
     @classmethod
     def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
-        """Return the engine's saved memory. Return None if the engine was started without releasable memory, or without
-        a host copy of its weights."""
+        """Return the saved memory, or None if the engine was started without it."""
         arguments = scheduler.server_args
         leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
         return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
@@ -63,7 +59,7 @@ class SavedMemory:
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Bring the memory in and return its size in bytes. Raises NoRoomError; nothing is brought in then."""
+        """Return the bytes brought in. Raises NoRoomError and then brings in nothing."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
@@ -91,8 +87,7 @@ class SavedMemory:
 
 
 class Activation:
-    """Decides between two steps when memory moves, and writes each move to the page. Saved memory moves with a lease. A
-    pool's memory moves when the pool is used. `weights_needed` tells whether a sync or an audit is in progress."""
+    """Moves memory between two steps. Saved memory moves with a lease, pool memory with its use."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
@@ -104,8 +99,7 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """Bring in memory for the lease. Return whether saved memory moved. Raises NoRoomError, or RuntimeError if this
-        took too long."""
+        """Return whether saved memory moved. Raises NoRoomError, or RuntimeError if it took too long."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -119,7 +113,7 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
-        """Release the memory. Call this only while no lease is in force and the engine is idle."""
+        """Release the memory of an idle engine without a lease."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())
@@ -131,7 +125,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Bring the weights in and keep them until a sync is done. Return why that is impossible, or None."""
+        """Keep the weights in until a sync is done. Return why that is impossible, or None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)

@@ -1,6 +1,5 @@
-"""Maps and unmaps pieces of device memory behind fixed addresses, so that captured graphs and tensors stay valid.
-`host_memory` does the same on the host. Source: "Virtual Memory Management", CUDA driver API
-(https://docs.nvidia.com/cuda/cuda-driver-api/)."""
+"""Maps pieces of device memory behind fixed addresses ("Virtual Memory Management", CUDA driver API,
+https://docs.nvidia.com/cuda/cuda-driver-api/)."""
 
 from __future__ import annotations
 
@@ -22,12 +21,11 @@ Handle = Any  # a piece of physical memory: the driver's handle, or a file's des
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed. The message names the call and its result."""
+    """A call of the CUDA driver failed."""
 
 
 class CudaMemory:
-    """Pieces of a CUDA device's memory, and addresses for them. Sizes must be multiples of `granularity`. With
-    `exportable`, other processes may adopt pieces. Methods raise DriverError."""
+    """Pieces of a CUDA device's memory, in multiples of `granularity`. Methods raise DriverError."""
 
     def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
         try:
@@ -58,7 +56,6 @@ class CudaMemory:
         self.granularity = int(self._call("cuMemGetAllocationGranularity", self._properties, smallest))
 
     def attribute(self, name: str) -> int:
-        """Return a device attribute. `name` is the part of its CUDA name after `CU_DEVICE_ATTRIBUTE_`."""
         kind = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
 
@@ -72,38 +69,34 @@ class CudaMemory:
         self._call("cuMemAddressFree", address, size_bytes)
 
     def create(self, size_bytes: int) -> Handle:
-        """Return the handle of a new piece, which exists while it is mapped or has a handle. Raises NoRoomError."""
+        """Return a piece, which exists while it is mapped or has a handle. Raises NoRoomError."""
         return self._call("cuMemCreate", size_bytes, self._properties, 0)
 
     def release(self, handle: Handle) -> None:
-        """Release a handle. A mapped piece stays mapped."""
         self._call("cuMemRelease", handle)
 
     def map(self, address: int, size_bytes: int, handle: Handle) -> None:
-        """Map a piece at an address. Nothing may access the piece until `allow` is called."""
+        """Map a piece. Nothing may access it until `allow` is called."""
         self._call("cuMemMap", address, size_bytes, 0, handle, 0)
 
     def allow(self, address: int, size_bytes: int) -> None:
-        """Allow reads and writes in a range of mapped pieces without gaps."""
         self._call("cuMemSetAccess", address, size_bytes, [self._access], 1)
 
     def unmap(self, address: int, size_bytes: int) -> None:
-        """Unmap one whole piece. Nothing may use the piece any longer."""
         self._call("cuMemUnmap", address, size_bytes)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def export(self, handle: Handle) -> int:
-        """Return a file descriptor that another process can `adopt`. The caller must close the descriptor."""
+        """Return a descriptor that another process can `adopt`; the caller closes it."""
         return int(self._call("cuMemExportToShareableHandle", handle, self._exported, 0))
 
     def adopt(self, descriptor: int) -> Handle:
-        """Return a handle to a piece of another process. The caller still owns the descriptor."""
         return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call the driver and return its result, or None if it has none. Raises NoRoomError or DriverError."""
+        """Return the driver's result. Raises NoRoomError or DriverError."""
         result, *values = getattr(self._driver, name)(*arguments)
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")
@@ -113,11 +106,11 @@ class CudaMemory:
 
 
 class Reservation:
-    """Reserved addresses for `pieces` pieces of `piece_bytes` bytes. Any piece may be mapped. Not thread-safe."""
+    """Addresses for `pieces` pieces of `piece_bytes` bytes. Not thread-safe."""
 
     def __init__(self, memory: PieceMemory, pieces: int, piece_bytes: int) -> None:
-        if piece_bytes <= 0 or piece_bytes % memory.granularity:
-            raise ValueError(f"a piece of {piece_bytes} bytes is no multiple of {memory.granularity}")
+        assert piece_bytes > 0, f"a piece of {piece_bytes} bytes"
+        assert piece_bytes % memory.granularity == 0, f"a piece of {piece_bytes} bytes is no multiple"
         self._memory, self._pieces, self.piece_bytes = memory, pieces, piece_bytes
         self.size_bytes = pieces * piece_bytes
         self.address = memory.reserve(self.size_bytes)
@@ -128,13 +121,10 @@ class Reservation:
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Map pieces [begin, end), either all or none. The pieces are new, or those of the caller's `handles`. Raises
-        ValueError if a piece is mapped already, or NoRoomError or DriverError."""
-        self._check(begin, end)
-        if handles and len(handles) != end - begin:
-            raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
-        if not self._mapped.isdisjoint(range(begin, end)):
-            raise ValueError(f"pieces {begin} to {end} are mapped already, or some of them")
+        """Map new pieces [begin, end), or the caller's `handles`: all or none. Raises NoRoomError or DriverError."""
+        assert 0 <= begin <= end <= self._pieces, f"pieces {begin} to {end} are not within {self._pieces}"
+        assert not handles or len(handles) == end - begin, f"{len(handles)} handles for {end - begin} pieces"
+        assert self._mapped.isdisjoint(range(begin, end)), f"pieces {begin} to {end} are mapped already"
         memory, done = self._memory, begin
         try:
             for piece in range(begin, end):
@@ -154,32 +144,24 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Unmap pieces [begin, end) after the device has finished its queued work. Raises ValueError if a piece is not
-        mapped, or DriverError."""
-        self._check(begin, end)
-        if not self._mapped.issuperset(range(begin, end)):
-            raise ValueError(f"pieces {begin} to {end} are not all mapped")
+        """Unmap pieces [begin, end) after queued work. Raises DriverError."""
+        assert self._mapped.issuperset(range(begin, end)), f"pieces {begin} to {end} are not all mapped"
         self._memory.synchronize()
         for piece in range(begin, end):
             self._memory.unmap(self._at(piece), self.piece_bytes)
             self._mapped.discard(piece)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor over the addresses, mapped or not. The tensor does not keep this reservation alive."""
+        """Return a tensor over the addresses, which does not keep this reservation alive."""
         device = self._memory.device
         storage: Any = torch._C._construct_storage_from_data_pointer(self.address, device, self.size_bytes)
         whole = torch.empty(0, dtype=dtype, device=device).set_(storage)
         return whole[: prod(shape)].view(tuple(shape))
 
     def close(self) -> None:
-        """Unmap all pieces and release the addresses. Raises DriverError."""
         for begin, end in runs(self._mapped):
             self.unmap(begin, end)
         self._memory.unreserve(self.address, self.size_bytes)
 
     def _at(self, piece: int) -> int:
         return self.address + piece * self.piece_bytes
-
-    def _check(self, begin: int, end: int) -> None:
-        if not 0 <= begin <= end <= self._pieces:
-            raise ValueError(f"pieces {begin} to {end} are not within {self._pieces}")

@@ -1,5 +1,5 @@
-"""Computes slots, blocks and bytes of a KV pool. A block is the smallest number of slots that fills whole memory pieces
-in each buffer. Slot 0 is for padding, so its block is never unmapped."""
+"""Computes a KV pool's blocks: the fewest slots that fill whole memory pieces in each buffer. Slot 0 is padding, so its
+block is never unmapped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,13 @@ BLOCKS_MIN = 32  #: Fewest blocks of a pool; larger pieces move faster, smaller 
 
 
 def block_slots(row_bytes: Iterable[int], granularity_bytes: int, slots: int) -> int:
-    """Return how many slots a block has, in a pool whose buffers have these row sizes."""
     smallest = lcm(*(granularity_bytes // gcd(granularity_bytes, row) for row in row_bytes))
     doublings = max(1, slots // (smallest * BLOCKS_MIN)).bit_length() - 1
     return smallest << doublings
 
 
 def runs(numbers: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return [begin, end) for each group of consecutive numbers. They may be in any order, but none occurs twice."""
+    """Return [begin, end) for each group of consecutive numbers, which occur once each."""
     ordered = np.sort(np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), dtype=np.int64))
     if not len(ordered):
         return []
@@ -31,8 +30,6 @@ def runs(numbers: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Blocks:
-    """A pool with slots 1 to `slots`, in blocks of `block` slots. `mapped` has the numbers of the mapped blocks."""
-
     slots: int
     block: int
     mapped: set[int] = field(default_factory=set)
@@ -50,12 +47,11 @@ class Blocks:
         return end - begin
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return [begin, end) of the slots in a block that can be used."""
+        """Return [begin, end) of a block's usable slots."""
         return max(1, number * self.block), min(self.slots + 1, (number + 1) * self.block)
 
     def to_map(self, slots: int) -> list[int]:
-        """Return the lowest blocks that must be mapped so that `slots` slots are usable. If the pool is too small,
-        return all its unmapped blocks."""
+        """Return the lowest blocks that make `slots` slots usable, as far as the pool has them."""
         chosen: list[int] = []
         missing = min(slots, self.slots) - self.mapped_slots
         for number in range(self.count):
@@ -67,8 +63,7 @@ class Blocks:
         return chosen
 
     def to_unmap(self, free: NDArray[np.int64], keep_slots: int = 0) -> list[int]:
-        """Return the mapped blocks that can be unmapped, highest first. All their slots are `free`, and at least
-        `keep_slots` slots stay usable."""
+        """Return the free mapped blocks, highest first, that leave at least `keep_slots` usable."""
         per_block = np.bincount(free // self.block, minlength=self.count)
         left = self.mapped_slots
         chosen: list[int] = []

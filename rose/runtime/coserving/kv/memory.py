@@ -1,5 +1,4 @@
-"""Keeps two engines within one KV budget, from inside the rollout engine. Each pool is created at its maximum size.
-After a cut and at the end of a lease, the rollout pool returns memory: pages on CPU cores, or blocks (`remap`)."""
+"""Keeps two engines within one KV budget, from inside the rollout engine."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its KV budget, which is counted in token slots. `pages` returns the memory of free
-    slots. `activation` moves the engine's memory. Each of these is None where that memory stays."""
+    """Keeps a rollout engine within its budget of token slots. `pages` and `activation` are None where memory stays."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
@@ -42,38 +40,31 @@ class KvGuard:
         self._cut_lease = 0  # the lease that was cut, and its budget then
         self._cut_tokens = 0
         self._cuts = 0
-        self._pressed_since_ns = 0
+        self.pressed_since_ns = 0
         self._emptied = False
 
     @property
     def withheld_tokens(self) -> int:
-        """Return how many of the pool's slots a prefill must not use."""
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
     @property
     def mechanism(self) -> str | None:
         return None if self._pages is None else self._pages.mechanism
 
-    @property
-    def pressed_now(self) -> bool:
-        return self._pressed_since_ns != 0
-
     def pressed(self, policy: Policy) -> bool:
-        """Return whether serving's memory passed the watermark and this lease can still be cut. A pool whose memory
-        stays is never cut, because a cut would free nothing."""
+        """Return whether serving passed the watermark and a cut of this lease would free memory."""
         if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
         if memory is None or not under_pressure(memory):
-            self._pressed_since_ns = 0
+            self.pressed_since_ns = 0
             return False
         serving_ns = self._page.get(Party.SERVING, Field.PRESSED_SINCE_NS)
-        self._pressed_since_ns = serving_ns or self._pressed_since_ns or monotonic_ns()
+        self.pressed_since_ns = serving_ns or self.pressed_since_ns or monotonic_ns()
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
-        """Keep the engine within its lease, and leave serving its memory. Call this between two steps. Return False if
-        memory was brought in first; the caller must then read the lease again."""
+        """Keep the engine within its lease between two steps. After False, read the lease again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -120,22 +111,20 @@ class KvGuard:
                 tokens_after=after,
                 requests=requests,
                 tokens_kept=kept,
-                took_ns=done - (self._pressed_since_ns or done),
+                took_ns=done - (self.pressed_since_ns or done),
                 bytes_returned=returned,
             )
         )
-        self._pressed_since_ns = 0
+        self.pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End the youngest requests until the other requests and their next step fit the budget. Return (ended
-        requests, tokens that they keep). A request that waits is also ended if it can never fit `lasting_tokens`, the
-        budget once the device has room."""
+        """End the youngest requests until the rest fits, and waiting ones that never fit `lasting_tokens`. Return
+        (ended requests, kept tokens)."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
         while view.kv_tokens_used() and view.kv_tokens_used() + len(view.running) > budget_tokens:
-            youngest = next(order, None)
-            if youngest is None:
+            if (youngest := next(order, None)) is None:
                 break
             requests, tokens = view.end_ids([youngest])
             ended, kept = ended + requests, kept + tokens
@@ -153,8 +142,8 @@ class KvGuard:
 
 
 class KvClaim:
-    """Tells the page when serving's memory is past the watermark, and waits a moment for rollouts to cut theirs.
-    Without this wait, Linux gives a rollout engine on idle cores no time for the cut during serving's next step."""
+    """Reports serving's memory pressure, and waits a moment for a cut. On cores, a rollout engine gets no time for the
+    cut during serving's next step."""
 
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
@@ -163,7 +152,6 @@ class KvClaim:
         self._waited_lease = 0
 
     def look(self, lease: LeaseTerms, now_ns: int) -> None:
-        """Write to the page whether memory is short. This is only needed while something is lent."""
         self._lease = lease
         memory = self._page.memory() if lease.expires_ns > now_ns and numbered(lease.policy).guards else None
         pressed = memory is not None and under_pressure(memory)
@@ -184,7 +172,7 @@ class KvClaim:
         )
 
     def wait(self) -> None:
-        """Return once rollouts have cut their memory, or after `CUT_WAIT_NS`. Serving waits at most once in a lease."""
+        """Return after the cut, or after `CUT_WAIT_NS`. Serving waits at most once in a lease."""
         self._waited_lease = self._lease.number
         began = now = monotonic_ns()
         while now - began < CUT_WAIT_NS and not self._was_cut():
@@ -199,8 +187,8 @@ class KvClaim:
 
 
 class KvPages:
-    """The memory of a KV pool on CPU cores. A page whose slots are all free goes back to the system. It reads as zeros
-    afterwards, which is safe: SGLang writes a slot before it reads the slot."""
+    """A CPU engine's pool, whose free pages return to the system. They read as zeros afterwards, which is safe because
+    SGLang writes a slot before it reads it."""
 
     mechanism = "page-return"
 
@@ -214,26 +202,23 @@ class KvPages:
 
     @classmethod
     def of_cpu(cls, scheduler: Any) -> KvPages | None:
-        """Return the pool's memory. Return None if the pool is not plain host memory with one row for each slot."""
+        """Return the pool's memory, or None if it is no plain host memory."""
         pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
         buffers = getattr(pool, "k_buffer", None) or []
         plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
     def bring(self, tokens: int) -> int:
-        """Return 0, the bytes that are brought in at once. Each page comes when it is first written."""
         return 0
 
     def grow(self, tokens: int) -> int:
-        """Return how many of the `tokens` slots are usable now, which is all of them."""
         return tokens
 
     def surplus(self, tokens: int) -> bool:
-        """Return False, because pages are returned only after a cut and at the end of a lease."""
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Return to the system the pages that have no slot in use. Return how many resident bytes this freed."""
+        """Return how many resident bytes the free pages gave back."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
         for begin, end in runs(free):

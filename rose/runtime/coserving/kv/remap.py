@@ -1,12 +1,12 @@
-"""Puts a rollout engine's KV pool into pieces of memory that can be returned. The buffers are at reserved addresses, so
-tensors and captured graphs stay valid. SGLang's allocator loses the slots of a block before the block's memory goes,
-and gets them back after the memory has come."""
+"""Puts a KV pool into returnable memory at reserved addresses, so that tensors and graphs stay valid. SGLang's
+allocator loses a block's slots before the block's memory goes."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,44 +27,26 @@ _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
-    """The mapped key and value tensors of each layer, for slots 0 to `slots`. `shape` and `value_shape` are the shapes
-    of one slot. If both are equal, the two buffers are halves of one tensor. Raises NoRoomError or DriverError, and
-    then holds no memory."""
+    """The mapped keys and values of each layer, as SGLang keeps them: halves of one tensor. `shape` is that of one
+    slot. Raises NoRoomError or DriverError."""
 
     def __init__(
-        self,
-        memory: CudaMemory | HostMemory,
-        *,
-        slots: int,
-        layers: int,
-        shape: Sequence[int],
-        value_shape: Sequence[int],
-        dtype: torch.dtype,
+        self, memory: CudaMemory | HostMemory, *, slots: int, layers: int, shape: Sequence[int], dtype: torch.dtype
     ) -> None:
-        shapes = [tuple(shape), tuple(value_shape)]
-        rows = [int(np.prod(shape)) * dtype.itemsize for shape in shapes]
+        row_bytes = prod(shape) * dtype.itemsize
         self.memory = memory
-        self.blocks = Blocks(slots, block_slots(rows, memory.granularity, slots))
-        self.block_bytes = sum(rows) * self.blocks.block * layers
+        self.blocks = Blocks(slots, block_slots([row_bytes], memory.granularity, slots))
+        self.block_bytes = 2 * row_bytes * self.blocks.block * layers
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        #: A buffer's reservation and the piece at which its block 0 begins.
-        self._planes: list[tuple[Reservation, int]] = []
         self._reservations: list[Reservation] = []
-        count, padded = self.blocks.count, self.blocks.count * self.blocks.block
+        count, block = self.blocks.count, self.blocks.block
         try:
             for _ in range(layers):
-                if rows[0] == rows[1] and shapes[0] == shapes[1]:
-                    both = self._reserve(2 * count, rows[0])
-                    self._planes += [(both, 0), (both, count)]
-                    halves = both.tensor((2, padded, *shapes[0]), dtype)
-                    self.keys.append(halves[0, : slots + 1])
-                    self.values.append(halves[1, : slots + 1])
-                    continue
-                for buffers, row_bytes, tail in zip((self.keys, self.values), rows, shapes, strict=True):
-                    reservation = self._reserve(count, row_bytes)
-                    self._planes.append((reservation, 0))
-                    buffers.append(reservation.tensor((padded, *tail), dtype)[: slots + 1])
+                self._reservations.append(Reservation(memory, 2 * count, row_bytes * block))
+                halves = self._reservations[-1].tensor((2, count * block, *shape), dtype)
+                self.keys.append(halves[0, : slots + 1])
+                self.values.append(halves[1, : slots + 1])
             self.map(range(count))
         except BaseException:
             self.close()
@@ -75,11 +57,11 @@ class KvBuffers:
         return sum(reservation.mapped_bytes for reservation in self._reservations)
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Bring in zeroed memory for these blocks, for all or for none. Raises NoRoomError or DriverError."""
+        """Bring in zeroed memory for all these blocks or none. Raises NoRoomError or DriverError."""
         done: list[tuple[Reservation, int, int]] = []
         try:
             for begin, end in runs(numbers):
-                for reservation, first in self._planes:
+                for reservation, first in self._halves():
                     reservation.map(first + begin, first + end)
                     done.append((reservation, first + begin, first + end))
         except BaseException:
@@ -92,11 +74,11 @@ class KvBuffers:
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Give the memory of these blocks back to the device, and return its size in bytes. Raises DriverError."""
+        """Return these blocks' memory to the device, and its size in bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
-            for reservation, first in self._planes:
+            for reservation, first in self._halves():
                 reservation.unmap(first + begin, first + end)
         return before - self.mapped_bytes
 
@@ -104,11 +86,10 @@ class KvBuffers:
         for reservation in self._reservations:
             reservation.close()
         self._reservations.clear()
-        self._planes.clear()
 
-    def _reserve(self, pieces: int, row_bytes: int) -> Reservation:
-        self._reservations.append(Reservation(self.memory, pieces, row_bytes * self.blocks.block))
-        return self._reservations[-1]
+    def _halves(self) -> list[tuple[Reservation, int]]:
+        """Return a reservation and the piece at which block 0 begins, for each buffer."""
+        return [(one, first) for one in self._reservations for first in (0, self.blocks.count)]
 
 
 class RemappedPages:
@@ -124,7 +105,7 @@ class RemappedPages:
 
     @classmethod
     def of(cls, scheduler: Any) -> RemappedPages | None:
-        """Return the pool's memory. Return None if `create_buffers` did not make the engine's pool."""
+        """Return the pool's memory, or None if `create_buffers` did not make the pool."""
         allocator = scheduler.token_to_kv_pool_allocator
         buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
         return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
@@ -166,8 +147,7 @@ class RemappedPages:
         allocator, blocks = self._allocator, self._buffers.blocks
         self._settled_slots = min(keep_tokens, blocks.slots)
         free = np.sort(torch.cat((allocator.free_pages, allocator.release_pages)).cpu().numpy())
-        numbers = blocks.to_unmap(free, keep_tokens)
-        if not numbers:
+        if not (numbers := blocks.to_unmap(free, keep_tokens)):
             return 0
         # The allocator loses them first. It hands out the lowest slots first, so high blocks become free.
         self._set_free(free[~np.isin(free // blocks.block, numbers)])
@@ -177,8 +157,7 @@ class RemappedPages:
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
         cache = self._scheduler.tree_cache
-        cached = int(cache.evictable_size())
-        if cached:
+        if cached := int(cache.evictable_size()):
             cache.evict(EvictParams(num_tokens=min(tokens, cached)))
         if tokens > cached:
             self.grow(self._buffers.blocks.mapped_slots + tokens - cached)
@@ -220,21 +199,13 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Create the pool's buffers in place of SGLang's. If that is impossible, log why and call SGLang's function."""
-    refused = _refusal(pool)
-    if refused is None:
+    """Create the pool's buffers in place of SGLang's, or log why not."""
+    if (refused := _refusal(pool)) is None:
         try:
             device = torch.device(pool.device)
             memory = HostMemory() if device.type == "cpu" else CudaMemory(device)
-            key_shape, value_shape = pool._kv_buffer_shapes()
-            buffers = KvBuffers(
-                memory,
-                slots=key_shape[0] - 1,
-                layers=pool.layer_num,
-                shape=key_shape[1:],
-                value_shape=value_shape[1:],
-                dtype=pool.store_dtype,
-            )
+            rows, *shape = pool._kv_buffer_shapes()[0]
+            buffers = KvBuffers(memory, slots=rows - 1, layers=pool.layer_num, shape=shape, dtype=pool.store_dtype)
         except (DriverError, NoRoomError) as error:
             refused = str(error)
         else:
@@ -253,6 +224,9 @@ def is_requested() -> bool:
 def _refusal(pool: Any) -> str | None:
     if type(pool).__name__ != "MHATokenToKVPool" or pool.kv_cache_layout != "nhd":
         return f"it is a {type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', 'unknown')}"
+    key_shape, value_shape = pool._kv_buffer_shapes()
+    if key_shape != value_shape:
+        return f"its keys have the shape {key_shape}, and its values {value_shape}"
     if pool.page_size != 1:
         return f"it has pages of {pool.page_size} slots; --page-size 1 is needed"
     if pool.enable_custom_mem_pool or pool.memory_saver_adapter.enabled:

@@ -36,15 +36,12 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """The last lease that the ledger has for a device. `granted` is its grant, or None if the ledger has its end."""
-
     number: int = 0
-    granted: Lease | None = None
+    granted: Lease | None = None  # None: the ledger has its end.
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return the event that ends an open lease, now or when it expired. Return None if no lease is open. Without an
-        `anchor`, the time is from the wall clock."""
+        """Return the event that ends an open lease, now or at its expiry, or None."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -58,12 +55,10 @@ class LastLease:
 
 
 class Leasing:
-    """Grants and ends the leases of one device, which has at most one lease at a time. Times are monotonic ns. Not
-    thread-safe.
+    """Grants and ends the leases of one device. Times are monotonic ns. Not thread-safe.
 
-    `take_back` takes all turns off the engine and returns how many these were. If the lease `last` is still open, it is
-    ended here. `ended_before` has the leases that ended in the time that this agent accounts for. `run` gives the
-    engine's RL run."""
+    `take_back` takes all turns off the engine and counts them. An open lease `last` is ended here. `ended_before` has
+    leases in the time that this agent accounts for."""
 
     def __init__(
         self,
@@ -103,13 +98,11 @@ class Leasing:
         return self._lease_id(self.state.number) if self.state.in_force else None
 
     def engine_cut(self) -> EngineCut:
-        cut = self._page.cut()
-        if cut is None:
+        if (cut := self._page.cut()) is None:
             return EngineCut()
         return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token())
 
     def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
-        """Carry out all changes that are due now. `facts` gives the facts for a state."""
         for _ in range(_CHANGES_MAX):
             known = facts(self.state)
             now_ns = monotonic_ns()
@@ -255,7 +248,7 @@ class Leasing:
         )
 
     def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:
-        """Record an event. Return False if the ledger is unavailable, so that the event waits in the writer's queue."""
+        """Record an event. Return False if it must wait in the writer's queue."""
         try:
             self._record(event, durable=durable)
         except LedgerError as error:

@@ -1,4 +1,4 @@
-"""Withholds a device's leases in windows that are drawn at random, and records these windows."""
+"""Withholds a device's leases in random windows, and records these windows."""
 
 from rose.clock import Anchor
 from rose.config import CoservingConfig
@@ -18,9 +18,6 @@ def rules(coserving: CoservingConfig) -> HoldoutRules:
 
 
 class Withholding:
-    """The windows of one device. They are recorded only if the rules ever withhold leases. Times are monotonic ns. Not
-    thread-safe. `look` raises what `record` raises."""
-
     def __init__(
         self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int
     ) -> None:
@@ -32,7 +29,7 @@ class Withholding:
         self._wanted_since_ns, self._wanted_ns = 0, 0
 
     def look(self, now_ns: int, *, wanted: bool) -> bool:
-        """Return whether leases are withheld now. A window is recorded in the ledger before it has any effect."""
+        """Return whether leases are withheld now. A window is recorded before it has any effect."""
         if not self._rules.share:
             return False
         utc_ns = self._anchor.utc_ns(now_ns)

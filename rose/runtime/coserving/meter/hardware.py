@@ -1,6 +1,4 @@
-"""Names the hardware of a device, so that its time is counted only once. A GPU or MIG instance is named by its UUID.
-Cores are named by the host and their numbers, and so are GPUs that cannot be read. Also tells whether a process visibly
-runs on another device."""
+"""Names a device's hardware, so that its time is counted once, and finds processes on another device."""
 
 import os
 import socket
@@ -18,7 +16,7 @@ _DRIVER_S = 5.0  # the longest wait for a driver, which may hang
 
 
 def hardware_id(device: DeviceConfig) -> str:
-    """Return an id that no other device has, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
+    """Return a unique id: a GPU's UUID such as `GPU-5c1e...`, or `node-3/cores-0-7`."""
     host = socket.gethostname()
     if device.gpu is None:
         return f"{host}/cores-{_ranges(device.cores)}"
@@ -32,8 +30,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Return why the process `pid`, which uses the page, is not on the device. Return None if it is there, or if that
-    is unknown."""
+    """Return why the process `pid` is not on the device, or None."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -53,8 +50,7 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """Return the only GPUs that a process with this environment sees, if GPU `number` is not one of them. Return None
-    if it is, or if the numbers cannot be compared: an MPS daemon numbers its GPUs anew."""
+    """Return the GPUs that a process sees, if not GPU `number`. An MPS daemon numbers its GPUs anew."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):
@@ -78,6 +74,5 @@ def _ask(gpu: int, answers: list[str]) -> None:
 
 
 def _ranges(cores: list[int]) -> str:
-    """Return the core numbers as ranges, such as `0-3,8` for 0, 1, 2, 3 and 8."""
     spans = [(begin, end - 1) for begin, end in runs(cores)]
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)

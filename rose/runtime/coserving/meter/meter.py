@@ -1,6 +1,4 @@
-"""Records the power and use of one device as `power` events without gaps or overlaps. If the device cannot be read, it
-is recorded as not measured, with the reason. Further tries come more and more rarely. A failure here never stops the
-agent."""
+"""Records a device's power and use as `power` events without gaps or overlaps, measured or not."""
 
 import dataclasses
 import os
@@ -23,7 +21,7 @@ _LOOK_EVERY = 10  # how many readings pass before the bound processes are listed
 
 
 class CoresInstrument:
-    """Reads how busy the cores are, and how much memory the processes bound to them take. Cores have no power meter."""
+    """Reads cores, which have no power meter, and the memory of processes bound to them."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
@@ -32,13 +30,13 @@ class CoresInstrument:
         self._bound: list[psutil.Process] = []
 
     def open(self) -> int:
-        """Return the monotonic time, in ns, at which the first reading begins. Raises UnreadableError."""
+        """Return when the first reading begins, in monotonic ns. Raises UnreadableError."""
         self._busy_s, self._total_s = self._times_s()
         self._t0_ns = monotonic_ns()
         return self._t0_ns
 
     def read(self) -> Power:
-        """Return how the cores were used since the last reading. Times are monotonic. Raises UnreadableError."""
+        """Return the use since the last reading, in monotonic ns. Raises UnreadableError."""
         if self._readings % _LOOK_EVERY == 0:
             self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
         self._readings += 1
@@ -61,7 +59,6 @@ class CoresInstrument:
         """Do nothing, because cores need no release."""
 
     def _times_s(self) -> tuple[float, float]:
-        """Return the cores' total (busy, all) seconds so far."""
         times = psutil.cpu_times(percpu=True)
         if missing := [core for core in sorted(self._cores) if core >= len(times)]:
             raise UnreadableError(f"cores {missing} are off, or not of this host")
@@ -87,8 +84,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 class DeviceMeter:
-    """Reads `device` every `period_s` seconds in a thread. If `period_s` is 0, nothing is read. The meter is on as long
-    as the device is in the fleet."""
+    """Reads `device` every `period_s` seconds in a thread, or never if that is 0."""
 
     def __init__(
         self,
@@ -120,12 +116,11 @@ class DeviceMeter:
 
     @property
     def others(self) -> int:
-        """Return how many processes, besides two engines, computed on a GPU at the last reading; 0 if unknown or on
-        cores."""
+        """Return how many processes besides two engines computed on a GPU; 0 if unknown."""
         return self._instrument.others if isinstance(self._instrument, GpuInstrument) else 0
 
     def stop(self) -> None:
-        """Take a last reading and end. This takes only seconds, even if the driver hangs. Safe to call twice."""
+        """Take a last reading and end within seconds, even if the driver hangs."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)

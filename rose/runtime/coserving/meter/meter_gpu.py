@@ -1,5 +1,4 @@
-"""Reads a GPU or a MIG instance through NVML. The energy of a time is the difference between two values of the card's
-counter. If MIG instances share a card, they are not measured."""
+"""Reads a GPU's energy counter through NVML. MIG instances that share a card are not measured."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +14,7 @@ POWER_MW_MAX = 2_500_000  # no device draws more; a higher value means a reset o
 
 
 class UnreadableError(Exception):
-    """The device cannot be read now, but perhaps later. The message says why."""
+    """The device cannot be read now, but perhaps later."""
 
 
 #: NVML's answers for a figure that this GPU, driver or user does not get; other errors are the card's.
@@ -45,15 +44,13 @@ _CLOCK_REASONS = {
 
 
 def clock_reasons(bits: int) -> str:
-    """Return NVML's names of the clocks event reasons, joined by semicolons. A bit without a name becomes a number."""
     names = [name for bit, name in _CLOCK_REASONS.items() if bits & bit]
     unnamed = bits & ~sum(_CLOCK_REASONS)
     return "; ".join([*names, *([f"{unnamed:#x}"] if unnamed else [])])
 
 
 class GpuInstrument:
-    """Reads the GPU that CUDA numbers `gpu` among those in `visible` (CUDA_VISIBLE_DEVICES). If a host has different
-    GPU models, set CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA and NVML then use the same numbers."""
+    """Reads CUDA's GPU `gpu` among `visible`. With different models, set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu
@@ -74,7 +71,6 @@ class GpuInstrument:
 
     @property
     def others(self) -> int:
-        """Return how many processes, besides two engines, computed on the GPU at the last reading; 0 if unknown."""
         return max(0, (self.processes or 0) - ENGINES)
 
     def open(self) -> int:
@@ -149,7 +145,7 @@ class GpuInstrument:
         return None if counter_mj is None else int(counter_mj)
 
     def _find(self) -> tuple[Any, Any]:
-        """Return (card's handle, MIG instance's handle or None). Raises UnreadableError or NVMLError."""
+        """Return (card, MIG instance or None). Raises UnreadableError or NVMLError."""
         wanted: str | int = self._gpu if self._uuid is None else self._uuid
         if self._uuid is None and self._visible is not None:
             if self._gpu >= len(self._visible):
@@ -194,7 +190,7 @@ def _mig_instances(card: Any) -> list[Any]:
 
 
 def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of `read`. Return None if this GPU, driver or user cannot get it. Raises NVMLError."""
+    """Return the result, or None if this GPU, driver or user cannot get it. Raises NVMLError."""
     try:
         return read(*arguments)
     except pynvml.NVMLError as error:
@@ -204,7 +200,7 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def names() -> tuple[list[str], str]:
-    """Return the names of this host's GPUs, and why there are none if the list is empty."""
+    """Return this host's GPUs, and why there are none."""
     try:
         pynvml.nvmlInit()
         cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -214,7 +210,7 @@ def names() -> tuple[list[str], str]:
 
 
 def survey() -> list[str]:
-    """Return one line for each GPU that says how its power will be read. Raises NVMLError if NVML cannot be used."""
+    """Return how each GPU's power will be read. Raises NVMLError."""
     lines = []
     pynvml.nvmlInit()
     try:

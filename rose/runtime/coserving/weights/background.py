@@ -1,4 +1,4 @@
-"""Does work beside an engine in operation. One job at a time has a thread. On a lent device, it works in portions."""
+"""Does one job at a time in a thread beside an engine in operation, in portions on a lent device."""
 
 import os
 import threading
@@ -15,15 +15,12 @@ RecordSpan = Callable[[int, int], None]  # learns the start and the end of work 
 
 
 class GivenUpError(Exception):
-    """The job was given up, because a later job replaces it."""
+    """A later job replaces this job."""
 
 
 class Background:
-    """Does one job at a time; a new job ends the former one. Only the scheduler's thread may call `start` and `busy`.
-
-    Jobs that use the device call `wait_for_device` before each portion. `record_span` gets the time of each portion. It
-    is called from several threads, but never by two at once. If there are `host_cores`, a job that calls `settle`
-    continues on these cores, at low priority."""
+    """Only the scheduler's thread may call `start` and `busy`. Without `host_cores`, jobs wait for the device before
+    each portion, and `record_span` gets the portion's time."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -34,36 +31,28 @@ class Background:
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
         self._ending = threading.Lock()
-        self._busy = False
+        self.busy = False
         self._counting = threading.Lock()
         self._working = 0
         self._working_since_ns = 0
 
-    @property
-    def busy(self) -> bool:
-        return self._busy
-
     def give_up(self) -> None:
-        """End the current job after its portion, without its last call. This method does not wait for the job."""
+        """End the current job after its portion, without its last call and without waiting."""
         with self._ending:
             self._given_up.set()
-            self._busy = False
+            self.busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Give up the former job, and start `job` in a thread after it has ended. This method does not wait for either
-        job.
-
-        `job` gets a context manager for its portions, which raises GivenUpError after the job was given up. `job`
-        returns its last call, which is made unless the job was given up."""
+        """Replace the former job without waiting. `job` gets a context manager for its portions, which raises
+        GivenUpError, and returns its last call."""
         self.give_up()
-        self._given_up, self._busy = threading.Event(), True
+        self._given_up, self.busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)
         self._thread = threading.Thread(target=self._run, args=arguments, name="rose-weights", daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
-        """Move the calling thread, and threads that it starts later, to the host's cores. Raises TransferError if the
-        system forbids it."""
+        """Move the calling thread to the host's cores. Raises TransferError if the system forbids it."""
         if not self._host_cores:
             return
         try:
@@ -102,7 +91,7 @@ class Background:
             return
         with self._ending:
             if not given_up.is_set():
-                self._busy = False
+                self.busy = False
                 end()
 
     def _enter(self) -> None:
@@ -119,6 +108,6 @@ class Background:
 
 
 def be_nice(nice: int) -> None:
-    """Set the niceness of the calling thread and threads that it starts later, if the system allows this."""
+    """Set the niceness of the calling thread and its later threads, if allowed."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

@@ -1,5 +1,4 @@
-"""The engine's parameters under their published names. On accelerators, parameters are overwritten in place, because
-captured graphs read them there."""
+"""Parameters under their published names, overwritten in place on accelerators for captured graphs."""
 
 from __future__ import annotations
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters under their published names. `regions` tells which part of each whole tensor the rank has.
-    The engine's type may be wider than the published type, such as float32 on cores without bfloat16 units."""
-
     views: dict[str, torch.Tensor]
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
 
@@ -33,8 +29,7 @@ class EngineWeights:
         ranks: Ranks,
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> EngineWeights:
-        """Return the engine's weights, or the weights in `parameters` if given. Raises TransferError if they do not fit
-        the model's head counts."""
+        """Return the weights. Raises TransferError if they do not fit the model's head counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
@@ -50,8 +45,7 @@ class EngineWeights:
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
-        """Return the parameters in their published types. A parameter that has its published type is a view. Any other
-        is a copy, made in portions that `turn` allows."""
+        """Return views of the parameters, or copies where the published type differs."""
         from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}

@@ -1,8 +1,7 @@
-"""Brings the engine to a policy version from inside: decodes and checks it beside the model in use, then swaps it in.
+"""Brings the engine to a policy version beside the model in use, then swaps it in between two steps.
 
-The agent stages a verified version as `v<version>` and sends `questions`. `prepare` decodes the version in a thread.
-`commit` swaps it in between two steps. `audit` hashes the weights and compares them with `held-<version>.json`.
-`confirm` audits for a new agent, and drops a prepared version. Each rank reports in `<version>.<verb>.<rank>.json`."""
+The agent stages a version as `v<version>`, `held-<version>.json` says what to audit, and each rank reports in
+`<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -45,11 +44,10 @@ class _Ready:
 
 
 class WeightUpdater:
-    """Prepares versions in a thread, and commits them between two steps. The scheduler's thread calls it.
+    """Prepares versions in a thread, and commits them. Only the scheduler's thread calls it.
 
-    On a shared device, the threads call `wait_for_device` before each portion of work, but not before the swap.
-    `wait_for_device` must not need a lease. `record_span` gets the times of the portions in monotonic ns. On CPU, the
-    work is done on `host_cores`."""
+    `wait_for_device` is called before each portion of work, and must not need a lease. On CPU, work is done on
+    `host_cores`."""
 
     def __init__(
         self,
@@ -85,8 +83,7 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin the work that `verb` names; its outcome is written to a file. Return the reason of a refusal, or None.
-        All ranks must be asked at the same point."""
+        """Begin the work that `verb` names, on all ranks at the same point. Return why not, or None."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
@@ -103,13 +100,10 @@ class WeightUpdater:
             if verb == "audit" and not self._ranks.all_say(ready is None and not self._background.busy):
                 return "no audit now: a sync or another audit is running"
             work = partial(self._audit, version)
-        self._start(verb, version, work)
-        return None
-
-    def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
         self._background.give_up()
         self._ready = None
         self._background.start(lambda turn: self._run(verb, version, work, turn))
+        return None
 
     def _run(
         self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn
@@ -177,8 +171,7 @@ class WeightUpdater:
         return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
 
     def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
-        """Write the version into a copy of the parameters, and return the swap. Only for the host: there, no captured
-        graph holds an address of the parameters."""
+        """Write the version into a copy, and return the swap. On the host no graph holds parameters' addresses."""
         parameters = dict(self._model_runner.model.named_parameters())
         copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
         prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
@@ -193,8 +186,7 @@ class WeightUpdater:
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
     ) -> dict[str, object]:
         began = monotonic_ns()
-        drift = self._drift(manifest, expected, turn)
-        if drift is not None:
+        if (drift := self._drift(manifest, expected, turn)) is not None:
             raise TransferError(drift)
         self._page.set(Party.ROLLOUT, Field.POLICY_VERSION, manifest.version)
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
@@ -209,8 +201,7 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return how the weights differ from `manifest`, or None. On an accelerator, it is enough that all fingerprints
-        are as `expected`. Otherwise all weights are hashed, and their fingerprints are kept for the next time."""
+        """Return how the weights differ, or None. All are hashed unless fingerprints are as `expected`."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
@@ -246,7 +237,6 @@ class WeightUpdater:
 
 
 def _write(prepared: Prepared, weights: EngineWeights) -> None:
-    """Write a version in place. First wait for a step that was launched ahead and may still read the weights."""
     import torch
 
     if any(view.is_cuda for view in weights.views.values()):

@@ -11,16 +11,12 @@ from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant, Waits
 from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
 from rose.runtime.policy.slack import Hold
+from tests.runtime.coserving.lending import Recorded
 from tests.runtime.coserving.parties import OtherParty
 
 ANCHOR = Anchor(1_000_000_000_000)
 NUMBERS = count()
 SECOND = 1_000_000_000
-
-
-class Recorder(list):
-    def __call__(self, event, *, durable=None):
-        self.append(event)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +28,7 @@ def make(folder, leases=None, parties=(Party.SERVING, Party.ROLLOUT, Party.TRAIN
     page = ArbiterPage.create(folder / f"page-{next(NUMBERS)}")
     for party in parties:
         page.take(party)
-    recorder = Recorder()
+    recorder = Recorded()
     accountant = Accountant("d0", page, ANCHOR, 0, recorder, engine_id="e0", leases=[] if leases is None else leases)
     return page, recorder, accountant
 
@@ -141,14 +137,8 @@ def test_every_nanosecond_is_in_exactly_one_slice_and_bucket(folder, work, close
         assert before.t1_ns == after.t0_ns
 
 
-class Told(list):
-    def __call__(self, event, *, durable=None):
-        assert durable is False
-        self.append(event)
-
-
 def make_waits():
-    told = Told()
+    told = Recorded()
     # Lease L1 until the third second, then L2.
     lease_at = lambda at_ns: ("L1", 7) if at_ns < 3 * SECOND else ("L2", 8)  # noqa: E731
     return Waits("d0", "e0", Anchor(0), told, lease_at), told
@@ -166,6 +156,7 @@ def test_the_yields_of_a_second_are_one_event():
     assert told == []
     waits.tell(SECOND)
     (event,) = told
+    assert told.durable is False
     assert (event.action, event.lease_id, event.step, event.engine_id) == ("yield", "L1", 7, "e0")
     assert (event.count, event.duration_ns, event.longest_ns) == (2, 80, 50)
     assert (event.latency_ns, event.latency_mean_ns) == (8, 6)
@@ -190,6 +181,7 @@ def test_holds_are_told_by_reason_and_lease():
     )
     waits.tell()
     assert all(isinstance(event, events.Hold) for event in told)
+    assert told.durable is False
     assert [(event.lease_id, event.reason, event.count, event.duration_ns) for event in told] == [
         (None, "no_lease", 1, 8),
         ("L1", "regret", 2, 11),

@@ -28,8 +28,6 @@ def page(tmp_path, monkeypatch):
 
 @pytest.fixture
 def attach(tmp_path, page):
-    """Attach what `owner` serves to the page, or to another path; returns the engine and what it said."""
-
     def attach(owner, path=None, **more):
         with served(owner) as url:
             return OwnedEngine(url).attach(path or page.path, **more)

@@ -4,7 +4,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -22,7 +21,6 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
 from rose.runtime.platform import cpu
-from tests.long_form import LONG
 from tests.runtime.agent.agents_in_turn import until
 from tests.runtime.agent.scripted_gateway import ScriptedGateway
 from tests.runtime.agent.test_agent import LEASES, Device
@@ -89,35 +87,18 @@ def test_a_server_whose_key_says_nothing_is_still_let_go(page):
         assert succeeds("detach", "--url", url, "--token", "b") == f"detached {url}\n"
 
 
-def started_as(model, *extra, **environment):
-    """(URL, arguments, environment) of an owner's server: it is told nothing of ROSE."""
+def fork_server_of(fork_server, model, log, *extra, **environment):
+    """Start an owner's server, from a process that has loaded SGLang. Return (process, URL)."""
     port = free_port()
     arguments = [f"--model-path={model}", f"--port={port}", "--max-total-tokens=4096", "--skip-server-warmup"]
     arguments += ["--skip-tokenizer-init", "--dtype=float32", *cpu.ARGUMENTS, *extra]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ROSE_")}
-    environment = {**clean, **cpu.ENVIRONMENT, **ENVIRONMENT, "OMP_NUM_THREADS": "1", **environment}
-    return f"http://127.0.0.1:{port}", arguments, environment
-
-
-def start_server(model, log):
-    url, arguments, environment = started_as(model)
-    port = url.rpartition(":")[2]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rose.cli", "serve-cpu", str(model), f"--port={port}", "--", *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log.open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    return process, url
-
-
-def fork_server_of(fork_server, model, log, *extra, **environment):
-    """As `start_server`, from a process that has SGLang loaded: it would be loaded twice more for each rank."""
-    url, arguments, environment = started_as(model, *extra, ROSE_ENGINE_ON_CPU="1", **environment)
+    own = {"OMP_NUM_THREADS": "1", "ROSE_ENGINE_ON_CPU": "1", **environment}
     with log.open("wb") as output:
-        return fork_engine(fork_server.path, arguments, environment, output, own_session=True), url
+        process = fork_engine(
+            fork_server.path, arguments, {**clean, **cpu.ENVIRONMENT, **ENVIRONMENT, **own}, output, own_session=True
+        )
+    return process, f"http://127.0.0.1:{port}"
 
 
 def is_well(url):
@@ -153,8 +134,7 @@ def started(process, url, log):
 @pytest.fixture(scope="module")
 def one_server(tmp_path_factory, tiny_policy, fork_server):
     log = tmp_path_factory.mktemp("owner") / "one"
-    server = start_server(tiny_policy, log) if LONG else fork_server_of(fork_server, tiny_policy, log)
-    with started(*server, log) as url:
+    with started(*fork_server_of(fork_server, tiny_policy, log), log) as url:
         yield url
 
 
@@ -195,7 +175,7 @@ class Traffic:
 
     def goes_on(self):
         before = self.answered
-        until(lambda: self.answered >= before + 3 or self.failed, seconds=90)
+        until(lambda: self.answered >= before + 2 or self.failed, seconds=90)
         assert self.failed == []
 
     def __enter__(self):
@@ -240,7 +220,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
 
 @pytest.mark.live
 def test_what_is_sent_to_a_scheduler_by_mistake_does_not_end_it(server):
-    for number in ("1.5", "-3", "1e300", "1e999"):
+    for number in ("1.5", "1e999"):
         request = urllib.request.Request(
             f"{server}/set_internal_state",
             data=b'{"server_args": {"rose_attach": ' + number.encode() + b"}}",

@@ -1,5 +1,3 @@
-"""What users of an owner's engine wait for is in the ledger, from inside the engine."""
-
 import json
 import os
 import signal
@@ -23,8 +21,6 @@ RECORDED = "SELECT {} FROM request WHERE source = 'engine' ORDER BY {}"
 
 
 class Users:
-    """Clients of a server, and what they saw of each request by its prompt's length."""
-
     def __init__(self, url):
         self._url = url
 
@@ -55,7 +51,7 @@ class Users:
 
 
 def prompt(length):
-    """Prompts of different lengths share no prefix, so each length names a request."""
+    """Each length names a request: no prefix is shared."""
     return [length, *range(100, 99 + length)]
 
 

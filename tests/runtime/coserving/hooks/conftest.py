@@ -4,7 +4,8 @@ from types import SimpleNamespace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks import gate, requests, telemetry
+from rose.runtime.coserving import scheduler
+from rose.runtime.coserving.hooks import beside, gate, requests, telemetry
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.slack import Budgets
 from tests.runtime.coserving.lending import MEMORY
@@ -22,8 +23,7 @@ def page(tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only where a test says so."""
     made = SimpleNamespace(now_ns=monotonic_ns())
-    for module in (gate, requests, telemetry):
+    for module in (beside, gate, requests, scheduler, telemetry):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now_ns)
     return made

@@ -1,12 +1,10 @@
-"""Credit as serving gives it and rollouts spend it, each on one side of a page."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks import beside, gate
+from rose.runtime.coserving.hooks import gate
 from rose.runtime.coserving.hooks.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.credit import CONTROL_EVERY, LEARNED_STEPS
@@ -22,7 +20,7 @@ BUDGETS = Budgets(1000 * MS, 100 * MS, classes={0: Budgets(1000 * MS, 500 * MS),
 
 
 class Serving:
-    """A serving engine whose steps take 10 ms alone, and `factor` times the work done beside them longer."""
+    """A serving engine with steps of 10 ms. Work beside them adds `factor` times its length."""
 
     def __init__(
         self, folder, clock, *, overlap, factor=1.3, priorities=(None, None), new_tokens=1000, on_cpu=False, **terms
@@ -49,7 +47,6 @@ class Serving:
         self.turns(8)
 
     def _work(self):
-        """Rollouts spend all of what they are given, at once."""
         work_ns = max(0, self.page.credit_ns(self.clock.now_ns))
         self.spent.append(work_ns)
         self.rollout.set(Party.ROLLOUT, Field.WORK_NS, self.rollout.get(Party.ROLLOUT, Field.WORK_NS) + work_ns)
@@ -61,13 +58,6 @@ class Serving:
 
     def say(self, field):
         return self.page.get(Party.SERVING, field)
-
-
-@pytest.fixture
-def clock(clock, monkeypatch):
-    monkeypatch.setattr(beside, "monotonic_ns", lambda: clock.now_ns)
-    monkeypatch.setattr("rose.runtime.coserving.scheduler.monotonic_ns", lambda: clock.now_ns)
-    return clock
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -175,7 +165,6 @@ def give(device, work_ns, *, for_ns=10_000 * MS):  # noqa: F811
 
 @pytest.fixture
 def busy(device):  # noqa: F811
-    """A lent device whose serving is in a step, and rollouts whose layers take 2 ms."""
     device.page.set_lease(lease(4000, stretch=1.25, slack_share=1.0))
     device.serving.set_load(replace(LOAD, wanted=True))
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())

@@ -56,7 +56,6 @@ def gate_of(engine, view, telemetry, run_ahead):
 
 @pytest.fixture
 def device(tmp_path):
-    """A page with serving on it, and a gated engine with two running requests."""
     page = ArbiterPage.create(tmp_path / "page")
     page.set_terms(Budgets(1000 * MS, 1000 * MS), 64, replace(MEMORY, device_bytes=4000))
     serving = ArbiterPage.attach(page.path, Party.SERVING)
@@ -78,7 +77,6 @@ def asks(device, control=lambda: None, paused=lambda: False):
 
 
 def in_lent_step(device, **terms):
-    """Lend, and begin a step as the plugin does."""
     lend(device, **terms)
     asks(device)
     device.telemetry.begin(1)
@@ -172,7 +170,6 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, 
 
 
 def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, monkeypatch):
-    """Serving waits for the memory with the device idle: each sleep here is one more of its own."""
     in_lent_step(device)
     device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
@@ -190,7 +187,6 @@ def test_a_policy_that_does_not_yield_runs_on(device):
 
 
 def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
-    """Serving computed beside the layer and is done: what the step computed meanwhile is known, and it goes on."""
     in_lent_step(device)
     # At once after the gate's look at the clocks: whatever takes the test's core from here on comes after the wish.
     device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, device.page.get(Party.ROLLOUT, Field.LOOKED_NS) + 1)
@@ -223,8 +219,6 @@ def gpu_gate(device, *, ahead=2):
 
 
 def gpu_steps(device, gate, clock, *, layer_ns, rest_ns, count=10):
-    """Decode steps of which every layer takes `layer_ns` by `clock`, and what comes after them `rest_ns`; none of them
-    is held."""
     for _ in range(count):
         gate.before_step(lambda: False, lambda: pytest.fail("held"))
         device.telemetry.begin(1)
@@ -249,7 +243,6 @@ def test_serving_would_wait_for_as_many_layers_as_may_be_queued(device, layers):
 
 
 def test_what_a_step_does_after_its_layers_is_no_wait_for_them_on_a_gpu(device, clock):
-    """A small model's step is mostly the host's work: serving has the device beside it."""
     gate = gpu_gate(device)
     device.serving.set_load(replace(LOAD, usual_prefill_ns=40 * MS, largest_prefill_ns=100 * MS))
     lend(device)

@@ -1,46 +1,20 @@
-import statistics
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import RING_REQUESTS, Field, Finish, Party
+from rose.runtime.coserving.page import Finish
 from rose.runtime.coserving.questions import CLIENT_RECORDS
-from tests.runtime.coserving.hooks.test_serving import MS, attached, lend, looks_now
-from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+from tests.runtime.coserving.hooks.test_serving import MS, Serving, lend, looks_now
+from tests.runtime.coserving.made_scheduler import Request
 
 
 class Reason:
-    """How SGLang says why a request ended."""
-
     def __init__(self, kind, status_code=None):
         self.kind, self.status_code = kind, status_code
 
     def to_json(self):
         return {"type": self.kind}
-
-
-class Serving:
-    def __init__(self, page, *, overlap=False, work=lambda: None):
-        self.page, self.scheduler = page, Scheduler()
-        self.plugin = attached(page, self.scheduler)
-        self.loop = Loop(self.scheduler, self.plugin, overlap=overlap, work=work)
-
-    def serve(self, *requests, turns=12):
-        self.scheduler.waiting_queue += requests
-        for _ in range(turns):
-            self.loop.turn()
-
-    @property
-    def records(self):
-        records, _, lost = self.page.drain_requests(0)
-        assert lost == 0
-        return records
-
-    @property
-    def in_flight(self):
-        return self.page.get(Party.SERVING, Field.IN_FLIGHT)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -118,7 +92,6 @@ def test_a_request_that_came_before_the_page_is_not_written(page):
 )
 @pytest.mark.parametrize("turns", [0, 2])
 def test_a_request_that_ends_outside_a_step_is_an_abort(page, reason, status, turns):
-    """In the queue, after two tokens, and then again at the end of a step that was launched before."""
     serving = Serving(page)
     request = Request("r", new_tokens=8)
     serving.serve(request, turns=turns)
@@ -167,39 +140,3 @@ def test_an_engine_that_detaches_leaves_no_request_behind_and_one_that_returns_c
     looks_now(serving.plugin)
     serving.serve(Request("second", 20))
     assert [one.prompt_tokens for one in serving.records] == [10, 20]
-
-
-def test_what_the_hooks_take_of_a_step_and_of_a_request_is_printed(page, capsys):
-    """Thread time of the end of a step without ends of requests, and what an end adds."""
-    batch, steps, rounds = 16, 12, 20
-    serving, spent_ns = Serving(page), {False: [], True: []}
-    end = serving.plugin.end
-
-    def timed(step):
-        since_ns = time.thread_time_ns()
-        end(step)
-        spent_ns[step.reqs[0].ended].append(time.thread_time_ns() - since_ns)
-
-    serving.plugin.end = timed
-    for number in range(rounds):
-        requests = [Request(f"r{number}-{index}", new_tokens=steps) for index in range(batch)]
-        for request in requests:
-            request.finished_reason = Reason("length")
-        serving.serve(*requests, turns=steps + 1)
-    assert len(serving.records) == batch * rounds
-    step_ns, last_ns = (statistics.median(spent_ns[ended]) for ended in (False, True))
-    request_ns = (last_ns - step_ns) / batch
-    share = (step_ns + request_ns * batch / steps) / 10e6
-    with capsys.disabled():
-        print(f"\nstep of {batch}: {step_ns:.0f} ns, end of a request: {request_ns:.0f} ns, of 10 ms: {share:.2%}")
-
-
-def test_a_full_ring_loses_the_oldest_and_says_how_many(page):
-    serving = Serving(page)
-    serving.serve(Request("r"))
-    (one,) = serving.records
-    for _ in range(RING_REQUESTS + 9):
-        page.write_request(one)
-    records, tail, lost = page.drain_requests(0)
-    assert (len(records), tail, lost) == (RING_REQUESTS, RING_REQUESTS + 10, 10)
-    assert page.drain_requests(tail) == ([], tail, 0)

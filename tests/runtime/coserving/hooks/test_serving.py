@@ -35,6 +35,28 @@ def looks_now(plugin):
     plugin.received()
 
 
+class Serving:
+    def __init__(self, page, *, overlap=False, work=lambda: None):
+        self.page, self.scheduler = page, Scheduler()
+        self.plugin = attached(page, self.scheduler)
+        self.loop = Loop(self.scheduler, self.plugin, overlap=overlap, work=work)
+
+    def serve(self, *requests, turns=12):
+        self.scheduler.waiting_queue += requests
+        for _ in range(turns):
+            self.loop.turn()
+
+    @property
+    def records(self):
+        records, _, lost = self.page.drain_requests(0)
+        assert lost == 0
+        return records
+
+    @property
+    def in_flight(self):
+        return self.page.get(Party.SERVING, Field.IN_FLIGHT)
+
+
 def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001), new_tokens=4):
     plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=overlap, work=work)
@@ -48,7 +70,6 @@ def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
-    """SGLang that schedules ahead processes a copy of the batch that it ran, one step later."""
     lend(page)
     _, wanted = served(page, Scheduler(), overlap=overlap)
     load = page.serving_load()
@@ -67,7 +88,6 @@ def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("share", "learned"), [(0.25, 4), (0.75, 0)])
 def test_steps_that_rollouts_shared_for_more_than_half_teach_nothing(page, clock, overlap, share, learned):
-    """What is left of them is not what they would have taken, and rollouts would be held for it long after."""
     lend(page, policy="share_all")
 
     def work():
@@ -114,7 +134,6 @@ def test_without_a_gpu_a_step_takes_as_long_as_its_launch(page, clock, overlap):
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once(page, overlap, monkeypatch):
-    """Nobody decides by it from one moment to the next, and each of serving's steps would pay for it."""
     said = []
     set_load = ArbiterPage.set_load
     monkeypatch.setattr(ArbiterPage, "set_load", lambda page, load: (said.append(load), set_load(page, load)))
@@ -129,7 +148,6 @@ def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once
 
 
 def test_the_device_is_wanted_before_a_request_is_unpacked(page):
-    """Unpickling a request and making SGLang's own of it takes longer than a layer on a GPU."""
     lend(page)
     scheduler = Scheduler()
     plugin = attached(page, scheduler)
@@ -154,15 +172,12 @@ def arrivals(page):
 
 def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
     lend(page)
-    scheduler = Scheduler()
-    plugin = attached(page, scheduler)
-    loop = Loop(scheduler, plugin, overlap=False)
+    serving = Serving(page)
     first, second = Request("r0"), Request("r1")
     received_s = monotonic_ns() / 1e9 - 0.050
     for request in (first, second):
         request.time_stats = SimpleNamespace(created_time=received_s, api_server_dispatch_time=received_s + 0.040)
-    scheduler.waiting_queue = [first, second]
-    loop.turn()
+    serving.serve(first, second, turns=1)
     (arrival,) = arrivals(page)
     assert arrival.start_ns == arrival.end_ns == page.get(Party.SERVING, Field.FIRST_WANTED_NS)
     assert arrival.aux - arrival.latency_ns == pytest.approx(40_000_000, abs=1000)
@@ -170,12 +185,9 @@ def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
     # What came while serving computed waited for that, not for rollouts.
     late = Request("r2")
     late.time_stats = first.time_stats
-    scheduler.waiting_queue = [late]
-    loop.turn()
+    serving.serve(late, turns=1)
     assert len(arrivals(page)) == 1
-    unstamped = Request("r3")
-    scheduler.waiting_queue = [unstamped]
-    loop.turn()
+    serving.serve(Request("unstamped"), turns=1)
     assert len(arrivals(page)) == 1
 
 
@@ -196,13 +208,12 @@ def test_a_request_waits_from_when_the_server_received_it(page):
 
 
 @pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
-def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
-    """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
+def test_late_requests_are_put_down_to_serving_or_to_lending(page, clock, budget_ms, lent_ms, late):
     page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, SHARED)
     lend(page)
 
     def work():
-        time.sleep(0.005 + lent_ms / 1000)
+        clock.now_ns += (5 + lent_ms) * MS
         page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + lent_ms * 10**6)
 
     served(page, Scheduler(), overlap=False, requests=1, work=work)
@@ -215,11 +226,7 @@ def test_a_request_is_late_by_the_budgets_of_its_own_class(page, priority, late)
     classes = {0: Budgets(10**12, 10**12), 1: Budgets(1, 10**12), 2: Budgets(10**12, 1)}
     page.set_terms(Budgets(10**12, 10**12, classes=classes), 64, SHARED)
     lend(page)
-    scheduler = Scheduler()
-    loop = Loop(scheduler, attached(page, scheduler), overlap=False)
-    scheduler.waiting_queue = [Request("r", priority=priority)]
-    for _ in range(6):
-        loop.turn()
+    Serving(page).serve(Request("r", priority=priority), turns=6)
     load = page.serving_load()
     assert (load.finished, load.late_alone, load.ttft_budget_ns) == (1, late, 1)
 
@@ -227,17 +234,15 @@ def test_a_request_is_late_by_the_budgets_of_its_own_class(page, priority, late)
 def test_the_load_says_which_request_is_due_first_by_its_own_budgets(page):
     page.set_terms(Budgets(500 * MS, 50 * MS, classes={1: Budgets(200 * MS, 20 * MS)}), 64, SHARED)
     lend(page)
-    scheduler = Scheduler()
-    plugin = attached(page, scheduler)
-    loop = Loop(scheduler, plugin, overlap=False)
+    serving = Serving(page)
     requests = [Request("first", new_tokens=100), Request("urgent", new_tokens=100, priority=1)]
     came_ns = monotonic_ns()
     for request, age_ns in zip(requests, (100 * MS, 50 * MS), strict=True):
         request.time_stats.created_time = (came_ns - age_ns) / 1e9
-    scheduler.waiting_queue = list(requests)
-    plugin.received()
+    serving.scheduler.waiting_queue = list(requests)
+    serving.plugin.received()
     assert page.serving_load().first_token_due_ns == pytest.approx(came_ns + 150 * MS, abs=1000)
-    loop.turn()
+    serving.serve(turns=1)
     load = page.serving_load()
     assert load.ttft_budget_ns == 200 * MS
     assert load.next_token_due_ns - monotonic_ns() < 20 * MS
@@ -252,33 +257,25 @@ def test_without_budgets_on_the_page_nothing_can_be_lent(tmp_path):
     assert not attainable(load)
 
 
-def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
+def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page, clock):
     lend(page, regret_share=0.5)
-    scheduler = Scheduler()
-    plugin = attached(page, scheduler)
-    loop = Loop(scheduler, plugin, overlap=False, work=lambda: time.sleep(0.01))
-    scheduler.waiting_queue = [Request("r", new_tokens=100)]
-    loop.turn()
-    loop.turn()
+    serving = Serving(page, work=lambda: setattr(clock, "now_ns", clock.now_ns + 10 * MS))
+    serving.serve(Request("r", new_tokens=100), turns=2)
     early = page.serving_load().regret_room_ns
-    loop.turn()
+    serving.serve(turns=1)
     later = page.serving_load().regret_room_ns
     assert 0 < early < later
     page.set(Party.ROLLOUT, Field.WORKED_NS, 10**9)
-    loop.turn()
+    serving.serve(turns=1)
     assert page.serving_load().regret_room_ns < 0
 
 
 def test_what_fails_in_the_plugin_ends_the_lending_and_not_the_serving(page):
     lend(page)
-    scheduler = Scheduler()
-    plugin = attached(page, scheduler)
+    serving, request = Serving(page), Request("r")
     assert page.alive(Party.SERVING)
-    loop = Loop(scheduler, plugin, overlap=False)
-    scheduler.waiting_queue = [request := Request("r")]
-    del scheduler.tree_cache  # As after an update of SGLang that renamed it.
-    for _ in range(6):
-        loop.turn()
+    del serving.scheduler.tree_cache  # As after an update of SGLang that renamed it.
+    serving.serve(request, turns=6)
     assert request.ended
     assert page.get(Party.SERVING, Field.BROKEN) == 1
     assert not page.alive(Party.SERVING)
@@ -352,7 +349,7 @@ def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(pag
 
 @pytest.fixture
 def shared(page):
-    """A page with rollouts that hold 500 slots of the 1,000 there are, 100 of which are not to be used."""
+    """Rollouts hold 500 of 1,000 slots; 100 must stay free."""
     page.set_terms(Budgets(10**9, 10**9), 64, replace(SHARED, device_bytes=10_000))
     rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
     rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
@@ -369,7 +366,6 @@ def presses(page, scheduler, prompt=450):
 
 
 def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeypatch):
-    """When its slots are allocated it is too late: the step that fills them may be the only one it has."""
     monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
     before = monotonic_ns()
     scheduler = Scheduler()

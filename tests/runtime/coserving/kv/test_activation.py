@@ -13,14 +13,14 @@ from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
-from tests.runtime.coserving.lending import MEMORY, lease
+from tests.runtime.coserving.lending import MEMORY, View, lease
 
 ROSE = POLICIES["rose"]
 SIZES = {"weights": 500, "kv_cache": 300}
 
 
 class Saver:
-    """SGLang's scheduler on a GPU of 1,000 bytes, with its memory saver, as far as they are used."""
+    """SGLang's scheduler on a GPU of 1,000 bytes."""
 
     device = "cuda"
 
@@ -48,26 +48,7 @@ class Saver:
             pass
 
 
-class View:
-    kv_tokens_total = 1000
-    has_work = False
-    waiting = running = ()
-
-    def kv_tokens_used(self):
-        return 0
-
-    kv_tokens_cached = kv_tokens_used
-
-    def held(self):
-        return []
-
-    def evict(self, tokens):
-        pass
-
-
 class Engine:
-    """A gated engine between two steps; `turn` is one of its loop."""
-
     def __init__(self, folder, memory=None):
         self.page = ArbiterPage.create(folder / "page")
         self.page.set_terms(Budgets(1, 1), 1, MEMORY)
@@ -126,10 +107,10 @@ def test_it_stays_until_the_engine_is_idle(engine):
     engine.saver.idle = False
     engine.turn()
     assert engine.saver.calls == []
-    engine.view.has_work = engine.saver.idle = True
+    engine.view.holds["r"], engine.saver.idle = 10, True
     engine.turn()
     assert engine.saver.calls == [], "requests are ended first"
-    engine.view.has_work = False
+    engine.view.holds.clear()
     engine.turn()
     assert engine.away
 
@@ -162,7 +143,6 @@ def test_without_room_a_sync_is_refused_and_a_lease_ends_the_engine(engine):
 
 @pytest.mark.parametrize(("verb", "comes_back"), [("prepare", True), ("confirm", True), ("audit", False)])
 def test_weights_that_are_away_come_back_for_whatever_must_have_them(engine, verb, comes_back):
-    """An audit may wait. An engine that a successor takes up is confirmed whether or not its memory is lent."""
     asked = []
     plugin = RolloutPlugin.__new__(RolloutPlugin)
     plugin.activation = engine.activation
@@ -200,13 +180,13 @@ def test_pages_of_a_pool_on_the_host_are_counted_as_they_really_go_back(tmp_path
     engine.turn()
     assert engine.turn(number=1)
     assert [move.away for move in engine.moves] == [True], "of what was not used nothing comes"
-    engine.view.has_work = True
+    engine.view.holds["r"] = 10
     engine.busy = True
     assert engine.turn(number=1), "nothing to wait for"
     for buffer in buffers:
         buffer.fill_(3)
     before = psutil.Process().memory_info().rss
-    engine.view.has_work = False
+    engine.view.holds.clear()
     engine.turn()
     engine.turn()
     after = psutil.Process().memory_info().rss

@@ -9,55 +9,11 @@ from hypothesis import strategies as st
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
-from tests.runtime.coserving.lending import MEMORY, PoolMemory, lease
+from tests.runtime.coserving.lending import MEMORY, PoolMemory, View, lease
 
 ROSE = POLICIES["rose"]
-
-
-class View:
-    """Requests that hold memory and requests that wait, without an engine: {id: tokens}, in order of arrival."""
-
-    kv_tokens_total = 1000
-
-    def __init__(self, running, waiting=()):
-        self.holds = dict(running)
-        self.cache = 0
-        self.waiting = [
-            SimpleNamespace(
-                rid=name, origin_input_ids=[1] * tokens, sampling_params=SimpleNamespace(max_new_tokens=new)
-            )
-            for name, tokens, new in waiting
-        ]
-        self.ended = []
-
-    running = property(lambda self: list(self.holds))
-    has_work = property(lambda self: bool(self.holds or self.waiting))
-
-    def kv_tokens_used(self):
-        return sum(self.holds.values())
-
-    def kv_tokens_cached(self):
-        return self.cache
-
-    def held(self):
-        names = [*self.holds, *(request.rid for request in self.waiting)]
-        return [HeldKv(name, index) for index, name in enumerate(names)]
-
-    def end_ids(self, ids):
-        tokens = [self.holds.pop(name) for name in ids if name in self.holds]
-        self.cache += sum(tokens)
-        self.waiting = [request for request in self.waiting if request.rid not in ids]
-        self.ended += ids
-        return len(ids), sum(tokens)
-
-    def end(self, requests):
-        return self.end_ids([request.rid for request in requests])
-
-    def evict(self, tokens):
-        self.cache -= min(self.cache, max(0, tokens))
 
 
 @pytest.fixture
@@ -95,7 +51,6 @@ def test_pressure_halves_the_budget_once_and_the_youngest_go(page):
 
 
 def test_nothing_is_cut_where_a_cut_frees_no_memory(page):
-    """On a GPU without remapping each engine's pool is carved off for good."""
     view = View({f"r{index}": 100 for index in range(6)})
     guard = KvGuard(page, view, None)
     say(page, serving=350, view=view)
@@ -104,7 +59,6 @@ def test_nothing_is_cut_where_a_cut_frees_no_memory(page):
 
 
 def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page):
-    """Serving saw it first: an engine that had no core meanwhile saw it only once it was over."""
     view = View({"r0": 600})
     guard = KvGuard(page, view, PoolMemory())
     say(page, serving=350, view=view)

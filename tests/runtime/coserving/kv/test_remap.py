@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv import remap
 from rose.runtime.coserving.kv.activation import Activation, NoRoomError
-from rose.runtime.coserving.kv.host_memory import HostMemory
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.kv.remap import KvBuffers, RemappedPages, create_buffers
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.kv.counted_memory import CountedMemory
 from tests.runtime.coserving.lending import MEMORY, lease
 
 SLOTS, LAYERS, HEADS, DIM = 300, 2, 2, 32
@@ -34,8 +34,6 @@ def sglang_is_not_loaded():
 
 
 class Cache:
-    """What only the prefix cache holds: slots that are given up when somebody asks."""
-
     def __init__(self, allocator):
         self.allocator, self.slots = allocator, []
 
@@ -51,8 +49,6 @@ class Cache:
 
 
 class TokenToKVPoolAllocator:
-    """As SGLang's of single slots, which is known by its name; `engines/test_remapped.py` has the real one."""
-
     def __init__(self, pool):
         self.pool = pool
         TokenToKVPoolAllocator.clear(self)
@@ -84,12 +80,12 @@ class MHATokenToKVPool(SimpleNamespace):
         self.layer_num, self.store_dtype = LAYERS, torch.float32
 
     def _kv_buffer_shapes(self):
-        return (SLOTS + 1, HEADS, DIM), (SLOTS + 1, HEADS, DIM)
+        return (SLOTS + 1, HEADS, DIM), (SLOTS + 1, HEADS, getattr(self, "value_dim", DIM))
 
 
 class Engine:
-    def __init__(self, limit_bytes=None):
-        self.memory, self.pool = HostMemory(limit_bytes), MHATokenToKVPool()
+    def __init__(self, limit_bytes=1 << 40):
+        self.memory, self.pool = CountedMemory(limit_bytes), MHATokenToKVPool()
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(remap, "HostMemory", lambda: self.memory)
             create_buffers(lambda _: pytest.fail("it can be moved"), self.pool)
@@ -148,12 +144,12 @@ def test_a_device_with_too_little_gives_what_it_has_and_the_rest_later(monkeypat
     engine = Engine(limit_bytes=1 << 30)
     engine.pages.give_back()
     block_bytes = engine.buffers.block_bytes
-    engine.memory._limit_bytes = engine.memory.held_bytes + 3 * block_bytes
+    engine.memory.limit_bytes = engine.memory.held_bytes + 3 * block_bytes
     assert engine.pages.grow(200) == 4 * BLOCK - 1
     assert engine.memory.free_bytes() == 0
     assert engine.allocator.available_size() == SLOTS
     assert not engine.pages.surplus(4 * BLOCK - 1), "nothing to give back for what never came"
-    engine.memory._limit_bytes = 1 << 30
+    engine.memory.limit_bytes = 1 << 30
     assert engine.pages.grow(200) == 200
     assert engine.pages.grow(1 << 40) == 1 << 40, "all there is, is all that was asked"
 
@@ -162,13 +158,13 @@ def test_room_that_another_takes_first_leaves_the_pool_whole(monkeypatch):
     engine = Engine(limit_bytes=1 << 30)
     engine.pages.give_back()
     held = engine.memory.held_bytes
-    engine.memory._limit_bytes = held + 5 * engine.buffers.block_bytes // 2
+    engine.memory.limit_bytes = held + 5 * engine.buffers.block_bytes // 2
     with pytest.raises(NoRoomError):
         engine.buffers.map([3, 4, 5])
     assert engine.memory.held_bytes == engine.buffers.mapped_bytes == held
     assert engine.buffers.blocks.mapped == {0}
     monkeypatch.setattr(engine.memory, "free_bytes", lambda: 1 << 30)
-    monkeypatch.setattr(engine.memory, "create", HostMemory(0).create)
+    monkeypatch.setattr(engine.memory, "create", CountedMemory(0).create)
     assert engine.pages.grow(100) == BLOCK - 1
     assert engine.allocator.available_size() == SLOTS
 
@@ -183,7 +179,7 @@ def test_the_cache_gives_way_before_memory_is_asked_for():
     assert len(engine.allocator.alloc(10)) == 10
     assert engine.memory.held_bytes == held
     assert len(engine.allocator.alloc(100)) == 100, "beyond any budget: memory comes all the same"
-    engine.memory._limit_bytes = engine.memory.held_bytes
+    engine.memory.limit_bytes = engine.memory.held_bytes
     assert engine.allocator.alloc(SLOTS) is None, "SGLang's own answer where there is none"
 
 
@@ -242,7 +238,7 @@ class View:
         return self.engine.tree_cache.evictable_size()
 
     def held(self):
-        return []
+        return {}
 
     def evict(self, tokens):
         if tokens > 0:
@@ -294,11 +290,11 @@ def test_a_lease_waits_for_memory_that_another_holds(tmp_path, monkeypatch):
     view.end = lambda requests: pytest.fail("it has a place as soon as there is memory")
     guard = KvGuard(page, view, engine.pages)
     engine.pages.give_back()
-    engine.memory._limit_bytes = engine.memory.held_bytes
+    engine.memory.limit_bytes = engine.memory.held_bytes
     guard.enforce(lease(200), POLICIES["rose"], monotonic_ns())
     assert guard.budget_tokens == BLOCK - 1
     assert guard.withheld_tokens == SLOTS - (BLOCK - 1), "no prefill counts on what is not there"
-    engine.memory._limit_bytes = 1 << 30
+    engine.memory.limit_bytes = 1 << 30
     guard.enforce(lease(200), POLICIES["rose"], monotonic_ns())
     assert guard.budget_tokens == 200
 
@@ -309,6 +305,7 @@ def test_a_lease_waits_for_memory_that_another_holds(tmp_path, monkeypatch):
         ({"page_size": 16}, "pages of 16 slots"),
         ({"kv_cache_layout": "hnd"}, "layout hnd"),
         ({"enable_custom_mem_pool": True}, "another allocator's hands"),
+        ({"value_dim": 2 * DIM}, "its values"),
     ],
 )
 def test_a_pool_of_another_make_is_left_where_it_is_with_the_reason(change, reason, caplog):
@@ -321,7 +318,7 @@ def test_a_pool_of_another_make_is_left_where_it_is_with_the_reason(change, reas
 
 
 def test_a_pool_that_does_not_fit_leaves_nothing():
-    memory = HostMemory(10_000)
+    memory = CountedMemory(10_000)
     with pytest.raises(NoRoomError):
-        KvBuffers(memory, slots=SLOTS, layers=1, shape=(2, 32), value_shape=(2, 32), dtype=torch.float32)
+        KvBuffers(memory, slots=SLOTS, layers=1, shape=(2, 32), dtype=torch.float32)
     assert memory.held_bytes == 0

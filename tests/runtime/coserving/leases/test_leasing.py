@@ -13,12 +13,11 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent.succession import last_lease
 from rose.runtime.coserving.leases.leasing import LastLease, Leasing
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.policy.lease import LeaseFacts, LeaseRules
+from rose.runtime.policy.lease import LeaseRules
 from rose.runtime.policy.policies import POLICIES
-from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import LeaseTerms
 from tests.runtime.coserving.lending import cut_record
-from tests.runtime.policy.test_lease import IDLE, MEMORY
+from tests.runtime.policy.test_lease import IDLE, facts
 
 TTL_NS = 60_000_000_000
 BYTES = 4
@@ -26,8 +25,6 @@ RULES = LeaseRules(ttl_ns=TTL_NS, compute_share=0.5, regret_share=0.05, borrow=P
 
 
 class Borrower:
-    """Leasing with what a test says of the world; `told` is what happened, in order."""
-
     def __init__(self, folder, record=None, ledger_failure=lambda: None, last=LastLease()):  # noqa: B008
         self.page = ArbiterPage.create(folder / "page")
         self.told, self.answered_ns = [], 0
@@ -53,21 +50,8 @@ class Borrower:
         return 2
 
     def facts(self, **changes):
-        def known(state):
-            usual = {
-                "answered_ns": self.answered_ns,
-                "wanted_ns": 1000,
-                "lease_named": True,
-                "load": IDLE,
-                "history": ServingHistory(),
-                "memory": MEMORY,
-                "idle_share": 1.0,
-                "switch_ns": 0,
-                "cut": self.leasing.engine_cut(),
-            }
-            return LeaseFacts(rules=RULES, state=state, **{**usual, **changes})
-
-        return known
+        usual = {"rules": RULES, "wanted_ns": 1000, "lease_named": True, **changes}
+        return lambda state: facts(state, self.answered_ns, cut=self.leasing.engine_cut(), **usual)
 
     def act(self, **changes):
         self.answered_ns = monotonic_ns()
@@ -140,7 +124,6 @@ def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):
 
 
 def last_of(events):
-    """The last lease, as a ledger with these events has it."""
     leases = [event for event in events if isinstance(event, Lease)]
     if not leases:
         return LastLease()
@@ -152,7 +135,6 @@ def last_of(events):
 
 
 def restarted(folder, before, record=None, last=None):
-    """The agent died: its lock is gone and its memory; the ledger and the page stay."""
     before.page.close()
     return Borrower(folder, record, last=last or last_of(before.told))
 

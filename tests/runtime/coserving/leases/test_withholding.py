@@ -2,6 +2,7 @@ from rose.clock import Anchor
 from rose.config import CoservingConfig
 from rose.runtime.coserving.leases.withholding import Withholding, rules
 from rose.runtime.policy.holdout import HoldoutRules, window_at
+from tests.runtime.coserving.lending import Recorded
 
 SECOND = 1_000_000_000
 RULES = HoldoutRules(share=0.3, window_ns=10 * SECOND, washout_ns=2 * SECOND, seed=1)
@@ -12,11 +13,6 @@ NUMBER = next(
     if [window_at(RULES, "d0", k * RULES.window_ns).withheld for k in (n, n + 1, n + 2)] == [False, True, False]
 )
 BEGAN_NS = NUMBER * RULES.window_ns + 4 * SECOND
-
-
-class Recorded(list):
-    def __call__(self, event, *, durable=None):
-        self.append(event)
 
 
 def make(drawn_by=RULES):

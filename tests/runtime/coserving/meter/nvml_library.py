@@ -1,4 +1,4 @@
-"""Stands in for libnvidia-ml under pynvml, whose own wrappers, structures and errors stay what they are."""
+"""Stands in for libnvidia-ml under pynvml."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ import pynvml
 
 @dataclass
 class Card:
-    """A GPU: what NVML answers about it. A figure that is None is not supported."""
+    """A figure that is None is not supported."""
 
     uuid: str
     energy_mj: int | None = 0
@@ -29,8 +29,6 @@ class Card:
 
 @dataclass
 class Library:
-    """The functions of the library that a meter may call, by the names it exports them under."""
-
     cards: list[Card]
     #: Symbols that this version of the driver does not have.
     without: set[str] = field(default_factory=set)
@@ -156,7 +154,6 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
 
 @contextmanager
 def installed(*cards: Card, without: set[str] | None = None, init: int = pynvml.NVML_SUCCESS) -> Iterator[Library]:
-    """Have pynvml call a library with these cards."""
     library = Library(list(cards), without or set(), init)
     before, cache = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
     pynvml.nvmlLib = library

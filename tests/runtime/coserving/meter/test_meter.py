@@ -84,8 +84,6 @@ def test_a_lost_card_is_said_once_and_read_again_when_it_is_back() -> None:
 
 
 class Scripted:
-    """An instrument whose readings are given; an exception among them is raised."""
-
     def __init__(self, *script: Exception | None) -> None:
         self._script = list(script)
         self._t0_ns = 0

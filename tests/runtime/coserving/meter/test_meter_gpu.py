@@ -1,5 +1,3 @@
-"""NVML through pynvml itself; only the driver's library under it is replaced, since no host of these tests has one."""
-
 import itertools
 import json
 from pathlib import Path
@@ -16,7 +14,6 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of a second passes each time the clock is read."""
     times_ns = itertools.count(1_000_000_000, 250_000_000)
     monkeypatch.setattr(meter_gpu, "monotonic_ns", lambda: next(times_ns))
 
@@ -46,7 +43,6 @@ def test_the_processes_that_compute_on_a_card_are_counted(processes: int | None)
 
 
 def test_the_readings_of_a_real_card_come_out_as_they_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An H100 at rest, then at work under its power cap; its energy counter from 0, its times as they were."""
     report = json.loads((ROOT / "benchmarks" / "results" / "gpu-h100-2026-11-23.json").read_text())
     recorded = report["detail"]["stages"]["power"]["detail"]["events"]
     assert {event["clock_reasons"] for event in recorded} >= {"", "power cap"}

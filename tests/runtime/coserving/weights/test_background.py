@@ -9,8 +9,6 @@ LIMIT_S = 10
 
 
 class Job:
-    """`portions` turns; `ended` is set if it came to its end."""
-
     def __init__(self, portions=1):
         self.portions = portions
         self.began, self.in_portion, self.ended = threading.Event(), threading.Event(), threading.Event()

@@ -1,5 +1,3 @@
-"""Two ranks, real parameters, and no SGLang; `runtime/engines/test_sglang.py` has the updater inside of an engine."""
-
 import errno
 import json
 import os
@@ -62,7 +60,7 @@ def held_to(engine, staged):
 
 
 def ask(engine, verb, version=1):
-    """(whether it was taken, the reports of the ranks that were asked)"""
+    """Return (whether the verb was taken, reports of the ranks)."""
     if refusal(engine.post("/generate", question(verb, version))) is not None:
         return False, []
     paths = [engine.staging / f"{version}.{verb}.{rank}.json" for rank in engine.reached]
@@ -147,7 +145,6 @@ def test_what_is_held_is_read_back_once_and_then_known_by_its_fingerprints(engin
 
 
 def test_a_weight_that_changes_between_prepare_and_commit_is_found_or_gone(engine, origin, device):
-    """On the host a copy made at `prepare` takes its place."""
     stage(engine, origin)
     ask(engine, "prepare")
     corrupt(engine, "model.norm.weight", rank=1)
@@ -218,7 +215,6 @@ def test_the_swap_itself_does_not_wait(lent, origin):
 
 @pytest.mark.parametrize("verb", ["prepare", "audit"])
 def test_the_scheduler_waits_for_no_thread_that_waits_for_the_device(lent, origin, verb):
-    """And of what was given up there is no report, which could be taken for that of the next."""
     engine, device = lent
     held_to(engine, stage(engine, origin))
     device.open.clear()
