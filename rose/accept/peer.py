@@ -1,4 +1,4 @@
-"""A process that runs the methods of one object when asked. Requests and answers go through a pipe."""
+"""A process that runs the methods of one object on request, through a pipe."""
 
 import multiprocessing
 import traceback
@@ -13,8 +13,7 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """A process that has the object `make(its end of the pipe, *arguments)`. The process ends with this Peer, or with
-    the process that made it."""
+    """A process with the object `make(its end of the pipe, *arguments)`. It ends with this Peer or its parent."""
 
     def __init__(
         self,
@@ -39,8 +38,7 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Ask the process to run a method, without waiting for the answer. Raises PeerError if the process has
-        ended."""
+        """Ask for a method without waiting for the answer. Raises PeerError if the process ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:

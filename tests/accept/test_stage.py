@@ -1,5 +1,3 @@
-"""Stages that hang, crash and write nonsense; and the command on this host."""
-
 import json
 import os
 import signal

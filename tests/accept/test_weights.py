@@ -1,5 +1,3 @@
-"""The stage on CPU cores: the code is that of a GPU, at a smaller size."""
-
 import pytest
 
 from rose.accept.stage import Scope, StageReport

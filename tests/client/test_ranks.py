@@ -1,5 +1,3 @@
-"""Ranks of one trainer that publish together, to a real controller and to engines that hold what they get."""
-
 import os
 import resource
 import signal

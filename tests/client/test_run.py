@@ -76,7 +76,6 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
-    """As where the published weights are not those of the fleet's model."""
     monkeypatch.setattr(control, "STALLED_S", 0.3)
     monkeypatch.setattr("rose.client.run.PROGRESS_S", 0.1)
     engine = Engine()

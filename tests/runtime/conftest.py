@@ -11,7 +11,6 @@ ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
-    """Wait until the condition holds, and look less often the longer that takes."""
     deadline, pause_s = time.monotonic() + seconds, 0.02
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
@@ -29,7 +28,6 @@ def fork_server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def chat_model(tmp_path_factory):
-    """A checkpoint with the small chat model's tokenizer and the smallest tied weights."""
     from gguf import GGUFReader
 
     from rose.runtime.models import models

@@ -1,4 +1,4 @@
-"""Load generators in their own processes. So nothing in the caller delays the arrival of a token."""
+"""Load generators in their own processes, so that the caller delays no token."""
 
 import asyncio
 import random
@@ -62,7 +62,6 @@ async def _serving(command: dict[str, Any], connection: Connection) -> object:
 
 
 async def _rollout(command: dict[str, Any], connection: Connection) -> object:
-    """Keep turns in flight until the next command. Then abort them, and answer with the counts of tokens."""
     import aiohttp
 
     draw = random.Random(command["seed"])

@@ -1,4 +1,4 @@
-"""Makes checkpoints without weights for the stages with engines, and versions with random weights."""
+"""Makes checkpoints without weights for stages with engines, and versions with random weights."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,6 @@ _UNKNOWN, _END = "<unk>", "</s>"
 
 
 def write(folder: Path, shape: PolicyShape) -> Path:
-    """Write a configuration, and a tokenizer that has one word for each token. Return `folder`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -50,7 +49,6 @@ def parameter_count(shape: PolicyShape) -> int:
 
 
 def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
-    """Return random bfloat16 weights under the names that Hugging Face gives a Llama model."""
     draw = np.random.default_rng(0)
     # A tensor begins anywhere in this block: drawing every number would take most of a minute.
     block = torch.from_numpy(draw.normal(0, 0.02, 1 << 24).astype(np.float32)).to(torch.bfloat16)

@@ -1,5 +1,4 @@
-"""New weights come to a model that runs. They are published, fetched, prepared beside its steps, written in place, and
-acknowledged. On CPU cores, the model is smaller, and the pauses say nothing about a bus."""
+"""Publishes, fetches and writes new weights in place while a model steps. On CPU cores the model is smaller."""
 
 from __future__ import annotations
 
@@ -116,8 +115,7 @@ class Steps:
 
 
 class LiveModel:
-    """A model that steps in a thread, and takes new weights between two steps. Each step sums the bits of every
-    parameter. `expected` has these sums for each version."""
+    """A model that steps in a thread. Each step sums the bits of its parameters; `expected` has the right sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -161,7 +159,7 @@ class LiveModel:
         return EngineWeights.of(self._runner, manifest, Ranks()).views
 
     def ask(self, verb: Verb, version: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return the engine's answer. Raises RuntimeError if the engine refuses, or TimeoutError if no answer comes."""
+        """Return the engine's answer. Raises RuntimeError after a refusal, or TimeoutError."""
         refusals: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._asked.put(lambda: refusals.put(self._updater.ask(verb, version)))
         path = self.staging / f"{version}.{verb}.0.json"
@@ -227,7 +225,7 @@ class LiveModel:
 
     @torch.no_grad()
     def _compute(self) -> torch.Tensor:
-        """Compute one decode step, for one token, without attention. Return the sums of all weights."""
+        """Compute a decode step of one token without attention. Return the sums of all weights."""
         p, width = self.parameters, self.shape.hidden_size
         x = p["model.embed_tokens.weight"][self._token]
         for layer in range(self.shape.num_hidden_layers):
@@ -258,8 +256,6 @@ class _Run:
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
 
     def bring_versions(self, until_s: float) -> None:
-        """Publish versions, and bring the engine to each of them. After `until_s`, stop, but always bring
-        the first version."""
         addresses = self._addresses()
         with phase("publishing version 0"):
             self._publisher.publish(0, cut_whole(self._tensors))

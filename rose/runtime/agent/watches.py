@@ -1,4 +1,4 @@
-"""Watches a device: its attached serving engine, the errors of predicted step times, and serving's last minute."""
+"""Watches a device's serving engine, the errors of predicted step times, and serving's last minute."""
 
 from __future__ import annotations
 
@@ -146,8 +146,6 @@ class StepTimeWatch:
 
 
 class Minute:
-    """How long serving worked in about the last minute, and how long it was observed."""
-
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, int]] = deque(maxlen=60)
         self.serving_ns = self.observed_ns = 0

@@ -1,4 +1,4 @@
-"""Stand-ins and settings that released SGLang needs on CPU cores. This module is never imported where a GPU is used."""
+"""Stand-ins and settings that released SGLang needs on CPU cores, never imported where a GPU is used."""
 
 import sys
 from collections.abc import Callable
@@ -40,8 +40,7 @@ _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return the type in which engines compute. On cores without bfloat16 units, float32 is exact, and from 16 rows on
-    it is four to seven times faster."""
+    """Return the engines' type. Without bfloat16 units, float32 is four to seven times faster from 16 rows on."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -50,7 +49,7 @@ def dtype() -> Literal["bfloat16", "float32"]:
 
 
 def install() -> None:
-    """Install the stand-ins. Call this before `sglang` is imported, also in spawned children."""
+    """Install the stand-ins before `sglang` is imported, also in spawned children."""
     define_torchvision()
     if "sgl_kernel" not in sys.modules:
         module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
@@ -60,8 +59,7 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define the compiled operators of a torchvision that was built for CUDA. Then torchvision can be imported beside a
-    torch that was built for CPU cores. Text models never call these operators."""
+    """Define a CUDA torchvision's operators, so that it imports beside a CPU torch. Text models never call them."""
     import torch
 
     if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):

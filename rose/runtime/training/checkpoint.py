@@ -34,8 +34,7 @@ class CheckpointError(UserError):
 
 
 class Checkpoint:
-    """The folder of one trainer, which is locked until `close`. Raises CheckpointError if another trainer has the lock,
-    or if the folder is not writable."""
+    """The folder of one trainer, locked until `close`. Raises CheckpointError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +61,7 @@ class Checkpoint:
         self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
 
     def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
-        """Raise CheckpointError if a setting differs from the start of the run. The message names the setting."""
+        """Raise CheckpointError with the setting that differs from the start of the run."""
         content = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             recorded = content.get(table, now)

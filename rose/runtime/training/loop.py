@@ -1,6 +1,5 @@
-"""The built-in RL loop, as a client of a fleet. The update of step k turns version k into version k + 1. Rollouts of
-step k begin when version k - `staleness_max` is published. The loop saves an update, then publishes it, then records
-its step. After a kill, the loop therefore repeats no update."""
+"""The built-in RL loop, a client of a fleet. Step k turns version k into k + 1. Updates are saved, then published, then
+recorded."""
 
 import math
 import time
@@ -54,7 +53,7 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """Return the lost games to play again. A game that failed too often is given up if the step has others."""
+        """Return the lost games to play again, except games that failed too often in a step with others."""
         lost, self.lost = self.lost, []
         has_others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
@@ -93,7 +92,6 @@ class TrainLoop:
         self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
-        """Play the remaining steps. Raises CheckpointError, or an error of the run's client."""
         try:
             self._begin()
             while self._trainer.version < self._training.steps:
@@ -172,7 +170,7 @@ class TrainLoop:
             self._unrecorded.clear()
 
     def _update(self, rollouts: _Rollouts) -> _Updated:
-        """Update the policy, save the update, and then publish it. This method is called in the trainer's thread."""
+        """Update the policy, save it, then publish it, in the trainer's thread."""
         began_ns = monotonic_ns()
         # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
@@ -224,8 +222,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the event of a step. Lost trajectories do not count. `total_ns` is the time from the first rollout to the
-    end of training."""
+    """Return the event of a step without its lost trajectories. `total_ns` ends with the training."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,

@@ -1,5 +1,3 @@
-"""Two teams with two base models on one lent device: the real controller, agent, clients and engines."""
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -40,7 +38,6 @@ def chat() -> Path:
 
 @pytest.fixture
 def url(tmp_path, tiny_policy, chat, fork_server, monkeypatch):
-    """A controller, and one lent device on which either model may be."""
     monkeypatch.setattr(sharing, "HOLD_SWITCHES", 3)  # Ten starts would take minutes.
     page, staging, port = tmp_path / "page", tmp_path / "staging", free_port()
     engine = EngineSpec(

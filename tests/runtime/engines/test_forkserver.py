@@ -203,7 +203,6 @@ def test_killing_the_server_leaves_engines_and_the_next_is_a_fresh_process(tmp_p
 
 
 def answers(path):
-    """Whether a server answers at all, once it has loaded SGLang."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.settimeout(180)

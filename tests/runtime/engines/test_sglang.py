@@ -71,8 +71,6 @@ def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
 
 
 class StartedElsewhere(EngineProcess):
-    """An engine that another process started, and that lives as long as that one does."""
-
     alive = True
 
 
@@ -110,7 +108,6 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, tiny_policy, starting, fork_server):
-    """An engine of one rank and `starting`, both ready."""
     page, spec = make_spec(
         tmp_path_factory.mktemp("engine"), tiny_policy, fork_server=fork_server.path, extra_args=[EXACT]
     )
@@ -143,7 +140,6 @@ def lent(running, serving):
 
 
 def answering(engine, tokens, **more):
-    """Return a request under way: its thread, and the list of its answer."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, **more)))
     thread.start()
@@ -168,8 +164,6 @@ def cached(engine, prompt, **more):
 
 @contextmanager
 def generating(page, engine, prompt):
-    """A request in the middle of its tokens, which fill most of its context. The block's end ends it and waits for its
-    answer."""
     spans_before = page.drain(Party.ROLLOUT, 0)[1]
 
     def steps():
@@ -185,7 +179,6 @@ def generating(page, engine, prompt):
 
 
 def publish_steps(folder, policy, count, **more):
-    """Return a store of the policy as version 0 and of `count` optimiser steps."""
     weights = Policy.load(policy).weights()
     store = VersionStore(folder, **more)
     store.publish(0, weights)
@@ -199,7 +192,6 @@ def publish_steps(folder, policy, count, **more):
 
 
 def check_a_sync_under_a_request(page, engine, sync, url):
-    """Sync from version 1 to 2 while a request runs: it continues, and no old prefix matches after."""
     prompt, other, stale = list(range(1, 41)), [91, 92, 93], {"extra_key": "v1"}
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
@@ -279,7 +271,6 @@ def test_a_running_step_yields_while_serving_wants_the_device(lent, serving):
 
 @pytest.mark.parametrize("ends", ["lease", "serving"])
 def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(lent, serving, ends):
-    """Its turn comes back with the tokens it had; the engine goes on with the next as if nothing had been."""
     page, engine = lent
     expected = generate(engine, 400)["output_ids"] if lend(page, 7) is None else []
     thread, answers = answering(engine, 1500)
@@ -307,7 +298,6 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(lent, se
 
 @pytest.mark.long
 def test_a_budget_that_turns_outgrow_never_hangs_them(lent):
-    """Eight turns want 340 slots each, and 700 may be held: all end, and never more is held."""
     page, engine = lent
     lend(page, 9, kv_tokens=700)
     under_way = [answering(engine, 300, prompt=[index + 1] * 40) for index in range(8)]
@@ -406,7 +396,6 @@ LONG = {"regex": f"{MOVES}{{99}}"}
 
 
 def sampled(engine, made=(), **sampling):
-    """Return greedy tokens after `made`, their log probabilities, and how they ended."""
     sampling = {"max_new_tokens": 16, "temperature": 0, "custom_params": {EARLIER: len(made)}} | sampling
     body = {"input_ids": [*BOARD, *made], "sampling_params": sampling, "return_logprob": True}
     answer = engine.post("/generate", body, timeout_s=150)
@@ -431,7 +420,6 @@ def sampled(engine, made=(), **sampling):
     ids=["nothing", "grammar", "frequency", "presence", "minimum", "stop", "stop_regex"],
 )
 def test_a_turn_that_moves_keeps_the_meaning_of_its_parameters(lent, sharded, end, sampling):
-    """Tokens, their log probabilities and their end are the same from any token on, on either engine."""
     page, engine = lent
     lend(page, 15)
     for name in {"stop", "stop_regex"} & set(sampling):

@@ -1,5 +1,3 @@
-"""A checkpoint lasts through a power cut."""
-
 import os
 from pathlib import Path
 

@@ -44,7 +44,6 @@ def learn(folder, url, model, *, steps, say=lambda _: None, done=lambda _: None,
 
 
 def end_at(monkeypatch, owner, name, when, call):
-    """Kill the process around one call of a method."""
     method, calls = getattr(owner, name), []
 
     def wrapped(self, *arguments, **named):
@@ -84,7 +83,6 @@ def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_p
 
 
 def check(recorded, rollouts, steps):
-    """Each step's trajectories have one verdict each, and engines only moved forward."""
     verdicts, trajectories = recorded.of("verdict"), recorded.of("trajectory")
     assert [sum(verdict.step == step for verdict in verdicts) for step in range(steps)] == [8] * steps
     assert {verdict.trajectory_id for verdict in verdicts} <= {item.trajectory_id for item in trajectories}

@@ -27,8 +27,6 @@ training = {{ steps = 2, groups_per_step = 2, group_size = 6, minibatches = 1, s
 
 
 class Solver(Engine):
-    """An engine that calls the calculator, and then says its result, or each third time another number."""
-
     def __init__(self, folder, conversation):
         super().__init__(fetch=Fetching(folder))
         self.conversation, self.mistakes = conversation, itertools.cycle([0, 0, 1])
@@ -96,8 +94,6 @@ def test_a_task_that_cannot_be_played_is_named_before_a_run_is_opened(tmp_path, 
 
 
 class Guesser(Solver):
-    """Guesses each number but every third."""
-
     def tokens(self, body):
         text = self.conversation._tokenizer.decode(body["input_ids"])
         guess = int(re.findall(r"Guess (\d+)", text)[-1]) + next(self.mistakes)

@@ -27,7 +27,6 @@ def rewarded(trajectories: list[Trajectory], rewards: list[float]) -> list[Traje
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that reaches the goal of a 3x3 lake about one time in five."""
     folder = tmp_path_factory.mktemp("warm")
     train(WarmStart(task=TASK, episodes=700, noise=0.6), folder, lambda _: None)
     return folder

@@ -1,4 +1,4 @@
-"""A stand-in for `sgl_kernel`, for a GPU host that lacks it. On plain torch and Triton, a Llama calls nothing in it."""
+"""A stand-in for `sgl_kernel` on GPU hosts without it. On plain torch and Triton, a Llama calls nothing in it."""
 
 from __future__ import annotations
 
@@ -63,6 +63,5 @@ def in_use() -> bool:
 
 
 def install() -> None:
-    """Make `import sgl_kernel` find the stand-in in this process. It is safe to call this twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
