@@ -419,12 +419,7 @@ class Run:
             if self._origin is None:
                 folder, host = self._ranks.share(self._folder_and_host)[0]
                 self._origin = WeightOrigin(
-                    folder,
-                    host,
-                    run_id=self.run_id,
-                    fence=self.fence,
-                    ranks=self._ranks,
-                    checkpoint=self._checkpoint,
+                    folder, host, run_id=self.run_id, fence=self.fence, ranks=self._ranks, checkpoint=self._checkpoint
                 )
             return self._origin
 

@@ -147,11 +147,7 @@ def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: in
     elif spec.device.gpu is None:
         reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
     return dataclasses.replace(
-        event,
-        at_us=spec.anchor.utc_us(span.start_ns),
-        lease_id=lease_id,
-        reason=reason,
-        moved_bytes=move.moved_bytes,
+        event, at_us=spec.anchor.utc_us(span.start_ns), lease_id=lease_id, reason=reason, moved_bytes=move.moved_bytes
     )
 
 

@@ -13,12 +13,7 @@ from typing import Literal, NoReturn
 ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 
 #: `--sleep-on-idle` matters most: without it an idle scheduler spins on a core.
-ARGUMENTS = (
-    "--device=cpu",
-    "--attention-backend=torch_native",
-    "--sleep-on-idle",
-    "--mem-fraction-static=0.1",
-)
+ARGUMENTS = ("--device=cpu", "--attention-backend=torch_native", "--sleep-on-idle", "--mem-fraction-static=0.1")
 
 #: Names that SGLang's CPU path imports from `sgl_kernel`. The package index has no build of `sgl_kernel` for CPUs. All
 #: names are for speculative decoding, which ROSE does not use.

@@ -30,22 +30,11 @@ class Rules:
 
 
 async def play(
-    rules: Rules,
-    environment: Playable,
-    generate: Generate,
-    *,
-    trajectory_id: str,
-    group_id: str,
-    step: int,
-    seed: int,
+    rules: Rules, environment: Playable, generate: Generate, *, trajectory_id: str, group_id: str, step: int, seed: int
 ) -> Trajectory:
     """Play a trajectory. A lost turn or failed start makes it "lost", a later failure "truncated" with reward 0."""
     trajectory = Trajectory(
-        trajectory_id=trajectory_id,
-        group_id=group_id,
-        step=step,
-        task=rules.task.environment,
-        verifier=rules.verifier,
+        trajectory_id=trajectory_id, group_id=group_id, step=step, task=rules.task.environment, verifier=rules.verifier
     )
     began_ns = time.monotonic_ns()
     await _Episode(rules, environment, generate, trajectory).play(seed)
