@@ -19,8 +19,7 @@ from rose.runtime.coserving.continuation import EARLIER
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.questions import question
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.models.policy_model import Policy, PolicyShape
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
@@ -30,7 +29,7 @@ from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime import loads
-from tests.runtime.conftest import ENVIRONMENT, until
+from tests.runtime.conftest import ENVIRONMENT, engine_spec, until
 from tests.runtime.scheduling.stand_ins import play, post
 
 pytestmark = pytest.mark.live
@@ -51,18 +50,8 @@ def make_spec(folder, model, *, gated=True, **changes):
     page.set_terms(Budgets(2_000_000_000, 250_000_000), 64, MEMORY)
     staging = folder / "staging"
     staging.mkdir(exist_ok=True)
-    spec = EngineSpec(
-        engine_id="test-engine",
-        model=str(model),
-        model_name="untrained",
-        port=free_port(),
-        max_total_tokens=4096,
-        plugin=PluginSettings("rollout", page.path, staging, gated),
-        log=folder / "engine.log",
-        cores=[min(os.sched_getaffinity(0))],
-        environment=ENVIRONMENT,
-    )
-    return page, EngineSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, **changes})
+    plugin = PluginSettings("rollout", page.path, staging, gated)
+    return page, engine_spec(folder, **{"model": str(model), "max_total_tokens": 4096, "plugin": plugin, **changes})
 
 
 def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
