@@ -38,7 +38,6 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Ask for a method without waiting for the answer. Raises PeerError if the process ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:

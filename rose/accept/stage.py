@@ -56,8 +56,6 @@ STAGES = (  # In running order: facts first, then properties that later stages r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """The limits of a stage. A `gpu` of None means CPU cores."""
-
     gpu: int | None
     quick: bool
     seconds: float

@@ -44,7 +44,6 @@ class RetryLimit:
         self._since = time.monotonic()
 
     def pause_s(self, failure: Failure, reason: str, open_s: float = 0.0) -> float:
-        """Return the pause after a try of `open_s` seconds. Raises ControllerAwayError at the limit."""
         now = time.monotonic()
         waits = failure == "busy" and self._waits
         # A controller that died during a turn is away from now on, not since the turn before.

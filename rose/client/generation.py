@@ -11,8 +11,6 @@ from rose.events import Step, Trajectory, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One engine's work on a turn. `prompt_tokens` includes the tokens of earlier attempts."""
-
     engine_id: str
     device_id: str
     lease_id: str | None

@@ -465,7 +465,6 @@ class BackgroundTurns:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        """Yield items in the caller's event loop, while `items` runs in the background."""
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
 

@@ -136,7 +136,6 @@ class TurnClient:
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response to a turn. Raises `_AwayError` if the connection fails, also inside the block."""
         import aiohttp
 
         assert self._session is not None, "`async with` opens it"
@@ -203,7 +202,6 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
-    """Return whether `part` has the tokens of `previous`. An engine may report other versions for them."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

@@ -42,7 +42,6 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
 
 
 def recorded_config(config: FleetConfig) -> str:
-    """Return the configuration as JSON without its secret, with the SHA-256 of the price book's file."""
     document = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
@@ -51,7 +50,6 @@ def recorded_config(config: FleetConfig) -> str:
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
-    """Return the event that a fleet run started, changed (with a `reason`) or ended."""
     host = {"cores": psutil.cpu_count(), "memory_bytes": psutil.virtual_memory().total, "platform": os.uname().machine}
     trace = open_trace(config.traffic) if action == "started" else None
     fitted = None if trace is None else fit(trace, config.traffic)

@@ -62,7 +62,6 @@ class MemoryPlan:
 
     @classmethod
     def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
-        """Return a fleet's memory plan after making or downloading models. Raises ModelError or CacheError."""
         cache = config.cache.expanduser()
         names = {config.serving_on(device).model for device in config.device}
         serving = {name: models.resolve(name, cache, say) for name in names}
@@ -104,7 +103,6 @@ class MemoryPlan:
         return room // self.rollout_bytes_per_token(device, rollout)
 
     def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
-        """Return the memory parts that a run adds to the device, in starting order."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
@@ -125,7 +123,12 @@ class MemoryPlan:
         if device.gpu is None:
             return
         for table, rollout in self.config.rollouts.items():
-            self._check_pools(device, table, rollout)
+            pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
+            for role, tokens in pools.items():
+                if tokens < 1 and (role == table or device.pool == "serving"):
+                    raise DeviceMemoryError(
+                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
+                    )
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
                 self._check_room(device, table, rollout, free_bytes)
 
@@ -170,14 +173,6 @@ class MemoryPlan:
             free_bytes -= part.total_bytes
         raise ValueError(f"device {device.id!r} starts no engine {name!r}")
 
-    def _check_pools(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> None:
-        pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
-        for role, tokens in pools.items():
-            if tokens < 1 and (role == table or device.pool == "serving"):
-                raise DeviceMemoryError(
-                    f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
-                )
-
     def _with(self, rollout: RolloutConfig) -> str:
         return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
 
@@ -218,7 +213,6 @@ def free_memory(gpus: Sequence[int]) -> dict[int, int]:
 
 
 def _dtype(device: DeviceConfig) -> str | None:
-    """Return the type that engines compute in (None: the checkpoint's)."""
     return cpu.dtype() if device.gpu is None else None
 
 

@@ -18,7 +18,6 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
-    """Return the fleet's hosts, the controller's first."""
     return list(config.hosts) or [HostConfig(name=config.host or "local")]
 
 

@@ -43,7 +43,6 @@ def check(config: FleetConfig) -> None:
 
 
 def check_host(config: FleetConfig) -> None:
-    """Check the host before the first engine of `config`'s devices starts. Raises PreflightError."""
     _check_trace(config)
     _check_packages()
     _check_activation(config)
@@ -104,7 +103,6 @@ def _check_devices(config: FleetConfig) -> None:
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:
-    """Raises PreflightError with `what` and `way_out` if engines cannot run on this GPU."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

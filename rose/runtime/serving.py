@@ -22,8 +22,6 @@ _AGAIN_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServingDevice:
-    """A device that serves requests. Without a `spec`, the owner started the engine at `url`."""
-
     device_id: str
     engine_id: str
     url: str
@@ -110,7 +108,6 @@ class ServingEngines:
             process.stop()
 
     def _move(self, device_id: str, error: AddressInUseError) -> None:
-        """Start the engine on another port. Raises `error` if that is not allowed, or was done before."""
         former = self._processes[device_id]
         spec = None if device_id in self._moved else former.spec.elsewhere()
         if spec is None:

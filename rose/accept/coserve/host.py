@@ -104,7 +104,6 @@ class Host:
         )
 
     def launch(self, name: str) -> None:
-        """Start an engine without waiting for it. The engine ends with the calling thread."""
         serves = name == SERVING
         model = self.models.serving if serves else self.models.rollout
         staging = self.staging(name)

@@ -21,8 +21,6 @@ _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How a round shares the device. `nice` and `scheduling` are for the rollout engine."""
-
     about: str
     lends: bool = True
     decides: str = "rose"

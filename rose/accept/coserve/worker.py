@@ -97,7 +97,9 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
 
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
-        tasks = [asyncio.create_task(post(session, turns)) for turns in posts(command["turns"])]
+        turns = command["turns"]
+        posts = [min(TURNS_PER_POST, turns - first) for first in range(0, turns, TURNS_PER_POST)]
+        tasks = [asyncio.create_task(post(session, size)) for size in posts]
         await asyncio.to_thread(connection.recv)
         stopping.set()
         await session.post(f"{command['url']}/abort_request", json={"rid": "", "abort_all": True})
@@ -106,11 +108,6 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
             task.cancel()
         counts["not_aborted"] = len(late)
     return counts
-
-
-def posts(turns: int) -> list[int]:
-    whole, rest = divmod(turns, TURNS_PER_POST)
-    return [TURNS_PER_POST] * whole + [rest] * (rest > 0)
 
 
 def _token_ids(draw: random.Random, count: int) -> list[int]:

@@ -89,7 +89,6 @@ def _lengths(rounds: Iterable[Iterable[BusyStep]]) -> list[int]:
 
 
 def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
-    """Return the medians over the rounds of a step's mean work and mean delay."""
     works = [statistics.fmean(step.work_ns for step in steps) for steps in rounds]
     means, controls = ([statistics.fmean(_lengths([steps])) for steps in each] for each in (rounds, alone))
     return statistics.median(works), statistics.median(map(float.__sub__, means, controls))

@@ -15,7 +15,6 @@ _PASSED_MIN = 10
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Run the tests. Raises SkippedError outside a checkout, which alone has tests."""
     if not _TESTS.is_dir():
         raise SkippedError("the tests are missing: run this from a checkout, or from what `make gpu-kit` makes")
     if importlib.util.find_spec("pytest") is None:

@@ -161,7 +161,6 @@ class Parts:
         return self._until_s - time.monotonic()
 
     def run(self, name: str, needs_s: float, act: Callable[[], object]) -> bool:
-        """Run a part if there is time, and return whether it ran. A failure is a failed claim."""
         report = self._report
         if self.left_s < needs_s:
             report.fact(name, f"left out: it needs {needs_s:.0f} s, and {max(0.0, self.left_s):.0f} s were left")

@@ -50,8 +50,6 @@ _STEPS_MIN, _STEPS_MAX = 2, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mode:
-    """A way to share the device. Without a `policy` there are no rollouts. With `served`, requests arrive."""
-
     name: str
     policy: str | None
     seconds: float
@@ -138,7 +136,6 @@ class Device:
         return ready[0], ready[1]
 
     def play(self, mode: Mode, number: int, seconds: float) -> Round:
-        """Play one round. Rounds with the same `number` have the same requests. Raises PeerError."""
         from_ns = monotonic_ns() + LEAD_NS
         until_ns = from_ns + round(seconds * 1e9)
         deadline_ns = until_ns + round(LATE_S * 1e9)

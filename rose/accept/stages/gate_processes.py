@@ -157,8 +157,6 @@ def _event() -> Any:
 
 
 class Request:
-    """A request of `steps` tokens (None: endless). A prefill makes its first token."""
-
     def __init__(self, rid: str, prompt_tokens: int, steps: int | None = None, arrived_ns: int = 0) -> None:
         self.rid = rid
         self.origin_input_ids = range(prompt_tokens)
@@ -200,8 +198,6 @@ class Batch:
 
 
 class Scheduler:
-    """A scheduler whose state has the names that SGLang uses."""
-
     def __init__(self) -> None:
         self.max_total_num_tokens = KV_TOKENS
         self.waiting_queue: list[Request] = []
@@ -271,7 +267,6 @@ class Wish(NamedTuple):
 
 
 def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
-    """Return the delays after a wish. Alone, a step has `layers` layers and takes `step_ns`."""
     after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
     full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
     half = after[: max(1, layers // 2)]
@@ -330,7 +325,6 @@ class Serving:
         return Ready(self._stack.shape.layers, self._step_ns)
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
-        """Serve (arrival time, steps) requests until `until_ns`. Return every step."""
         queue, steps = deque(arrivals), list[Step]()
         launched, previous_end_ns = deque[tuple[Batch, Any]](), 0
         while True:

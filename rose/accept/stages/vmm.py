@@ -98,7 +98,6 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
 
 
 def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Unmap memory here, map new memory in the other process, and bring it back, under captured graphs."""
     pool = _Pool(sizes, memory)
     neighbour.ask("fill", leave_bytes=sizes.spare_bytes + sizes.moved_bytes // 2)
     given = {"pieces": sizes.moved, "piece_bytes": sizes.piece_bytes, "spare_bytes": sizes.spare_bytes}

@@ -159,7 +159,6 @@ class LiveModel:
         return EngineWeights.of(self._runner, manifest, Ranks()).views
 
     def ask(self, verb: Verb, version: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return the engine's answer. Raises RuntimeError after a refusal, or TimeoutError."""
         refusals: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._asked.put(lambda: refusals.put(self._updater.ask(verb, version)))
         path = self.staging / f"{version}.{verb}.0.json"
@@ -225,7 +224,6 @@ class LiveModel:
 
     @torch.no_grad()
     def _compute(self) -> torch.Tensor:
-        """Compute a decode step of one token without attention. Return the sums of all weights."""
         p, width = self.parameters, self.shape.hidden_size
         x = p["model.embed_tokens.weight"][self._token]
         for layer in range(self.shape.num_hidden_layers):

@@ -448,7 +448,6 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Return whether the rollout engine progresses: not held, briefly held, or enough work lately."""
         now_ns = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, now_ns)
         if held is None or held.kind is not Span.HELD or self._worked_share >= WORKED_SHARE_MIN:

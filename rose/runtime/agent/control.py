@@ -47,7 +47,6 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more heartbeats. Return once the last one was answered or given up."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

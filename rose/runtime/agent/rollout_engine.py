@@ -120,7 +120,6 @@ class RolloutEngine:
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None], models: Mapping[str, str]) -> None:
-        """Note the run and model that the controller wants, if it names this engine."""
         model = models.get(self._engine_spec.engine_id)
         if model in self.spec.models:
             self._wanted = model
@@ -214,7 +213,6 @@ class RolloutEngine:
         return None
 
     def _take_over(self, engine: EngineProcess) -> str | None:
-        """Use a former agent's engine from now on, or return why its weights are unknown."""
         sync = self._new_sync(engine)
         if (reason := sync.take_over(self._page.get(Party.ROLLOUT, Field.SWAPS))) is None:
             if sync.standing.held:

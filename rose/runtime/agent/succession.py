@@ -39,7 +39,6 @@ def recorded_run(staging: Path) -> str:
 
 
 def kept_anchor(page: Path, run_id: str) -> Anchor | None:
-    """Return the clock of this device's agents since the host booted, or None."""
     try:
         kept = json.loads(_anchor_file(page).read_text())
         if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
@@ -67,7 +66,6 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    """Return former agents' state, or None if the device is not in this fleet. Raises LedgerError."""
     with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
         known = _known(connection, run_id, device_id)
         if known is None:

@@ -79,8 +79,6 @@ _version = functools.cache(installed_version)
 
 @dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """A running engine. The pid and the start time since this boot identify its first process."""
-
     pid: int
     start_ticks: int
     boot_id: str
@@ -135,7 +133,6 @@ class DetachedProcess:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the process. Raises subprocess.TimeoutExpired."""
         if not self._ended:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)

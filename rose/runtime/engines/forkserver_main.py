@@ -64,8 +64,6 @@ def load() -> None:
 
 
 class Server:
-    """Answers requests until the process of the pidfd `creator` ends."""
-
     def __init__(self, listening: socket.socket, creator: int) -> None:
         self._environment = dict(os.environ)
         self._code = installed_code()
@@ -178,8 +176,6 @@ class Server:
 
 
 def end_with(requester: int) -> None:
-    """Kill the group of this process once the process of the pidfd `requester` ends."""
-
     def watch() -> None:
         watching = selectors.DefaultSelector()
         watching.register(requester, selectors.EVENT_READ)

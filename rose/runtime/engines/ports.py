@@ -35,7 +35,6 @@ def free_port(*hosts: str) -> int:
 
 
 def claim(port: int) -> bool:
-    """Reserve a port for the life of this process. Return False if it is already claimed."""
     if (claimed := _claimed(port)) is None:
         return False
     _claims.append(claimed)
@@ -53,7 +52,6 @@ def _claimed(port: int) -> socket.socket | None:
 
 
 def outside_ephemeral() -> list[int]:
-    """Return the candidates outside the kernel's ephemeral range, or all if none is outside."""
     try:
         first, last = map(int, _EPHEMERAL.read_text().split())
     except (OSError, ValueError):

@@ -88,7 +88,6 @@ class EngineSpec:
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raise AddressInUseError if the port is taken, or EngineError if it cannot be used."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
@@ -101,7 +100,6 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 
 
 def has_embedded_server() -> bool:
-    """Return whether SGLang's scheduler has an HTTP server, which needs a fifth of the processor time."""
     spec = importlib.util.find_spec("sglang")
     folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)

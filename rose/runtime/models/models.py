@@ -163,7 +163,6 @@ def local(name: str) -> Path | None:
 
 
 def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
-    """Return the newest revision of `owner/model`, or without a network the cached one. Raises ModelError."""
     from huggingface_hub import snapshot_download
 
     progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
@@ -186,7 +185,6 @@ def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
 
 
 def packaged_gguf() -> Path:
-    """Return the installed GGUF file, without importing its package. Raises ModelError."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:

@@ -33,14 +33,12 @@ _OOM_SCORE_FIRST = 1000
 
 
 def start_prefix(cores: Sequence[int], nice: int) -> list[str]:
-    """Return the beginning of a command line that starts a program on `cores` with `nice`."""
     further = nice - os.getpriority(os.PRIO_PROCESS, 0)
     niceness = ["nice", "-n", str(further)] if further > 0 else []
     return [*niceness, "taskset", "-c", ",".join(map(str, cores))] if cores else niceness
 
 
 def place_start(pid: int, cores: Sequence[int], nice: int) -> None:
-    """Keep a forked process (0: this one) to `cores` and `nice`."""
     if cores:
         os.sched_setaffinity(pid, cores)
     os.setpriority(os.PRIO_PROCESS, pid, max(nice, os.getpriority(os.PRIO_PROCESS, pid)))

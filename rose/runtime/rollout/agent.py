@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """The facts that a run's trajectories share. Without a `conversation`, the environment uses token ids."""
-
     task: TaskConfig
     verifier: Verifier
     conversation: Conversation | None = None
@@ -138,7 +136,6 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
-    """Return a trajectory's verdict. The trainer dropped a `stale` trajectory."""
     return events.Verdict(
         **_labels(trajectory),
         verifier=trajectory.verifier.name,

@@ -72,7 +72,6 @@ class Task:
             self._workers.close()
 
     def rules(self, checkpoint: Path | None) -> Rules:
-        """Return the rules for the model in `checkpoint`. Raises ConversationError if text needs a chat template."""
         traits, threshold = self.traits, self.config.threshold
         assert traits.token_ids or checkpoint is not None
         return Rules(
@@ -118,7 +117,6 @@ class Players:
         self.play(step, version_min, again)
 
     def collect(self, timeout_s: float) -> Iterator[Played]:
-        """Yield the finished games, the first within `timeout_s`. Raises ClientError if a call in a game failed."""
         with suppress(queue.Empty):
             over = self._over.get(timeout=timeout_s)
             while True:

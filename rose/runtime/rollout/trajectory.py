@@ -24,7 +24,6 @@ class Transcript:
         self.versions += [NOT_GENERATED] * len(ids)
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Append one turn of the policy. Raises ValueError if the lengths differ."""
         if not len(output_ids) == len(logprobs) == len(versions):
             raise ValueError(
                 f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
@@ -84,7 +83,6 @@ class Trajectory(Transcript):
 
     @property
     def version(self) -> int | None:
-        """Return the oldest version that generated a token, or None."""
         return min(
             (version for version, generated in zip(self.versions, self.mask, strict=True) if generated), default=None
         )

@@ -79,7 +79,6 @@ def read(path: Path) -> Trace:
 
 
 def load(name: str) -> Trace:
-    """Return the trace `bursty`, or the trace in the CSV file `name`. Raises TraceError."""
     return read(_SAMPLES / "bursty.csv" if name == "bursty" else Path(name).expanduser())
 
 
@@ -137,7 +136,6 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
 
 
 def _timestamp_ns(text: str) -> int | None:
-    """Return nanoseconds since the epoch (default zone: UTC), or None if the text is not a time."""
     if (match := _TIMESTAMP.fullmatch(text)) is None:
         return None
     try:

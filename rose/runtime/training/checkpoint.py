@@ -61,7 +61,6 @@ class Checkpoint:
         self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
 
     def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
-        """Raise CheckpointError with the setting that differs from the start of the run."""
         content = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             recorded = content.get(table, now)

@@ -26,7 +26,6 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the block's time as training. Raises DeviceTakenError."""
         if (page := self._present()) is None:
             yield
             return

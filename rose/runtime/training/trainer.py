@@ -129,7 +129,6 @@ class Trainer:
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
-    """Return the indices in batches of similar length with at most `tokens_max` padded tokens, or one longer row."""
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not batches or (len(batches[-1]) + 1) * lengths[index] > tokens_max:

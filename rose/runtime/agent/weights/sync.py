@@ -111,7 +111,6 @@ class Phases:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep the engine for this caller. Raises TransferError if the engine was given up."""
         with self._turn:
             self._check()
             yield
@@ -210,7 +209,6 @@ class EngineSync:
         return self._bring_to(target)
 
     def locate(self, target: Target) -> None:
-        """Note where the engine's version can be fetched. An untrusted engine may be brought back at once."""
         self._learn(target)
         self._note(failures=0)
 
@@ -434,7 +432,6 @@ class EngineSync:
         )
 
     def _forget_all_but(self, wanted: Path) -> None:
-        """Delete an ended agent's staged files, which can be as large as a whole version."""
         for path in self._staging.iterdir():
             if path.is_symlink() or _REPORT.fullmatch(path.name):
                 path.unlink(missing_ok=True)

@@ -47,7 +47,6 @@ class WeightKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further action. A sync in progress ends when the engine is given up."""
         self._stopping = True
         self._wake.set()
 

@@ -36,7 +36,7 @@ class _AbsentModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full_name = f"{self.__name__}.{name}"
-        return _no if full_name in _QUESTIONS else Absent(full_name)
+        return (lambda *_: False) if full_name in _QUESTIONS else Absent(full_name)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -52,10 +52,6 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: the stand-in has no code to run."""
-
-
-def _no(*_args: object) -> bool:
-    return False
 
 
 def in_use() -> bool:
