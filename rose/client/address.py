@@ -17,22 +17,22 @@ class ControllerAwayError(ClientError):
     exit_code: ClassVar[int] = 1
 
 
-class RunTakenError(ClientError):
+class RunLostError(ClientError):
+    """The base class of errors that end the use of a run, or need it to be resumed first."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class RunTakenError(RunLostError):
     """A newer client resumed the run, so this client may no longer publish or record."""
 
-    exit_code: ClassVar[int] = 1
 
-
-class RunEndedError(ClientError):
+class RunEndedError(RunLostError):
     """The controller has no such run, or the run is closed."""
 
-    exit_code: ClassVar[int] = 1
 
-
-class RunExpiredError(ClientError):
+class RunExpiredError(RunLostError):
     """The run was silent for too long. It can be resumed."""
-
-    exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from rose.client.address import (
     RunAddress,
     RunEndedError,
     RunExpiredError,
+    RunLostError,
     RunTakenError,
 )
 from rose.client.control import RESUME, StallWarning, call
@@ -358,7 +359,7 @@ class Run:
             except ControllerAwayError:
                 self.check()
                 raise
-            except (RunTakenError, RunEndedError, RunExpiredError) as error:
+            except RunLostError as error:
                 if not self._ranks.leads:
                     raise
                 self._resume(error, address.fence, address.away_s, waits=away_s is None)
@@ -369,15 +370,13 @@ class Run:
             message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
-            except (RunTakenError, RunEndedError, RunExpiredError) as error:
+            except RunLostError as error:
                 with suppress(ClientError):
                     self._resume(error, address.fence, 0.0, waits=False)
             except ClientError:
                 pass
 
-    def _resume(
-        self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
-    ) -> None:
+    def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
         """Continue the run after `error`, or raise the reason. A retry with the same key gets the same answer."""
         with self._resuming:
             address = self.address

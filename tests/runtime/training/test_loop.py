@@ -146,15 +146,8 @@ def played(name, *, lost=False, failed=False):
         group_id="r-s0-g0",
         step=0,
         task="frozenlake",
-        outcome="lost" if lost else "finished",
-        ids=[1],
-        mask=[False],
-        logprobs=[0.0],
-        versions=[-1],
-        reward=0.0,
         verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0),
-        turns=0,
-        duration_ns=1,
+        outcome="lost" if lost else "finished",
         loss=loss,
     )
     return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", seed=0, number=0), trajectory=trajectory)
