@@ -19,6 +19,7 @@ import torch
 
 from rose.accept.report import phase
 from rose.accept.stage import Scope, StageReport
+from rose.accept.stages import engine_models
 from rose.accept.stages.host import median_s
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.questions import Ranks, Verb
@@ -34,14 +35,7 @@ from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
 
 SHARES = (0.2, 0.035, 0.014)  # Changed elements; the largest first, because the first commit has one-time work.
-_GPU = PolicyShape(
-    vocab_size=32000,
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-)
+_GPU = replace(engine_models.LARGE, vocab_size=32000)
 _CPU = PolicyShape(
     vocab_size=4000, hidden_size=512, intermediate_size=1792, num_attention_heads=8, num_key_value_heads=2, head_dim=64
 )
@@ -82,7 +76,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
-    needed = _FOLDER_SHARE * sum(2 * torch.Size(size).numel() for size in _shapes(shape).values())
+    needed = _FOLDER_SHARE * 2 * engine_models.parameter_count(shape)
     enough = shutil.disk_usage(folder).free > needed
     with nullcontext(folder) if enough else tempfile.TemporaryDirectory(prefix="rose-accept-weights-") as chosen:
         yield Path(chosen)
@@ -92,20 +86,6 @@ def _bus_bytes_per_s(device: torch.device) -> float:
     host = torch.empty(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(_BUS_BYTES, dtype=torch.uint8, device=device)
     return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
-
-
-def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    rows = (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
-    for layer in range(shape.num_hidden_layers):
-        path = f"model.layers.{layer}"
-        shapes[f"{path}.input_layernorm.weight"] = (hidden,)
-        shapes[f"{path}.self_attn.qkv_proj.weight"] = (rows, hidden)
-        shapes[f"{path}.self_attn.o_proj.weight"] = (hidden, hidden)
-        shapes[f"{path}.mlp.gate_up_proj.weight"] = (2 * inner, hidden)
-        shapes[f"{path}.mlp.down_proj.weight"] = (hidden, inner)
-    return {**shapes, "model.norm.weight": (hidden,), "lm_head.weight": (shape.vocab_size, hidden)}
 
 
 @dataclass(slots=True)
@@ -125,7 +105,7 @@ class LiveModel:
             name: torch.nn.Parameter(
                 (torch.randn(size, generator=generator, device=device) * _SCALE).bfloat16(), requires_grad=False
             )
-            for name, size in _shapes(shape).items()
+            for name, size in engine_models.sizes_of(shape, fused=True).items()
         }
         self.expected: dict[int, list[int]] = {}
         self.steps: dict[int, Steps] = {}
