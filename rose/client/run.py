@@ -161,6 +161,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
+        """Return the run's name in the ledger, for `open_run(..., resume=...)`."""
         return self.address.run_id
 
     @property
@@ -234,12 +235,14 @@ class Run:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
+        """Return one turn, as `TurnClient.turn` does, in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
+        """Yield the tokens of one turn, as `TurnClient.stream` does, in any event loop."""
         background = self._background_turns()
         async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
@@ -295,6 +298,7 @@ class Run:
                 self.last_step = event.step
 
     def judge(self, generations: Sequence[Generation], rewards: Sequence[float], *, verifier: str, **more: Any) -> None:
+        """Record verdicts on trajectories of a single turn. See `rose.client.judged`."""
         version = 0 if self.version is None else self.version
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
