@@ -67,8 +67,7 @@ class Peer:
 
 
 def _serve(connection: Connection, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    subject: object = None
-    failure: str | None = None
+    subject, failure = None, None
     try:
         subject = make(connection, *arguments)
     except Exception as error:
@@ -77,8 +76,7 @@ def _serve(connection: Connection, make: Callable[..., object], arguments: tuple
     with suppress(EOFError, OSError):
         while True:
             method, positional, named = connection.recv()
-            answer = None
-            failed = failure
+            answer, failed = None, failure
             if failed is None:
                 try:
                     answer = getattr(subject, method)(*positional, **named)

@@ -114,15 +114,11 @@ class HostPlan:
     @property
     def memory(self) -> Path:
         """Return the folder of pages and staged weights, by which engines find their page again."""
-        return self._memory.resolve()
-
-    @property
-    def _memory(self) -> Path:
-        return self.state / "memory"
+        return (self.state / "memory").resolve()
 
     def make_memory(self) -> None:
         home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-        private_files.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
+        private_files.make_linked(self.state / "memory", home, f"rose-fleet-{self.config.name}-{self.host}-")
 
     def remove_memory(self) -> None:
         if private_files.is_private(folder := self.memory):
