@@ -326,7 +326,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return why the device lends nothing that is wanted, or has no engine, or None. Raises EngineError."""
+        """Return why rollouts that want the device do not get it, or None. Raises EngineError if the agent failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept

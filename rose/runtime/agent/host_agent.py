@@ -135,7 +135,7 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the ledger's last lease. A new spool lacks it, so count from a random number: names stay unique."""
+        """Return the last lease. Without the fleet's leases, count from a random number, so that names stay unique."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

@@ -121,7 +121,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process. It dies with this thread (forked: this process), unless `orphan_s` is set."""
+        """Start the process. Unless `orphan_s` is set, it dies with this thread, or a forked one with this process."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)

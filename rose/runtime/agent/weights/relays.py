@@ -25,8 +25,7 @@ _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: A relay quotes n
 
 
 class Relays:
-    """Gives each target a URL on this host, remote ones by a relay on loopback. Thread-safe. A relay keeps
-    `budget_bytes`."""
+    """Gives each target a URL on this host, remote ones by a relay that keeps at most `budget_bytes`. Thread-safe."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules
