@@ -284,7 +284,8 @@ class _Run:
         wrong = len(self._wrong) if self._rows else len(self._tensors)
         self._report.fact("versions brought in", len(self._rows))
         self._report.fact("steps since the first version", taken)
-        self._report.claim("weights: parameters that moved", moved, "parameters", 0, "lower")
+        if self._trainer[_FLIPPED].is_cuda:  # In host memory, a version is swapped in by address.
+            self._report.claim("weights: parameters that moved", moved, "parameters", 0, "lower")
         share = right / taken if taken else 0
         self._report.claim("weights: graph replays that saw the new weights", share, "of all", 1, "higher")
         self._report.claim("weights: wrong tensors", wrong, "tensors", 0, "lower")
