@@ -185,6 +185,8 @@ class _AwayError(Exception):
 
 
 def _body(input_ids: Sequence[int], sampling: Mapping[str, Any] | None, labels: TurnLabels) -> dict[str, Any]:
+    if unknown := labels.keys() - TurnLabels.__annotations__.keys():
+        raise ClientError(f"unknown labels {sorted(unknown)}: give some of {', '.join(TurnLabels.__annotations__)}")
     names = {**labels, "trajectory_id": labels.get("trajectory_id") or uuid.uuid4().hex, "key": uuid.uuid4().hex}
     return {
         "input_ids": list(input_ids),

@@ -73,7 +73,9 @@ class Attention(nn.Module):
         q = _rotate(self.q_proj(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2), cos, sin)
         k = _rotate(self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        repeats = self.heads // self.kv_heads
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
         return merged
 
