@@ -43,8 +43,7 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return the results of `work` on all ranks. Every rank raises the first failure, or ClientError for a lost
-        rank."""
+        """Return the results of `work` on all ranks. All raise the first failure, or ClientError for a lost rank."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist

@@ -126,8 +126,7 @@ def open_run(
 
 
 class Run:
-    """A thread-safe run. As a context manager, it closes the run, as failed after an exception. Rank 0 renews and
-    closes."""
+    """A thread-safe run. As a context manager, it closes the run, as failed after an exception. Rank 0 closes."""
 
     def __init__(
         self,
@@ -199,8 +198,7 @@ class Run:
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """Return one generation per prompt of token ids. `sampling` is SGLang's `sampling_params`. `progress` is called
-        every two seconds. The first failure ends all turns. Raises the errors of `TurnClient.turn`, RunTakenError or
-        RunEndedError."""
+        every two seconds. The first failure ends all turns. Raises the errors of `TurnClient.turn`."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
                 raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")

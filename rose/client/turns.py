@@ -34,8 +34,7 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """Generates turns in one event loop. Unanswered turns are sent again with the same key while `address.away_s`
-    allows."""
+    """Generates turns in one event loop. Unanswered turns are sent again with the same key."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -73,8 +72,7 @@ class TurnClient:
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield a turn's tokens, then the whole `generation`. A broken stream continues. Raises the errors of
-        `turn`."""
+        """Yield a turn's tokens, then the whole `generation`. A broken stream continues. Raises as `turn`."""
         body = {**_body(input_ids, sampling, labels), "stream": True}
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])

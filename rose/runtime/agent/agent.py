@@ -171,8 +171,7 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """The agent of one device. Without `before`, the device joins the fleet. `via` tells how this host fetches a
-    target."""
+    """The agent of one device, which joins the fleet unless it has a predecessor (`before`)."""
 
     def __init__(
         self,

@@ -67,8 +67,7 @@ def rollout_event(
 
 class RolloutEngine:
     """Keeps one rollout engine at a time, in a thread that lives as long as the engine. An engine that was left is
-    taken over if its spec is equal. On a lent GPU, the engine starts after serving, which sizes its pool by free
-    memory."""
+    taken over if its spec is equal. On a lent GPU, the engine starts after serving."""
 
     def __init__(
         self,
@@ -333,8 +332,7 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that a device's last agent left open. Raises LedgerError, or UserError for a device in the
-    fleet."""
+    """End the lease that a device's last agent left open. Raises LedgerError, or UserError for a member."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

@@ -49,8 +49,7 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the clock that this device's agents share from boot on, never behind the ledger. Raises OSError or
-    LedgerError."""
+    """Return the clock of this device's agents from boot on, never behind the ledger. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:

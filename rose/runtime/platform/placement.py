@@ -54,8 +54,7 @@ def is_scheduler(process: psutil.Process) -> bool:
 def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers on `cores`, other processes on `host_cores`. Raises PermissionError if SCHED_IDLE has no way
-    back."""
+    """Keep schedulers on `cores`, others on `host_cores`. Raises PermissionError if SCHED_IDLE has no way back."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler

@@ -47,8 +47,7 @@ class _Call:
 
 
 class Replay:
-    """Replays a trace, and records one `Request` for each that becomes due. Call `stop()` in the replay's event
-    loop."""
+    """Replays a trace, and records one `Request` for each that becomes due. Call `stop()` in its event loop."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Reads serving traces, CSV files with the columns of the Azure LLM inference traces (Patel et al., Splitwise, ISCA
-2024), and fits them to a host."""
+"""Reads traces with the columns of the Azure LLM inference traces (Splitwise, ISCA 2024), and fits them to a host."""
 
 import csv
 import math

@@ -1,5 +1,4 @@
-"""The built-in RL loop, a client of a fleet. Step k turns version k into k + 1. Updates are saved, then published, then
-recorded."""
+"""The built-in RL loop: step k turns version k into k + 1. Updates are saved, then published, then recorded."""
 
 import math
 import time

@@ -28,8 +28,7 @@ from rose.runtime.weight_version import weights_name
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version and its origin, of no run if `run_id` is "". `signer` is its public key (None: manifests are
-    unsigned)."""
+    """A version and its origin, of no run if `run_id` is "". `signer` is a public key (None: unsigned)."""
 
     run_id: str
     version: int
@@ -177,8 +176,7 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync, for one thread; any thread may call `give_up`. Version 0 is the engine's
-    checkpoint."""
+    """The agent's side of a sync, for one thread; any thread may call `give_up`. Version 0 is the checkpoint."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -203,7 +201,7 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to a version. The event has the reason of a failure. A refused delta is retried as an
+        """Bring the engine to a version, or return an event with the reason. A refused delta is retried as an
         anchor."""
         self._asked = target
         return self._bring_to(target)

@@ -1,5 +1,4 @@
-"""The interface of environments, and their lookup. Foreign Pythons import it, so it needs the standard library
-alone."""
+"""The interface of environments, and their lookup. It needs only the standard library, for foreign Pythons."""
 
 from __future__ import annotations
 
