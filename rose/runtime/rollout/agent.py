@@ -14,7 +14,7 @@ from rose.client.generation import Generate, GenerationLost
 from rose.config import TaskConfig
 from rose.runtime.rollout.conversation import Conversation
 from rose.runtime.rollout.environments.environment_client import EnvironmentFailedError, Playable
-from rose.runtime.rollout.trajectory import Loss, Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Trajectory, Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class _Episode:
         trajectory = self._trajectory
         logger.warning("turn %d of %s is lost: %s", trajectory.turns, trajectory.trajectory_id, reason)
         trajectory.outcome, trajectory.reason = "lost", reason
-        trajectory.loss = Loss(reason=reason, attempts=attempts, failed=failed)
+        trajectory.attempts, trajectory.failed = attempts, failed
 
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:

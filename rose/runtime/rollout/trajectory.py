@@ -36,13 +36,6 @@ class Transcript:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loss:
-    reason: str
-    attempts: int  #: Attempts at that turn.
-    failed: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
     name: str
     version: str | None
@@ -66,7 +59,8 @@ class Trajectory(Transcript):
     tool_calls: int = 0
     tool_ns: int = 0
     reason: str | None = None  #: Why it ended early.
-    loss: Loss | None = None
+    attempts: int = 0  #: Attempts at the lost turn.
+    failed: bool = False  #: Whether an engine or the environment failed, so that it was lost.
 
     @property
     def accepted(self) -> bool:

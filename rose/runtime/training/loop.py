@@ -40,11 +40,11 @@ class _Rollouts:
         return len(self.trajectories) == self.games
 
     def take(self, played: Played) -> None:
-        if (loss := played.trajectory.loss) is None:
+        if played.trajectory.outcome != "lost":
             self.end(played.trajectory)
             return
         self.lost.append(played)
-        self.failed[first_name(played.game.trajectory_id)] += loss.failed
+        self.failed[first_name(played.game.trajectory_id)] += played.trajectory.failed
 
     def end(self, trajectory: PlayedTrajectory) -> None:
         self.trajectories.append(trajectory)
@@ -138,10 +138,9 @@ class TrainLoop:
         self._repeated = time.monotonic()
         for rollouts in self._rollouts.values():
             if lost := rollouts.take_lost():
-                step, loss = rollouts.step, lost[-1].trajectory.loss
-                assert loss is not None
+                step, reason = rollouts.step, lost[-1].trajectory.reason
                 again = f"{len(lost)} of {rollouts.games} trajectories were lost and start again"
-                self._say(f"step {step + 1}: {again}: {loss.reason}")
+                self._say(f"step {step + 1}: {again}: {reason}")
                 self._players.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
@@ -150,7 +149,7 @@ class TrainLoop:
             trajectory = played.trajectory
             self._rollouts[trajectory.step].take(played)
             # A game that only waited for an engine leaves no record.
-            if (loss := trajectory.loss) is None or loss.failed or loss.attempts or trajectory.turns:
+            if trajectory.outcome != "lost" or trajectory.failed or trajectory.attempts or trajectory.turns:
                 self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
         if now - self._recorded >= 1.0:

@@ -11,7 +11,7 @@ from rose import config
 from rose.client import Run
 from rose.events import Step
 from rose.runtime.rollout.players import Game, Played
-from rose.runtime.rollout.trajectory import Loss, Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Trajectory, Verifier
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -140,7 +140,6 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
 
 
 def played(name, *, lost=False, failed=False):
-    loss = Loss(reason="why", attempts=int(failed), failed=failed) if lost else None
     trajectory = Trajectory(
         trajectory_id=name,
         group_id="r-s0-g0",
@@ -148,7 +147,7 @@ def played(name, *, lost=False, failed=False):
         task="frozenlake",
         verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0),
         outcome="lost" if lost else "finished",
-        loss=loss,
+        failed=failed,
     )
     return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", seed=0, number=0), trajectory=trajectory)
 
