@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,12 +88,6 @@ def _bus_bytes_per_s(device: torch.device) -> float:
     return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
 
 
-@dataclass(slots=True)
-class Steps:
-    taken: int = 0
-    right: int = 0
-
-
 class LiveModel:
     """A model that steps in a thread. Each step sums the bits of its parameters; `expected` has the right sums."""
 
@@ -108,7 +102,7 @@ class LiveModel:
             for name, size in engine_models.sizes_of(shape, fused=True).items()
         }
         self.expected: dict[int, list[int]] = {}
-        self.steps: dict[int, Steps] = {}
+        self.steps: dict[int, list[bool]] = {}  #: Whether each step by version was right.
         self.shape = shape
         self._device = device
         self._token = torch.zeros(1, dtype=torch.int64, device=device)
@@ -158,7 +152,7 @@ class LiveModel:
 
     def wait_for_steps(self, version: int, count: int) -> None:
         deadline_s = time.monotonic() + _STEPS_TIMEOUT_S
-        while version not in self.steps or self.steps[version].taken < count:
+        while len(self.steps.get(version, ())) < count:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(
                     f"the model took fewer than {count} steps with version {version} in {_STEPS_TIMEOUT_S:g} s"
@@ -174,9 +168,7 @@ class LiveModel:
                     version = self._updater.version
                     sums: list[int] = self._step().tolist()  # Waits for the step, as an engine without overlap.
                     if version is not None:
-                        steps = self.steps.setdefault(version, Steps())
-                        steps.taken += 1
-                        steps.right += sums == self.expected[version]
+                        self.steps.setdefault(version, []).append(sums == self.expected[version])
         except BaseException as error:
             self._failed = error
             raise
@@ -279,7 +271,7 @@ class _Run:
 
     def _claim_versions(self, addresses: list[int]) -> None:
         steps = self._engine.steps.values()
-        taken, right = sum(one.taken for one in steps), sum(one.right for one in steps)
+        taken, right = sum(map(len, steps)), sum(map(sum, steps))
         moved = sum(before != after for before, after in zip(addresses, self._addresses(), strict=True))
         wrong = len(self._wrong) if self._rows else len(self._tensors)
         self._report.fact("versions brought in", len(self._rows))
