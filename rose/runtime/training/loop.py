@@ -183,7 +183,7 @@ class TrainLoop:
                 total_ns=monotonic_ns() - rollouts.began_ns,
             )
             judgements = verdicts(stats, trajectories)
-            self._checkpoint.save_update(self._trainer, rollouts.step, stats, judgements, event)
+            self._checkpoint.save_update(self._trainer, judgements, event)
         return judgements, _with_publish_time(event, self._publish())
 
     def _publish(self) -> int:

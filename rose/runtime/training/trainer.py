@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,6 @@ class Trainer:
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
         self.version = 0
-        self.note = ""
         self._training = training
         # With a short memory of squared gradients, noise moves parameters without a signal.
         self._optimizer = torch.optim.AdamW(
@@ -79,14 +78,12 @@ class Trainer:
             stale=[t.trajectory_id for t in stale],
         )
 
-    def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
+    def save(self, path: Path, note: str = "") -> None:
         """Save all that the next update needs, durably. `note` is for a resuming trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "step": step,
-            "stats": asdict(stats),
             "note": note,
         }
         partial = path.with_suffix(".partial")
@@ -94,14 +91,14 @@ class Trainer:
             torch.save(state, file)
         replace_file(partial, path)
 
-    def resume(self, path: Path) -> tuple[int, StepStats]:
+    def resume(self, path: Path) -> str:
+        """Continue from the file `path`, and return its note."""
         # Loading moves each tensor to its own device; AdamW's step counts stay on the CPU.
         state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
         self.policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self.note = state.get("note", "")
-        return state["step"], StepStats(**state["stats"])
+        return str(state["note"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
         training = self._training
