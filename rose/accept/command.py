@@ -13,9 +13,7 @@ _INTERRUPTED = 130
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
-    """Run the stages and return the exit code: 130 if interrupted, 1 if `strict` is set and a claim failed or a stage
-    was skipped, or else 0. Raises UserError if a stage is unknown, if the GPU is missing, or if the file cannot be
-    written."""
+    """Run stages. Return 130 after an interrupt, 1 if `strict` and a claim failed or a stage was skipped, else 0."""
     names = [stage.name for stage in STAGES]
     for name in only:
         if name not in names:
@@ -71,7 +69,6 @@ def _check_writable(file: Path) -> None:
 
 
 def _usable(gpu: int | None) -> int | None:
-    """Return the number of the GPU, by default the first one. Return None if there is no GPU. Raises UserError."""
     try:
         import torch
 

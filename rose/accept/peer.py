@@ -1,4 +1,4 @@
-"""A process that runs the methods of one object when asked. Requests and answers go through a pipe."""
+"""A process that runs the methods of one object on request, through a pipe."""
 
 import multiprocessing
 import traceback
@@ -13,8 +13,7 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """A process that has the object `make(its end of the pipe, *arguments)`. The process ends with this Peer, or with
-    the process that made it."""
+    """A process with the object `make(its end of the pipe, *arguments)`. It ends with this Peer or its parent."""
 
     def __init__(
         self,
@@ -39,8 +38,6 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Ask the process to run a method, without waiting for the answer. Raises PeerError if the process has
-        ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:
@@ -70,8 +67,7 @@ class Peer:
 
 
 def _serve(connection: Connection, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    subject: object = None
-    failure: str | None = None
+    subject, failure = None, None
     try:
         subject = make(connection, *arguments)
     except Exception as error:
@@ -80,8 +76,7 @@ def _serve(connection: Connection, make: Callable[..., object], arguments: tuple
     with suppress(EOFError, OSError):
         while True:
             method, positional, named = connection.recv()
-            answer = None
-            failed = failure
+            answer, failed = None, failure
             if failed is None:
                 try:
                     answer = getattr(subject, method)(*positional, **named)

@@ -1,5 +1,4 @@
-"""The report of a benchmark or an acceptance run. It has claims with their targets, and the details behind the
-claims."""
+"""The report of a benchmark or an acceptance run: claims with targets, and the details behind them."""
 
 import json
 import os
@@ -83,7 +82,7 @@ def device() -> str:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with `+` if there are local changes. Return empty text if it is unknown."""
+    """Return the measured commit, with `+` if there are local changes, or "" if it is unknown."""
     if (ROOT / COMMIT).is_file():
         return (ROOT / COMMIT).read_text().strip()
     try:

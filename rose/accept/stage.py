@@ -1,5 +1,4 @@
-"""Stages of acceptance, and the process in which each stage runs. A stage is a module with a function `measure(scope,
-report)`. A crash, a hang or a missing report counts as a failed claim. The other stages still run."""
+"""Stages of acceptance, each in its own process. A crash, a hang or a missing report is a failed claim."""
 
 import importlib
 import json
@@ -29,8 +28,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A stage. With `takes_rest`, it also gets the time that earlier stages left. With `needs_gpu`, it is skipped if
-    there is no GPU."""
+    """A module with a function `measure(scope, report)`. With `takes_rest`, it also gets the time that was left."""
 
     name: str
     seconds: float
@@ -58,8 +56,6 @@ STAGES = (  # In running order: facts first, then properties that later stages r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """The limits of a stage: its GPU (None: CPU cores), its time in seconds, and its own folder."""
-
     gpu: int | None
     quick: bool
     seconds: float
@@ -72,8 +68,7 @@ class Scope:
 
 @dataclass(slots=True)
 class StageReport(Report):
-    """The outcome of a stage. It is saved to `file` after every change. If neither `skipped` nor `failed` is set, the
-    stage ran to its end."""
+    """The outcome of a stage, saved to `file` after every change. Without `skipped` and `failed`, the stage ended."""
 
     file: Path = Path()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +91,6 @@ class StageReport(Report):
         partial.replace(self.file)
 
     def load(self) -> None:
-        """Read the report that the process of the stage wrote. Raises OSError, ValueError, LookupError or TypeError."""
         kept = json.loads(self.file.read_text())
         self.claims = [Claim(**{name: claim[name] for name in Claim.__dataclass_fields__}) for claim in kept["claims"]]
         self.facts, self.detail, self.skipped, self.failed = (kept[name] for name in _SAVED)

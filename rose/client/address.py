@@ -8,31 +8,31 @@ from rose.http_calls import AWAY_S
 
 
 class ClientError(UserError):
-    """The base class of the errors in this package: an argument was wrong, or the controller refused a request."""
+    """The base class of this package's errors: an argument was wrong, or the controller refused a request."""
 
 
 class ControllerAwayError(ClientError):
-    """An error: the controller did not answer or was busy, and the run has waited for as long as it may."""
+    """The controller did not answer or was busy for as long as the run may wait."""
 
     exit_code: ClassVar[int] = 1
 
 
-class RunTakenError(ClientError):
-    """An error: a newer client resumed the run. This client may no longer publish or record for the run."""
+class RunLostError(ClientError):
+    """The base class of errors that end the use of a run, or need it to be resumed first."""
 
     exit_code: ClassVar[int] = 1
 
 
-class RunEndedError(ClientError):
-    """An error: the controller has no such run, or the run is closed."""
-
-    exit_code: ClassVar[int] = 1
+class RunTakenError(RunLostError):
+    """A newer client resumed the run, so this client may no longer publish or record."""
 
 
-class RunExpiredError(ClientError):
-    """An error: the run was silent for too long. It can be resumed."""
+class RunEndedError(RunLostError):
+    """The controller has no such run, or the run is closed."""
 
-    exit_code: ClassVar[int] = 1
+
+class RunExpiredError(RunLostError):
+    """The run was silent for too long. It can be resumed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,6 @@ class RunAddress:
 
 
 def message_of(answer: Any) -> str | None:
-    """Return the error message in an answer of the controller, or None if it has none."""
     error = answer.get("error") if isinstance(answer, dict) else None
     return str(error["message"]) if isinstance(error, dict) and "message" in error else None
 

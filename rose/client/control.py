@@ -34,8 +34,7 @@ def failure_of(status: int, answer: Any) -> tuple[Failure, str]:
 
 
 class RetryLimit:
-    """A limit on how long a request is repeated: `away_s` seconds. With `waits`, it is also repeated for as long as the
-    controller is busy. `then` says what the user should do after the limit."""
+    """Limits repeats to `away_s` seconds, or with `waits`, to as long as the controller is busy."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
@@ -45,8 +44,6 @@ class RetryLimit:
         self._since = time.monotonic()
 
     def pause_s(self, failure: Failure, reason: str, open_s: float = 0.0) -> float:
-        """Return how long to pause after a try that took `open_s` seconds. Raises ControllerAwayError if the limit is
-        reached."""
         now = time.monotonic()
         waits = failure == "busy" and self._waits
         # A controller that died during a turn is away from now on, not since the turn before.
@@ -84,8 +81,7 @@ def call(
     then: str = RESUME,
     keep_trying: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Return the answer to a call. The call is repeated for `away_s` seconds, as long as `keep_trying()` is true.
-    Raises ControllerAwayError, and the errors of `refusal`."""
+    """Return the answer to a call, repeated for `away_s` s. Raises ControllerAwayError and the errors of `refusal`."""
     data = None if message is None else json.dumps(message).encode()
     headers = {"Content-Type": "application/json", **authorization(token)}
     retry = RetryLimit(url, away_s, waits=waits, then=then)
@@ -132,8 +128,6 @@ class StallWarning:
         self._since_s = time.monotonic()
 
     def check(self, address: RunAddress, waiting: int, *, moved: bool) -> None:
-        """Warn if no turn has completed for ten seconds. `waiting` is the number of turns that remain. `moved` means
-        that a turn completed since the last call."""
         now_s = time.monotonic()
         if moved:
             self._since_s = now_s
@@ -150,8 +144,7 @@ _POLL_S = 0.2
 
 
 def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
-    """Return as soon as the fleet is ready. Raises ControllerAwayError after `wait_s` seconds, or ClientError if the
-    token is wrong."""
+    """Return once the fleet is ready. Raises ControllerAwayError after `wait_s`, or ClientError for a wrong token."""
     until_s, shown_s = time.monotonic() + wait_s, time.monotonic()
     while (lacking := _readiness_gap(url, token)) is not None:
         if time.monotonic() >= until_s:

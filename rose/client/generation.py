@@ -11,8 +11,6 @@ from rose.events import Step, Trajectory, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """The work of one engine on a turn. `prompt_tokens` includes the tokens that earlier attempts added to the turn."""
-
     engine_id: str
     device_id: str
     lease_id: str | None
@@ -28,7 +26,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
-    """The tokens of one turn from all its attempts. `logprobs` and `versions` have one value for each output token."""
+    """The tokens of one turn. `logprobs` and `versions` have one value for each output token."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -42,8 +40,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A part of the tokens of a streamed turn. The last part has the whole `generation`. A part with `anew` replaces
-    all earlier parts."""
+    """Tokens of a streamed turn. A part with `anew` replaces earlier parts. The last has the whole `generation`."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -53,7 +50,7 @@ class Part:
 
 
 class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"
-    """An error: no engine could complete the turn. `attempts` are the tries that were made."""
+    """No engine could complete the turn in these `attempts`."""
 
     def __init__(self, message: str, attempts: Sequence[Attempt] = ()) -> None:
         super().__init__(message)
@@ -81,9 +78,8 @@ def judged(
     correct: Sequence[bool] | None = None,
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
-    """Return a `Trajectory` and a `Verdict` for each generation, which has a single turn. A reward of at least
-    `threshold` is accepted. `trainer_version` is the version that learns from the generations. `correct` is the ground
-    truth. `answer_tokens` is the number of answer tokens of each generation (None: all tokens). Raises ClientError."""
+    """Return a `Trajectory` and a `Verdict` for each single-turn generation. Rewards from `threshold` on are accepted.
+    `trainer_version` learns from the generations. `answer_tokens` defaults to all tokens. Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
@@ -139,8 +135,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return the event of a step that published `policy_version`. The times of its phases are in ns and do not
-    overlap."""
+    """Return the event of a step that published `policy_version`. Its phases do not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

@@ -11,9 +11,8 @@ from rose.client.run import Run
 
 
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """A callback that publishes the model to `run` after every `every` optimizer steps, and at the end. If the run has
-    no version, it also publishes at the start. LoRA adapters are merged. Raises the errors of `Run.publish`, which end
-    the training."""
+    """Publishes to `run` after every `every` optimizer steps and at the end, and first if the run has no version. LoRA
+    adapters are merged. Errors of `Run.publish` end the training."""
 
     def __init__(self, run: Run, every: int = 1) -> None:
         if every < 1:

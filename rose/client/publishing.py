@@ -1,4 +1,4 @@
-"""Publishes the weights of a run, and serves them from the process of the trainer. It needs torch."""
+"""Publishes the weights of a run from the trainer's process. It needs torch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _FETCHED_S, _POLL_S = 3.0, 0.05  # Wait at the end for fetching engines. A dead 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """A published version. A LoRA adapter was added to the tensors in `merged`. The tensors in `rounded` got another
-    type."""
+    """A published version. `merged` tensors took a LoRA adapter; `rounded` tensors got another type."""
 
     version: int
     merged: tuple[str, ...] = ()
@@ -39,9 +38,7 @@ class Publication:
 
 
 class WeightOrigin:
-    """An origin that publishes the versions of a run in `folder`, together with the other `ranks`. Rank 0 serves them
-    at `host`. The tensors have the names and types of `checkpoint`. Raises TransferError if the folder belongs to
-    another run or to a newer publisher."""
+    """Publishes versions from `folder` with other ranks. Raises TransferError if another publisher has the folder."""
 
     def __init__(
         self,
@@ -92,8 +89,7 @@ class WeightOrigin:
         private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
     def publish(self, weights: Weights, version: int) -> Publication:
-        """Publish a version on all ranks at once. When this returns, `version` can be fetched and the weights may
-        change. If a rank fails, the version does not appear, and all ranks raise TransferError or ClientError."""
+        """Publish on all ranks at once. A failure on one rank is raised on all, and the version does not appear."""
         from rose.runtime.transfer.package.parts import Writer
         from rose.runtime.transfer.sources.published import read
         from rose.runtime.transfer.sources.sharing import Offer, cuts, offers, share
@@ -136,7 +132,6 @@ class WeightOrigin:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder from which versions are published. Raises ClientError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The ranks of a trainer that publish together. Rank 0 leads them."""
+"""The ranks of a trainer that publish together, led by rank 0."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _LOCK = "ranks.lock"
 
 
 class Ranks:
-    """The ranks of the process group `group`. All of them must construct this object at once. Without a group, this
-    process is the only rank."""
+    """The ranks of `group`, which all construct this object at once. Without a group, there is one rank."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.rank, self.size = 0, 1
@@ -44,8 +43,7 @@ class Ranks:
         return self._group is not None
 
     def share(self, work: Callable[[], _T]) -> list[_T]:
-        """Return the results of `work` on all ranks. If `work` fails on one rank, every rank raises that error. Raises
-        ClientError if a rank is gone."""
+        """Return the results of `work` on all ranks. All raise the first failure, or ClientError for a lost rank."""
         if self._group is None:
             return [work()]
         import torch.distributed as dist
@@ -89,7 +87,7 @@ class Ranks:
             self.share(lambda: None if self.leads else _check_lock(path, expected))
 
     def leave(self) -> None:
-        """Wait until all ranks leave. If another rank publishes instead, it fails there."""
+        """Wait until all ranks leave. If another rank publishes instead, that call fails."""
 
         def left() -> None:
             raise ClientError("it has left the run")

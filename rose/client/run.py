@@ -22,6 +22,7 @@ from rose.client.address import (
     RunAddress,
     RunEndedError,
     RunExpiredError,
+    RunLostError,
     RunTakenError,
 )
 from rose.client.control import RESUME, StallWarning, call
@@ -70,16 +71,12 @@ def open_run(
     checkpoint: Path | str | None = None,
     group: ProcessGroup | None = None,
 ) -> Run:
-    """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError if an argument is wrong
-    or the controller refuses, ControllerAwayError, or RunEndedError if the run cannot be resumed.
-
-    `model` is a rollout model of the fleet. A turn may use a version that is up to `staleness_max` versions older than
-    the newest one. Engines go to runs of higher `priority` first, and then by `weight`. A run that is silent for
-    `expires_s` seconds expires, and can be resumed. `trainer_device` is the trainer's device in the fleet. `folder` has
-    the published weights: if it is kept, a resumed run continues with deltas. `host` is the address at which others
-    fetch from this host. If the controller does not answer, requests are repeated for `away_s` seconds. Weights are
-    published with the names and types of `checkpoint`. `group` is a torch.distributed process group. All its ranks call
-    this at once and share `folder`; rank 0 leads."""
+    """Open a run at the controller at `url`, or take over the run `resume`. Raises ClientError, ControllerAwayError or
+    RunEndedError. Turns use versions up to `staleness_max` behind the newest. Engines go to higher `priority` first,
+    then by `weight`. A run that is silent for `expires_s` seconds expires. `trainer_device` is the trainer's device in
+    the fleet. A kept `folder` lets a resumed run publish deltas. Others fetch weights from `host`. Requests are
+    repeated for `away_s` seconds. Weights have the names and types of `checkpoint`. All ranks of a torch.distributed
+    `group` call this at once and share `folder`."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -129,9 +126,7 @@ def open_run(
 
 
 class Run:
-    """An open run, from `open_run`. It is thread-safe. Used as a context manager, it closes the run at the end; after
-    an exception, it closes the run as failed. It does not close a run that a newer client took over. All ranks generate
-    and record. Rank 0 renews and closes."""
+    """A thread-safe run. As a context manager, it closes the run, as failed after an exception. Rank 0 closes."""
 
     def __init__(
         self,
@@ -165,7 +160,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Return the name of the run in the ledger, for `open_run(..., resume=...)`."""
+        """Return the run's name in the ledger, for `open_run(..., resume=...)`."""
         return self.address.run_id
 
     @property
@@ -202,10 +197,8 @@ class Run:
         turns_max: int = TURNS_MAX,
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
-        """Return one generation for each prompt of token ids, in order. `sampling` is SGLang's `sampling_params`. All
-        generations belong to the group `group_id`, or each to its own group in `group_ids`. `progress` is called every
-        two seconds. If no turn completes for ten seconds, the logger `rose.client` warns and says why. The first
-        failure ends all turns. Raises the errors of `TurnClient.turn`, RunTakenError or RunEndedError."""
+        """Return one generation per prompt of token ids. `sampling` is SGLang's `sampling_params`. `progress` is called
+        every two seconds. The first failure ends all turns. Raises the errors of `TurnClient.turn`."""
         for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
             if ids is not None and len(ids) != len(prompts):
                 raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one name per prompt")
@@ -240,25 +233,30 @@ class Run:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one turn, as `TurnClient.turn` does. This works in any event loop."""
+        """Return one turn, as `TurnClient.turn` does, in any event loop."""
         background = self._background_turns()
         return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield the tokens of one turn as they are generated, as `TurnClient.stream` does."""
+        """Yield the tokens of one turn, as `TurnClient.stream` does, in any event loop."""
         background = self._background_turns()
         async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
 
     def publish(self, weights: Mapping[str, torch.Tensor] | Path | str, version: int | None = None) -> int:
-        """Publish weights and return their version. By default, it is the next number. `weights` are tensors under the
-        names of the checkpoint, or the folder of a checkpoint or of a LoRA adapter. For a DTensor, each rank gives its
-        own shards. When this returns, the weights may change. All ranks of `group` call this at once: if one fails, the
-        version does not appear, and all ranks raise. Raises TransferError, RunTakenError, RunEndedError,
+        """Publish tensors, a checkpoint folder or a LoRA adapter folder, and return the version (default: the next).
+        All ranks call this at once, each with its DTensor shards. Raises TransferError, RunTakenError, RunEndedError,
         ControllerAwayError, or ClientError if the version exists with other weights."""
-        self._copy_address()
+
+        def current() -> RunAddress:
+            self.check()
+            return self.address
+
+        address = self._ranks.share(current)[0]
+        if not self._ranks.leads:
+            self.address = address
         origin = self._weights()
         weights = weights if isinstance(weights, Mapping) else Path(weights).expanduser()
         version = self._next_version(origin, version)
@@ -274,8 +272,6 @@ class Run:
         return version
 
     def _next_version(self, origin: WeightOrigin, version: int | None) -> int:
-        """Return `version`, or the next number if it is None. Raises ClientError if the ranks disagree."""
-
         def choose() -> int:
             newest = [number for number in (origin.latest(), self.version) if number is not None]
             return max(newest, default=-1) + 1 if version is None else version
@@ -285,23 +281,13 @@ class Run:
             raise ClientError(f"version is {versions} on the ranks of the trainer: give the same version on all")
         return first
 
-    def _copy_address(self) -> None:
-        def current() -> RunAddress:
-            self.check()
-            return self.address
-
-        address = self._ranks.share(current)[0]
-        if not self._ranks.leads:
-            self.address = address
-
     def _announce(self, origin: WeightOrigin, version: int) -> None:
         if self._ranks.leads:
             message = {"version": version, "url": origin.url, "token": origin.token, "signer": origin.signer}
             self._call("POST", "/versions", {**message, "weights_sha256": origin.weights_sha256(version)})
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events durably, each only once. An event is known by its `event_id`. Without one, it is known by its
-        step, its trajectory, or its trajectory and verifier."""
+        """Record events durably, once per `event_id` (default: step, trajectory, or trajectory and verifier)."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -315,8 +301,7 @@ class Run:
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run as soon as all ranks end it. A second call does nothing. Raises ControllerAwayError; the run then
-        expires."""
+        """End the run once all ranks end it. A second call does nothing. Raises ControllerAwayError."""
         if self._left.is_set():
             return
         self._wait_for_ranks()
@@ -329,8 +314,7 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Release resources and let the run expire. It can be resumed. A second call does nothing. This waits for all
-        ranks."""
+        """Release resources once all ranks leave. The run expires, and can be resumed."""
         self._wait_for_ranks()
         self._left.set()
         with self._lock:
@@ -347,15 +331,13 @@ class Run:
             self._renewing.join()
 
     def _wait_for_ranks(self) -> None:
-        """Wait for the other ranks. They may use the run and its folder until they leave."""
         if self._ranks.shared:
             if self._origin is not None:
                 self._origin.wait()
             self._ranks.leave()
 
     def check(self) -> None:
-        """Raise RunTakenError or RunEndedError if this client lost the run, or ClientError if the run was closed
-        here."""
+        """Raise RunTakenError or RunEndedError if the run is lost, or ClientError if it was closed here."""
         if self._lost is not None:
             raise self._lost
         if self._left.is_set():
@@ -379,30 +361,25 @@ class Run:
             except ControllerAwayError:
                 self.check()
                 raise
-            except (RunTakenError, RunEndedError, RunExpiredError) as error:
+            except RunLostError as error:
                 if not self._ranks.leads:
                     raise
                 self._resume(error, address.fence, address.away_s, waits=away_s is None)
 
     def _renew(self) -> None:
-        """Keep the run open. If the controller stays away, the calls of the trainer report that."""
         while not self._left.wait(self._expires_s / 4) and self._lost is None:
             address = self.address
             message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
-            except (RunTakenError, RunEndedError, RunExpiredError) as error:
+            except RunLostError as error:
                 with suppress(ClientError):
                     self._resume(error, address.fence, 0.0, waits=False)
             except ClientError:
                 pass
 
-    def _resume(
-        self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
-    ) -> None:
-        """Continue the run after `error` refused the `fence` of this client. If that is impossible, raise the reason.
-        An expired run is resumed under its old fence, so that a newer client keeps the run. If the answer is lost, the
-        same key gets the same answer again."""
+    def _resume(self, error: RunLostError, fence: int, away_s: float, *, waits: bool) -> None:
+        """Continue the run after `error`, or raise the reason. A retry with the same key gets the same answer."""
         with self._resuming:
             address = self.address
             if address.fence != fence:
@@ -443,12 +420,7 @@ class Run:
             if self._origin is None:
                 folder, host = self._ranks.share(self._folder_and_host)[0]
                 self._origin = WeightOrigin(
-                    folder,
-                    host,
-                    run_id=self.run_id,
-                    fence=self.fence,
-                    ranks=self._ranks,
-                    checkpoint=self._checkpoint,
+                    folder, host, run_id=self.run_id, fence=self.fence, ranks=self._ranks, checkpoint=self._checkpoint
                 )
             return self._origin
 
@@ -494,7 +466,6 @@ class BackgroundTurns:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        """Yield the items of `items` in the event loop of the caller. `items` itself runs in the background."""
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
 

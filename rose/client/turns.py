@@ -1,4 +1,4 @@
-"""The turns of a run over asyncio. A turn arrives whole or as a stream."""
+"""The turns of a run over asyncio, whole or as a stream."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from rose.client.address import (
-    ClientError,
-    RunAddress,
-    RunExpiredError,
-    message_of,
-    refusal,
-)
+from rose.client.address import ClientError, RunAddress, RunExpiredError, message_of, refusal
 from rose.client.control import RETRY_STATUSES, Failure, RetryLimit, failure_of
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 from rose.http_calls import authorization, watched_socket
@@ -30,8 +24,7 @@ _SILENCE_S, _ANSWER_S = 60.0, 10.0
 
 
 class TurnLabels(TypedDict, total=False):
-    """The labels of a turn. `version_min` is the oldest policy version that is allowed. By default, the bound of the
-    run decides."""
+    """The labels of a turn. `version_min` is the oldest allowed policy version (default: the run's bound)."""
 
     trajectory_id: str | None
     group_id: str | None
@@ -41,8 +34,7 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """A client that generates turns of the run at `address`, in one event loop. A turn without an answer is sent again
-    with the same key, for `address.away_s` seconds, or for as long as the controller is busy."""
+    """Generates turns in one event loop. Unanswered turns are sent again with the same key."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -67,9 +59,9 @@ class TurnClient:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could complete
-        the turn, ControllerAwayError, RunTakenError, RunEndedError, or ClientError if the request is refused."""
-        body = _body(input_ids, sampling, **labels)
+        """Return one turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine completed it,
+        ControllerAwayError, RunTakenError, RunEndedError, or ClientError."""
+        body = _body(input_ids, sampling, labels)
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         while True:
             try:
@@ -80,9 +72,8 @@ class TurnClient:
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield the tokens of one turn as they are generated. The last part has the whole `generation`. A stream that
-        breaks is continued. A part with `anew` replaces all earlier parts. Raises the errors of `turn`."""
-        body = {**_body(input_ids, sampling, **labels), "stream": True}
+        """Yield a turn's tokens, then the whole `generation`. A broken stream continues. Raises as `turn`."""
+        body = {**_body(input_ids, sampling, labels), "stream": True}
         retry = RetryLimit(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
         while True:
@@ -143,8 +134,6 @@ class TurnClient:
 
     @asynccontextmanager
     async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a turn by POST, and yield the response. Raises `_AwayError` if the connection fails, also inside the
-        `with` block."""
         import aiohttp
 
         assert self._session is not None, "`async with` opens it"
@@ -186,35 +175,21 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """An error: no answer came for `open_s` seconds. With `is_silent`, the connection is still open, but silent."""
+    """No answer came for `open_s` seconds. With `is_silent`, the connection is still open."""
 
     def __init__(self, failure: Failure, reason: str, open_s: float = 0.0, *, is_silent: bool = False) -> None:
         super().__init__(reason)
         self.failure, self.open_s, self.is_silent = failure, open_s, is_silent
 
 
-def _body(
-    input_ids: Sequence[int],
-    sampling: Mapping[str, Any] | None,
-    *,
-    trajectory_id: str | None = None,
-    group_id: str | None = None,
-    step: int | None = None,
-    turn: int | None = None,
-    version_min: int | None = None,
-) -> dict[str, Any]:
-    labels = {
-        "trajectory_id": trajectory_id or uuid.uuid4().hex,
-        "group_id": group_id,
-        "step": step,
-        "turn": turn,
-        "version_min": version_min,
-        "key": uuid.uuid4().hex,
-    }
+def _body(input_ids: Sequence[int], sampling: Mapping[str, Any] | None, labels: TurnLabels) -> dict[str, Any]:
+    if unknown := labels.keys() - TurnLabels.__annotations__.keys():
+        raise ClientError(f"unknown labels {sorted(unknown)}: give some of {', '.join(TurnLabels.__annotations__)}")
+    names = {**labels, "trajectory_id": labels.get("trajectory_id") or uuid.uuid4().hex, "key": uuid.uuid4().hex}
     return {
         "input_ids": list(input_ids),
         "sampling_params": dict(sampling or {}),
-        "rose": {name: value for name, value in labels.items() if value is not None},
+        "rose": {name: value for name, value in names.items() if value is not None},
     }
 
 
@@ -227,8 +202,6 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
-    """Return whether `part` has the tokens of `previous`. The versions may differ, because an engine reports the
-    versions that it had at its start."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

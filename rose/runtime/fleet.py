@@ -31,19 +31,17 @@ BACKGROUND_NICE = 10
 
 
 def writer_name(host: str, writer: str) -> str:
-    """Return the name of a ledger writer. `host` keeps apart the writers of several hosts."""
     return f"{host}.{writer}" if host else writer
 
 
 def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
-    """Return this process's cores that do not belong to a serving device, or all its cores if none is left."""
+    """Return this process's cores without the serving devices' cores, or all if none is left."""
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available
 
 
 def recorded_config(config: FleetConfig) -> str:
-    """Return the configuration as JSON, without its secret. The JSON also has the SHA-256 of the price book's file."""
     document = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
@@ -52,7 +50,6 @@ def recorded_config(config: FleetConfig) -> str:
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
-    """Return the event that a fleet run started, changed (with a `reason`) or ended. It describes the first host."""
     host = {"cores": psutil.cpu_count(), "memory_bytes": psutil.virtual_memory().total, "platform": os.uname().machine}
     trace = open_trace(config.traffic) if action == "started" else None
     fitted = None if trace is None else fit(trace, config.traffic)
@@ -73,8 +70,6 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """Turns a configuration and resolved models into one `AgentSpec` for each device."""
-
     memory: MemoryPlan
     run_id: str
     anchor: Anchor
@@ -94,7 +89,6 @@ class FleetPlan:
         return self.folder / device.id / "page"
 
     def serving(self, device: DeviceConfig) -> ServingDevice | None:
-        """Return the device's serving engine, started by its owner or by ROSE; None for a rollout device."""
         if device.pool != "serving":
             return None
         spec = self._serving(device) if device.serving_url is None else None
@@ -105,7 +99,6 @@ class FleetPlan:
         )
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
-        """Return the settings of a device's agent. If the device serves, its rollout engine has a gate."""
         config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
         rolls_out = config.coserving.enabled or not lends
@@ -200,7 +193,7 @@ class FleetPlan:
         return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
     def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
-        """Return the argument for the computed memory share. It belongs before the file's arguments, which then win."""
+        """Return the argument for the computed memory share. The file's arguments come later and win."""
         if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

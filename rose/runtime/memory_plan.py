@@ -1,5 +1,4 @@
-"""Computes how much memory the engines take: KV pools in tokens from `kv_bytes`, and all parts of a GPU's memory.
-Imports no torch."""
+"""Computes how much memory the engines take: KV pools in tokens, and all parts of a GPU. Imports no torch."""
 
 from __future__ import annotations
 
@@ -43,8 +42,6 @@ class DeviceMemoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """The GPU memory that one process takes, in bytes."""
-
     name: str
     weights_bytes: int
     kv_bytes: int
@@ -57,9 +54,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The KV pools and the parts of memory on a fleet's devices. `serving_models` and `rollout_models` give the
-    checkpoint folder of each model by its name. A device has room for any of the rollout models, but only for one at a
-    time."""
+    """The KV pools and memory parts on a fleet's devices. A device has room for one rollout model at a time."""
 
     config: FleetConfig
     serving_models: Mapping[str, Path]
@@ -67,8 +62,6 @@ class MemoryPlan:
 
     @classmethod
     def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
-        """Return a fleet's memory plan. Missing models are made or downloaded first. Raises ModelError or
-        CacheError."""
         cache = config.cache.expanduser()
         names = {config.serving_on(device).model for device in config.device}
         serving = {name: models.resolve(name, cache, say) for name in names}
@@ -92,8 +85,7 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """Return the size of the serving engine's pool in tokens. If the file does not set the size, it follows from
-        `kv_bytes` on a GPU, and is fixed on CPU cores."""
+        """Return the serving pool's size: from the file, else from `kv_bytes` on a GPU, fixed on CPU cores."""
         tokens = self.config.serving_on(device).max_total_tokens
         if tokens is not None:
             return tokens
@@ -102,8 +94,7 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
-        """Return the size of the rollout engine's pool in tokens. On a lent device, this is the most that a lease may
-        allow. On a dedicated device, it is all of `kv_bytes`."""
+        """Return the rollout pool's size: on a lent device a lease's most, on a dedicated device all of `kv_bytes`."""
         if rollout.max_total_tokens is not None:
             return rollout.max_total_tokens
         if device.gpu is None:
@@ -112,8 +103,6 @@ class MemoryPlan:
         return room // self.rollout_bytes_per_token(device, rollout)
 
     def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
-        """Return the parts of memory that a run adds to the device, in the order of their start. The trainer's part has
-        room for the largest model."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
@@ -130,12 +119,16 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU has no room for one of the rollout models. Also raises it if `kv_bytes`
-        has no room for one token."""
+        """Raises DeviceMemoryError if the GPU lacks room for a rollout model or for one token."""
         if device.gpu is None:
             return
         for table, rollout in self.config.rollouts.items():
-            self._check_pools(device, table, rollout)
+            pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
+            for role, tokens in pools.items():
+                if tokens < 1 and (role == table or device.pool == "serving"):
+                    raise DeviceMemoryError(
+                        f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
+                    )
             if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
                 self._check_room(device, table, rollout, free_bytes)
 
@@ -156,8 +149,7 @@ class MemoryPlan:
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
-        """Return why a lent device's KV budget can never be reached, because the file sets pools that are too small.
-        Return None if it can be reached."""
+        """Return why the file's pools are too small for a lent device's KV budget, or None."""
         if device.pool != "serving" or device.serving_url is not None or not self.config.coserving.enabled:
             return None
         for table, rollout in self.config.rollouts.items():
@@ -173,23 +165,13 @@ class MemoryPlan:
         return None
 
     def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
-        """Return the value of `--mem-fraction-static`. SGLang leaves the share 1 - fraction of its free memory to
-        graphs and activations. `free_bytes` are free before the run. Raises ValueError if the device starts no engine
-        of this name."""
+        """Return `--mem-fraction-static`; SGLang leaves its rest to graphs and activations. Raises ValueError."""
         for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)
                 return math.ceil(1000 * min(_FRACTION_MAX, max(_FRACTION_MIN, share))) / 1000
             free_bytes -= part.total_bytes
         raise ValueError(f"device {device.id!r} starts no engine {name!r}")
-
-    def _check_pools(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> None:
-        pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
-        for role, tokens in pools.items():
-            if tokens < 1 and (role == table or device.pool == "serving"):
-                raise DeviceMemoryError(
-                    f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
-                )
 
     def _with(self, rollout: RolloutConfig) -> str:
         return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
@@ -214,12 +196,11 @@ class MemoryPlan:
 
 
 def trainer_device(config: FleetConfig) -> DeviceConfig | None:
-    """Return the device that the trainer uses: the first dedicated device of this host, or None."""
     return next((device for device in config.device if device.pool == "rollout"), None)
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Return the free bytes of each GPU by its CUDA index. A separate process asks CUDA. Raises DeviceMemoryError."""
+    """Return the free bytes of each GPU, asked in a separate process. Raises DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
@@ -232,7 +213,6 @@ def free_memory(gpus: Sequence[int]) -> dict[int, int]:
 
 
 def _dtype(device: DeviceConfig) -> str | None:
-    """Return the type that the device's engines compute in. None means the type of the checkpoint."""
     return cpu.dtype() if device.gpu is None else None
 
 

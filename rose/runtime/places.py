@@ -18,7 +18,6 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
-    """Return the fleet's hosts. The controller and the ledger are on the first host."""
     return list(config.hosts) or [HostConfig(name=config.host or "local")]
 
 
@@ -35,7 +34,6 @@ def hosts_by_device(config: FleetConfig) -> dict[str, str]:
 
 
 def resource(host: HostConfig, node_address: str) -> str:
-    """Return the Ray resource that only the node on this host offers."""
     return host.resource or f"node:{host.address or node_address}"
 
 
@@ -46,8 +44,7 @@ def route(origin: HostConfig, destination: HostConfig) -> str:
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
-    """Return the kind of route from a host to a server, which sets its price. An unknown server is priced as if it were
-    the first host."""
+    """Return the priced kind of route from a host to a server. An unknown server counts as the first host."""
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
@@ -62,12 +59,11 @@ def state_folder(config: FleetConfig) -> Path:
 
 
 def ledger(config: FleetConfig) -> Path:
-    """Return the path of the ledger on the first host. On other hosts, this is the path of the spool of events."""
+    """Return the ledger's path on the first host, or the path of another host's spool."""
     return config.ledger.expanduser().resolve()
 
 
 def make_state(folder: Path) -> None:
-    """Make a private folder inside the fleet's `state` folder. Raises FolderError."""
     try:
         private_files.make(folder)
     except OSError as error:
@@ -78,7 +74,7 @@ def make_state(folder: Path) -> None:
 
 
 def make_ledger(config: FleetConfig) -> Path:
-    """Return the path `ledger`. The ledger is created if it is missing. Raises FolderError."""
+    """Return the path of the ledger, made if it is missing. Raises FolderError."""
     try:
         return layout.create(ledger(config))
     except LedgerError as error:
@@ -87,8 +83,7 @@ def make_ledger(config: FleetConfig) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """The facts that a host needs to start. `address` is None for the first host. `ledger_token` is empty if the host
-    keeps no spool."""
+    """The facts that a host needs to start. The first host has no `address`; a host without a spool has no token."""
 
     config: FleetConfig
     host: str
@@ -100,7 +95,7 @@ class HostPlan:
 
     @property
     def own(self) -> FleetConfig:
-        """Return a configuration that has only this host. The host's name in it names the host's ledger writers."""
+        """Return a configuration with this host alone, which names its ledger writers."""
         name = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(update={"device": devices(self.config, self.host), "host": name, "hosts": []})
 
@@ -118,16 +113,12 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """Return the folder that holds pages and staged weights. Engines find their page again by its path."""
-        return self._memory.resolve()
-
-    @property
-    def _memory(self) -> Path:
-        return self.state / "memory"
+        """Return the folder of pages and staged weights, by which engines find their page again."""
+        return (self.state / "memory").resolve()
 
     def make_memory(self) -> None:
         home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-        private_files.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
+        private_files.make_linked(self.state / "memory", home, f"rose-fleet-{self.config.name}-{self.host}-")
 
     def remove_memory(self) -> None:
         if private_files.is_private(folder := self.memory):

@@ -1,4 +1,4 @@
-"""Checks a fleet before anything is started. A failed check gives one clear error and leaves no half-written files."""
+"""Checks a fleet before anything is started. A failed check leaves no half-written files."""
 
 import importlib.util
 import os
@@ -29,7 +29,6 @@ class PreflightError(UserError):
 
 @contextmanager
 def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
-    """Turn errors of these `kinds` into a PreflightError."""
     try:
         yield
     except kinds as error:
@@ -37,14 +36,13 @@ def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
 
 
 def check(config: FleetConfig) -> None:
-    """Check a fleet that is all on this host. The fleet file is checked before the host. Raises PreflightError."""
+    """Check a fleet that is all on this host. Raises PreflightError."""
     check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
 
 
 def check_host(config: FleetConfig) -> None:
-    """Check the host before the first engine of `config`'s devices starts. Raises PreflightError."""
     _check_trace(config)
     _check_packages()
     _check_activation(config)
@@ -60,7 +58,6 @@ def check_host(config: FleetConfig) -> None:
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
-    """Return the free bytes of the fleet's GPUs by device id. Raises PreflightError if a GPU has too little room."""
     devices = [device for device in memory.config.device if device.gpu is not None]
     if not devices:
         return {}
@@ -73,7 +70,6 @@ def check_gpus(memory: MemoryPlan) -> dict[str, int]:
 
 
 def notice(config: FleetConfig) -> str | None:
-    """Return what a user should know about a fleet that can start. Return None if there is nothing to tell."""
     if not _stand_ins(config):
         return None
     return (
@@ -107,7 +103,6 @@ def _check_devices(config: FleetConfig) -> None:
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:
-    """Raises PreflightError with `what` and `way_out` if engines cannot run on the GPU with this CUDA index."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -125,7 +120,6 @@ def _stand_ins(config: FleetConfig) -> bool:
 
 
 def _check_kernels(config: FleetConfig) -> None:
-    """Raises PreflightError if real requests would be served with stand-in kernels."""
     if not _stand_ins(config):
         return
     attached = [device.id for device in config.device if device.serving_url is not None]
@@ -150,7 +144,7 @@ def _check_activation(config: FleetConfig) -> None:
 
 
 def check_serving(devices: Iterable[DeviceConfig]) -> None:
-    """Raises PreflightError for the first device whose server, which its owner started, does not answer."""
+    """Raises PreflightError for the first owner's server that does not answer."""
     for device in devices:
         if device.serving_url is not None and not serving.answers(device.serving_url):
             raise PreflightError(
@@ -197,7 +191,7 @@ def _check_trace(config: FleetConfig) -> None:
 
 
 def check_archive(config: FleetConfig) -> None:
-    """Raises PreflightError if `archive.to` cannot be used. Only what this host can see is checked."""
+    """Raises PreflightError if this host sees that `archive.to` cannot be used."""
     from rose.ledger.growth import archive
     from rose.ledger.growth.store import Store
 

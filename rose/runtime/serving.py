@@ -1,5 +1,4 @@
-"""Handles the serving engines. An owner's engine is attached, and later left as it was before. ROSE's own engines are
-started and ended."""
+"""Serving engines: an owner's are attached and left as before, ROSE's own are started and ended."""
 
 import os
 import time
@@ -23,8 +22,6 @@ _AGAIN_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServingDevice:
-    """A device that serves requests. If `spec` is None, the owner started the engine at `url`."""
-
     device_id: str
     engine_id: str
     url: str
@@ -33,8 +30,7 @@ class ServingDevice:
 
 
 class ServingEngines:
-    """The serving engines of `devices`. Call `launch` and `wait_ready` before the agents start, `attach` once the pages
-    exist, and `stop` at the end. The key of owners' engines is in `ROSE_SERVING_TOKEN`."""
+    """Call `launch` and `wait_ready` before the agents start, `attach` once pages exist, and `stop` at the end."""
 
     def __init__(
         self,
@@ -54,13 +50,15 @@ class ServingEngines:
         return self._urls[device_id]
 
     def launch(self) -> None:
-        """Start the engines that have no owner. The calling thread must live as long as the engines should."""
-        for device_id in self._processes:
-            self._launch(device_id)
+        """Start the engines without an owner, from a thread that lives as long as they do."""
+        for device_id, process in list(self._processes.items()):
+            try:
+                process.launch()
+            except AddressInUseError as error:
+                self._move(device_id, error)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
-        """Wait until the engines that this thread started are ready. `tend` is called again and again meanwhile. Raises
-        EngineError, or an error that `tend` raises."""
+        """Wait until the started engines are ready, while calling `tend`. Raises EngineError, or an error of `tend`."""
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")
@@ -82,7 +80,7 @@ class ServingEngines:
         self._ready = True
 
     def check(self) -> None:
-        """Reattach owners' engines that lost their page. Raises DeploymentError if an engine that ROSE started died."""
+        """Reattach owners' engines without a page. Raises DeploymentError if an engine of ROSE died."""
         for process in self._processes.values() if self._ready else ():
             if not process.alive:
                 raise DeploymentError(
@@ -96,8 +94,7 @@ class ServingEngines:
             self._looked = time.monotonic()
 
     def attach(self, tend: Callable[[], None] = lambda: None) -> None:
-        """Attach the owners' engines to their pages. `tend` is called again and again meanwhile. Raises AttachError, or
-        an error that `tend` raises."""
+        """Attach owners' engines to their pages, while calling `tend`. Raises AttachError, or an error of `tend`."""
         for device in self._owned:
             OwnedEngine(device.url, self._token).attach(device.page, tend)
         self._looked = time.monotonic()
@@ -110,14 +107,7 @@ class ServingEngines:
         for process in self._processes.values():
             process.stop()
 
-    def _launch(self, device_id: str) -> None:
-        try:
-            self._processes[device_id].launch()
-        except AddressInUseError as error:
-            self._move(device_id, error)
-
     def _move(self, device_id: str, error: AddressInUseError) -> None:
-        """Start the engine on another port. Raises `error` if it must use its port or has moved before."""
         former = self._processes[device_id]
         spec = None if device_id in self._moved else former.spec.elsewhere()
         if spec is None:

@@ -1,5 +1,3 @@
-"""The stage `vmm`: the same code on memory of the host, between two processes; the card's part is skipped here."""
-
 import pytest
 
 from rose.accept.stage import StageReport

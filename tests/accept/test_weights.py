@@ -1,5 +1,3 @@
-"""The stage on CPU cores: the code is that of a GPU, at a smaller size."""
-
 import pytest
 
 from rose.accept.stage import Scope, StageReport
@@ -13,7 +11,6 @@ def test_what_is_promised_of_new_weights_holds_on_cpu_cores(tmp_path) -> None:
     claims = {claim.name: claim for claim in report.claims}
     assert all(claim.holds for claim in claims.values()), claims
     assert claims.keys() == {
-        "weights: parameters that moved",
         "weights: graph replays that saw the new weights",
         "weights: wrong tensors",
         "weights: flipped bit found",
@@ -22,6 +19,4 @@ def test_what_is_promised_of_new_weights_holds_on_cpu_cores(tmp_path) -> None:
     assert report.facts["versions brought in"] == len(rows) > 0
     assert report.facts["steps since the first version"] > 0
     for share in weights.SHARES[: len(rows)]:
-        row = rows[f"{share:.1%}"]
-        assert abs(row["changed_share"] / share - 1) < 0.1
-        assert row["write_bytes"] > 0
+        assert abs(rows[f"{share:.1%}"]["changed_share"] / share - 1) < 0.1

@@ -1,5 +1,3 @@
-"""A fleet for clients: the real gateway in this process, and engines that are small HTTP servers."""
-
 import asyncio
 import threading
 import time
@@ -59,8 +57,6 @@ class Engine(FakeEngine):
 
 
 class Fetching:
-    """An engine's `fetch`: stages a target as an agent does, from the version that it holds of that run."""
-
     def __init__(self, folder):
         self.folder, self.held = folder, {}
         self.fetched = []
@@ -80,8 +76,6 @@ class Fetching:
 
 
 class Holding(Fetching):
-    """Also takes each version into the tensors of an engine, as one does; `weights` are copies of them by version."""
-
     def __init__(self, folder):
         super().__init__(folder)
         self.weights, self._engine = {}, {}
@@ -94,7 +88,6 @@ class Holding(Fetching):
 
 
 def same_bits(held, expected):
-    """Return whether an engine holds these tensors, under these names and in these types."""
     return held.keys() == expected.keys() and all(
         held[name].dtype == tensor.dtype and torch.equal(integers(held[name]), integers(tensor))
         for name, tensor in expected.items()

@@ -1,5 +1,3 @@
-"""A host that vanishes is noticed by its peers."""
-
 import socket
 import sys
 import time

@@ -1,5 +1,3 @@
-"""The programs of README.md and docs/training.md, as their reader runs them; and what importing the client loads."""
-
 import re
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The callback of Hugging Face's Trainer, with a small model of its own."""
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -41,7 +39,6 @@ def train(model, callback, folder, steps):
 
 
 def newest(run, folder):
-    """Return the weights that a receiver makes of the newest version."""
     from rose.runtime.transfer.apply.apply import prepare
     from rose.runtime.transfer.codec.bits import torch_dtype
 

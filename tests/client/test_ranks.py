@@ -1,5 +1,3 @@
-"""Ranks of one trainer that publish together, to a real controller and to engines that hold what they get."""
-
 import os
 import resource
 import signal
@@ -24,11 +22,8 @@ def publish_three(trainer: Trainer):
             trainer.update()
         if trainer.rank == 1:
             time.sleep(1)  # Rank 0 does not close the run before.
-            run.record(
-                Verdict(
-                    trajectory_id="t", group_id="g", step=0, verifier="even", reward=1.0, threshold=0.5, accepted=True
-                )
-            )
+            judged = {"verifier": "even", "reward": 1.0, "threshold": 0.5, "accepted": True}
+            run.record(Verdict(trajectory_id="t", group_id="g", step=0, **judged))
         return served, bool(run._origin.url), run.run_id
 
 

@@ -76,7 +76,6 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
-    """As where the published weights are not those of the fleet's model."""
     monkeypatch.setattr(control, "STALLED_S", 0.3)
     monkeypatch.setattr("rose.client.run.PROGRESS_S", 0.1)
     engine = Engine()
@@ -397,5 +396,7 @@ def test_what_cannot_be_recorded_or_judged_is_refused_here(tmp_path):
             run.judge(generations, [1.0, 2.0], verifier="v")
         with pytest.raises(client.ClientError, match="trajectory_ids has 1 names for 2 prompts"):
             run.generate([[1], [2]], trajectory_ids=["a"])
+        with pytest.raises(client.ClientError, match=r"unknown labels \['gruop_id'\]"):
+            asyncio.run(run.turn([1], gruop_id="g"))
         with pytest.raises(client.ClientError, match="max_new_tokens"):
             run.generate([[1]], {"max_new_tokens": -1})

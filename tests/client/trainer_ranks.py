@@ -1,5 +1,3 @@
-"""A trainer of several ranks, each a real process that has torch loaded."""
-
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -21,8 +19,6 @@ _processes.set_forkserver_preload([__name__])
 
 
 class Trainer:
-    """One rank's part of a small model under FSDP2."""
-
     def __init__(self, rank: int, ranks: int, url: str, folder: Path) -> None:
         self.rank, self.url, self.folder = rank, url, folder
         dist.init_process_group("gloo", rank=rank, world_size=ranks)
@@ -39,13 +35,11 @@ class Trainer:
                 parameter.mul_(1.01)
 
     def save(self, version):
-        """Leave the whole weights for the test."""
         whole = {name: tensor.full_tensor() for name, tensor in self.model.state_dict().items()}
         if self.rank == 0:
             save_file(whole, self.folder / f"{version}.safetensors")
 
     def failure(self, state, version=None):
-        """Return the error of publishing `state`."""
         try:
             return self.run.publish(state, version)
         except client.ClientError.__base__ as error:
@@ -55,7 +49,6 @@ class Trainer:
 def run_ranks(
     program: Callable[..., object], url: str, folder: Path, *, ranks: int = 2
 ) -> list[tuple[int | None, object]]:
-    """Run `program` with the trainer of each rank; return each exit code, and what it returned."""
     port = free_port()
     started = []
     for rank in range(ranks):

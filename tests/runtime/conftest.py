@@ -1,9 +1,13 @@
+import os
 import time
 from collections.abc import Callable
 
 import pytest
 
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.forkserver import ForkServer
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineSpec
 from tests.runtime.rollout.environments.packages import guessing  # noqa: F401 - a fixture
 
 #: SGLang would compile a vocabulary's lookup for half a minute; fork server and engines share it.
@@ -11,12 +15,26 @@ ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
-    """Wait until the condition holds, and look less often the longer that takes."""
     deadline, pause_s = time.monotonic() + seconds, 0.02
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(pause_s)
         pause_s = min(0.3, 1.2 * pause_s)
+
+
+def engine_spec(folder, **changes):
+    usual = {
+        "engine_id": "r0",
+        "model": "m",
+        "model_name": "untrained",
+        "port": free_port(),
+        "max_total_tokens": 1024,
+        "plugin": PluginSettings("rollout", folder / "page", folder / "staging", gated=True),
+        "log": folder / "engine.log",
+        "cores": [min(os.sched_getaffinity(0))],
+        "environment": ENVIRONMENT,
+    }
+    return EngineSpec(**{**usual, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +47,6 @@ def fork_server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def chat_model(tmp_path_factory):
-    """A checkpoint with the small chat model's tokenizer and the smallest tied weights."""
     from gguf import GGUFReader
 
     from rose.runtime.models import models

@@ -116,7 +116,6 @@ class Host:
         return self._init
 
     def boot(self) -> None:
-        """Start the host, with the disk that it had."""
         assert not self.up
         booted = self.disk / ".booted"
         booted.unlink(missing_ok=True)
@@ -150,7 +149,6 @@ class Host:
         self.call("ip", "link", "set", "eth0", "up")
 
     def command(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
-        """Return the command that runs a program there, from the checkout with this Python."""
         own_clock = {"LD_PRELOAD": str(clock_library()), "WALL_CLOCK": f"/srv/{_CLOCK}"} if self.clock_is_set else {}
         given = {
             **own_clock,
@@ -169,7 +167,6 @@ class Host:
         return [*enter, "env", f"--chdir={ROOT}", *settings, *arguments]
 
     def call(self, *arguments: str, timeout_s: float = 400.0, **environment: str) -> str:
-        """Run a program there and return its output. Raises AssertionError with its errors."""
         done = subprocess.run(
             self.command(arguments, environment), capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -182,7 +179,6 @@ class Host:
         return self.call(sys.executable, "-c", program, *arguments, timeout_s=timeout_s, **environment)
 
     def start(self, *arguments: str, output: IO[str] | int, **environment: str) -> subprocess.Popen[str]:
-        """Start a program there, which ends with the host at the latest."""
         return subprocess.Popen(
             self.command(arguments, environment),
             stdout=output,
@@ -196,7 +192,6 @@ class Host:
         return self.call("ps", "-ww", "-eo", "pid,args" if pids else "args", "--no-headers").splitlines()
 
     def kill(self) -> None:
-        """End all of it at once, as by a power cut."""
         assert self._unshare is not None
         with suppress(ProcessLookupError):
             os.kill(self._init, signal.SIGKILL)
@@ -255,7 +250,6 @@ class Network:
         return host
 
     def inside(self) -> list[str]:
-        """Return the command that runs a program where the switch is."""
         assert self._switch is not None
         user = ["--user", "--preserve-credentials"] if _AS_USER else []
         return ["nsenter", "--target", str(self._switch.pid), *user, "--net"]

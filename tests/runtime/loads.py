@@ -1,5 +1,3 @@
-"""Facts for tests to vary: the load of a serving engine, and the shape of a model."""
-
 from rose.runtime.policy.slack import ServingLoad
 
 #: Nobody is served, and a step takes a millisecond.

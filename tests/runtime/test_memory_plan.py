@@ -82,30 +82,25 @@ def test_pools_on_cores_stay_as_they_were(model):
 def test_a_pool_that_the_file_gives_wins_and_is_said_where_the_budget_can_no_longer_bind(model):
     small = fleet(serving={"max_total_tokens": 8192}, rollout={"max_total_tokens": 32768})
     memory = plan(small, model)
-    assert (memory.serving_tokens(small.device[0]), memory.rollout_tokens(small.device[0], small.rollout)) == (
-        8192,
-        32768,
-    )
-    notice = memory.unreachable_budget(small.device[0])
+    lent = small.device[0]
+    assert (memory.serving_tokens(lent), memory.rollout_tokens(lent, small.rollout)) == (8192, 32768)
+    notice = memory.unreachable_budget(lent)
     assert "serving.max_total_tokens (8192) and rollout.max_total_tokens (32768)" in notice
-    assert "kv_bytes never run short" in notice
     assert memory.unreachable_budget(small.device[1]) is None
     large = fleet(serving={"max_total_tokens": 150_000}, rollout={"max_total_tokens": 32768})
     assert plan(large, model).unreachable_budget(large.device[0]) is None
-    assert (
-        plan(fleet(rollout={"max_total_tokens": 9}, coserving={"enabled": False}), model).unreachable_budget(
-            small.device[0]
-        )
-        is None
-    )
+    nothing_lent = fleet(rollout={"max_total_tokens": 9}, coserving={"enabled": False})
+    assert plan(nothing_lent, model).unreachable_budget(lent) is None
 
 
 def test_the_parts_of_a_device_are_what_the_run_will_start_on_it(model):
-    made = fleet(lent={"serving_url": "http://127.0.0.1:30000"})
-    assert [part.name for part in plan(made, model).parts(made.device[0], made.rollout)] == ["rollout"]
-    assert [part.name for part in plan(made, model).parts(made.device[1], made.rollout)] == ["rollout", "trainer"]
-    alone = fleet(coserving={"enabled": False})
-    assert [part.name for part in plan(alone, model).parts(alone.device[0], alone.rollout)] == ["serving"]
+    attached, alone = fleet(lent={"serving_url": "http://127.0.0.1:30000"}), fleet(coserving={"enabled": False})
+    for made, number, names in (
+        (attached, 0, ["rollout"]),
+        (attached, 1, ["rollout", "trainer"]),
+        (alone, 0, ["serving"]),
+    ):
+        assert [part.name for part in plan(made, model).parts(made.device[number], made.rollout)] == names
     both = fleet()
     serving, rollout = plan(both, model).parts(both.device[0], both.rollout)
     assert serving.total_bytes == weights_bytes(model) + 20 * GIB + SERVING_WORKSPACE_BYTES
@@ -132,7 +127,6 @@ def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(
     assert "serving: weights 15.0, KV 40.0, graphs and workspace 6.0 (allowance)" in message
     assert "rollout: weights 15.0, KV 32.0, graphs and workspace 4.0 (allowance)" in message
     assert "Lower kv_bytes (42949672960)" in message
-    assert "max_total_tokens" not in message
     plan(made, model).check(made.device[0], 112 * GIB)
 
     given = fleet(serving={"max_total_tokens": 500_000})
@@ -173,11 +167,8 @@ def test_kv_bytes_that_hold_no_token_are_refused(model):
 def test_each_engine_may_take_what_it_needs_of_what_is_free_when_it_starts(model):
     made = fleet()
     lent = made.device[0]
-    memory, free_bytes = (
-        plan(made, model),
-        sum(part.total_bytes for part in plan(made, model).parts(lent, made.rollout)),
-    )
-    before_bytes = free_bytes
+    memory = plan(made, model)
+    before_bytes = free_bytes = sum(part.total_bytes for part in memory.parts(lent, made.rollout))
     for part in memory.parts(lent, made.rollout):
         fraction = memory.memory_fraction(lent, made.rollout, part.name, before_bytes)
         assert free_bytes * fraction - part.weights_bytes >= part.kv_bytes

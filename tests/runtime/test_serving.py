@@ -1,5 +1,3 @@
-"""Serving engines, whose owner's engine is a small server that takes pages."""
-
 import dataclasses
 
 import pytest
@@ -22,6 +20,11 @@ def page(tmp_path):
     with_agent.close()
 
 
+@pytest.fixture
+def looking(monkeypatch):
+    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+
+
 def engines(page, url):
     return ServingEngines([ServingDevice(device_id="d", engine_id="d-serving", url=url, page=page.path, spec=None)])
 
@@ -41,8 +44,7 @@ def test_an_owner_s_engine_is_attached_and_let_go_and_goes_on(page, tmp_path):
         assert answers(url)
 
 
-def test_an_engine_that_its_owner_started_again_is_attached_again(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+def test_an_engine_that_its_owner_started_again_is_attached_again(page, looking):
     owner = Owner()
     with served(owner) as url:
         lent = engines(page, url)
@@ -56,8 +58,7 @@ def test_an_engine_that_its_owner_started_again_is_attached_again(page, tmp_path
         assert page.alive(Party.SERVING)
 
 
-def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page, looking):
     with served(Owner()) as url:
         lent = engines(page, url)
         lent.attach()
@@ -69,8 +70,7 @@ def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page
         assert page.alive(Party.SERVING)
 
 
-def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(page, looking, monkeypatch):
     monkeypatch.setenv("ROSE_SERVING_TOKEN", "b")
     owner = Owner(keys=("a", "b"))
     with served(owner) as url:
@@ -82,10 +82,7 @@ def test_a_server_with_two_keys_is_left_alone_too_when_its_owner_detached_it(pag
         assert not page.alive(Party.SERVING)
 
 
-def test_an_engine_that_its_owner_detached_and_started_again_is_left_alone_until_it_is_attached(
-    page, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+def test_an_engine_that_its_owner_detached_and_started_again_is_left_alone_until_it_is_attached(page, looking):
     owner, again = Owner(), Owner()
     with served(owner) as url:
         lent = engines(page, url)
@@ -114,7 +111,7 @@ def test_an_engine_that_its_owner_gave_another_page_keeps_it_when_the_run_ends(p
     other.close()
 
 
-def test_a_key_is_taken_from_the_environment(page, tmp_path, monkeypatch):
+def test_a_key_is_taken_from_the_environment(page, monkeypatch):
     with served(Owner(keys=("secret", "secret"))) as url:
         with pytest.raises(AttachError, match="ROSE_SERVING_TOKEN"):
             engines(page, url).attach()
@@ -125,14 +122,11 @@ def test_a_key_is_taken_from_the_environment(page, tmp_path, monkeypatch):
 
 def test_an_engine_that_knows_no_pages_is_named_with_the_way_out(page, tmp_path):
     with served(Owner(has_plugin=False)) as url:
-        with pytest.raises(
-            AttachError, match=f"{url} runs without ROSE's plugin: install rose-serving beside its SGLang"
-        ):
+        with pytest.raises(AttachError, match=f"{url} runs without ROSE's plugin"):
             engines(page, url).attach()
 
 
-def test_an_engine_that_is_away_is_an_error_at_first_and_waited_for_later(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
+def test_an_engine_that_is_away_is_an_error_at_first_and_waited_for_later(page, looking):
     url = f"http://127.0.0.1:{free_port()}"
     assert not answers(url)
     lent = engines(page, url)

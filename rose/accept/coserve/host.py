@@ -1,5 +1,4 @@
-"""Two engines, the page that they share, and their cores. Without a GPU, the device is one core, which the engines'
-schedulers use."""
+"""Two engines, their page and their cores. Without a GPU, the device is the core of both schedulers."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU that is the device. `tokens` is the size of each KV pool. `graph_batch_max` is the largest decode batch
-    that is captured as a graph."""
+    """A GPU as the device. `tokens` is the size of each KV pool. `graph_batch_max` is the largest captured batch."""
 
     index: int
     tokens: int = 65536
@@ -50,8 +48,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores of a host. `device` is the core that is the device (empty with a GPU). `host` are the cores for other
-    work."""
+    """The cores of a host. `device` is empty with a GPU. `host` are the cores for other work."""
 
     device: tuple[int, ...]
     host: tuple[int, ...]
@@ -67,8 +64,7 @@ class Cores:
 
 
 class Engine(EngineProcess):
-    """An engine in its own process group, but in the session of its parent. Between sessions, Linux divides the cores
-    (sched_autogroup) and ignores niceness."""
+    """An engine in its parent's session, because Linux ignores niceness between sessions (sched_autogroup)."""
 
     def launch(self) -> None:
         with self.spec.log.open("wb") as log:
@@ -108,7 +104,6 @@ class Host:
         )
 
     def launch(self, name: str) -> None:
-        """Start an engine, and do not wait for it. The engine ends with the calling thread."""
         serves = name == SERVING
         model = self.models.serving if serves else self.models.rollout
         staging = self.staging(name)
@@ -137,8 +132,6 @@ class Host:
         self._place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def _place(self, name: str, nice: int, scheduling: int) -> None:
-        """Bind the scheduler of an engine to the device, and its other threads to the core of the host. Raises
-        PermissionError if niceness cannot be lowered again."""
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
             idle = scheduling == os.SCHED_IDLE
@@ -171,7 +164,7 @@ class Host:
 
 @contextmanager
 def opened(folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> Iterator[Host]:
-    """Yield a host of engines with `checkpoints`. During the block, this process uses only the host's cores."""
+    """Yield a host of engines. During the block, this process uses only the host's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
     try:

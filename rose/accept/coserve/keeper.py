@@ -1,5 +1,4 @@
-"""Policies that share a device, and a minimal controller. The controller renews a lease and reads what the engines
-did."""
+"""Policies that share a device, and a controller that renews the lease and reads the engines' spans."""
 
 import os
 import threading
@@ -22,9 +21,6 @@ _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How a round shares the device. `nice` and `scheduling` are for the rollout engine. With `lends`, rollouts run
-    under a lease with `compute_share`."""
-
     about: str
     lends: bool = True
     decides: str = "rose"
@@ -36,8 +32,7 @@ class Policy:
 
     @property
     def core_share(self) -> float:
-        """Return the share of a core that the rollout engine gets when both engines want it. The share follows from the
-        weights in the scheduler of the kernel."""
+        """Return the rollout engine's share of a contended core, by the kernel's scheduling weights."""
         weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
@@ -97,7 +92,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the lease back, and then read the rest of the rings. A second call does no harm."""
+        """End the lease, then read the rest of the rings. A second call does nothing."""
         if self._thread is None:
             return
         self._stopping.set()

@@ -27,8 +27,7 @@ _TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may ta
 
 
 class DeviceTime(TypedDict):
-    """The device time of a round, in nanoseconds. Serving, rollout, headroom and idle time sum to the length of the
-    round. While both engines are in a step, their time is split by their shares of the core."""
+    """Device time of a round, in ns. Serving, rollout, headroom and idle sum to the length."""
 
     length_ns: int
     serving_ns: int
@@ -42,8 +41,7 @@ class DeviceTime(TypedDict):
 
 
 def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_share: float = 0.5) -> DeviceTime:
-    """Return the device time in [t0_ns, t1_ns). `core_share` is the share of the core that rollouts get while both
-    engines are in a step."""
+    """Return the device time in [t0_ns, t1_ns). `core_share` is the rollouts' share while both engines step."""
     part = slice_time(spans, t0_ns, t1_ns)
     buckets = part.by_bucket
     rollout = clipped(spans, Span.ROLLOUT, t0_ns, t1_ns)
@@ -73,8 +71,6 @@ def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A serving request as its client saw it. Times are nanoseconds."""
-
     completed: bool
     ttft_ns: int | None
     tpot_ns: int | None
@@ -136,8 +132,7 @@ class Scene:
         return Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
 
     def play(self, policy: str, number: int, arrivals: Arrivals, seconds: float, seed: int) -> Round:
-        """Play a round and return it. `seed` decides the prompts. Rollouts end with the round; the last requests of
-        serving end later."""
+        """Play a round. Rollouts end with the round; the last serving requests end later."""
         lends = POLICIES[policy].lends
         keeper = self.keeper(policy)
         rollout: dict[str, Any] = {}
@@ -177,7 +172,6 @@ def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object
 
 
 def order(policies: Sequence[str], number: int) -> list[str]:
-    """Return the policies in the order for round `number`. The order moves on by one policy from round to round."""
     start = number % len(policies)
     return [*policies[start:], *policies[:start]]
 
@@ -205,7 +199,7 @@ def budgets_of(alone: Round, factor: float) -> Budgets:
 
 
 def mean_live(one: Round, arrivals: Arrivals) -> float:
-    """Return the mean number of requests that are live at the same time, by Little's law."""
+    """Return the mean number of live requests, by Little's law."""
     took_ns = [
         request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
         for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
@@ -219,7 +213,6 @@ def over_budget(one: Round, budgets: Budgets) -> int:
 
 
 def ratios(rounds: Mapping[str, Sequence[Round]], policy: str, base: str, figure: Figure) -> list[float]:
-    """Return, for each round, `figure` of `policy` divided by `figure` of `base`."""
     by_number = {one.number: figure(one) for one in rounds.get(base, [])}
     pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
     return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]

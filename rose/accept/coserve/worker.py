@@ -1,4 +1,4 @@
-"""Load generators in their own processes. So nothing in the caller delays the arrival of a token."""
+"""Load generators in their own processes, so that the caller delays no token."""
 
 import asyncio
 import random
@@ -62,7 +62,6 @@ async def _serving(command: dict[str, Any], connection: Connection) -> object:
 
 
 async def _rollout(command: dict[str, Any], connection: Connection) -> object:
-    """Keep turns in flight until the next command. Then abort them, and answer with the counts of tokens."""
     import aiohttp
 
     draw = random.Random(command["seed"])
@@ -98,7 +97,9 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
 
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
-        tasks = [asyncio.create_task(post(session, turns)) for turns in posts(command["turns"])]
+        turns = command["turns"]
+        posts = [min(TURNS_PER_POST, turns - first) for first in range(0, turns, TURNS_PER_POST)]
+        tasks = [asyncio.create_task(post(session, size)) for size in posts]
         await asyncio.to_thread(connection.recv)
         stopping.set()
         await session.post(f"{command['url']}/abort_request", json={"rid": "", "abort_all": True})
@@ -107,11 +108,6 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
             task.cancel()
         counts["not_aborted"] = len(late)
     return counts
-
-
-def posts(turns: int) -> list[int]:
-    whole, rest = divmod(turns, TURNS_PER_POST)
-    return [TURNS_PER_POST] * whole + [rest] * (rest > 0)
 
 
 def _token_ids(draw: random.Random, count: int) -> list[int]:

@@ -1,5 +1,4 @@
-"""Rollouts compute on credit beside serving that never rests, without SGLang. Each nanosecond of rollout work should
-delay a serving step by the same factor."""
+"""Rollouts compute on credit beside busy serving, without SGLang. Rollout work must delay serving by one factor."""
 
 import os
 import shutil
@@ -29,7 +28,6 @@ Rounds = Sequence[Sequence[BusyStep]]
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Measure the stage. On CPU cores, both processes share one core. Raises PeerError if a process failed."""
     deadline_ns = monotonic_ns() + round((scope.seconds - END_S) * 1e9)
     report.fact("program nvidia-cuda-mps-control", shutil.which("nvidia-cuda-mps-control"))
     device = Device(scope.folder, scope.device, core=free_core(report) if scope.gpu is None else None)
@@ -54,8 +52,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 def _play(
     device: Device, seconds: float, work_ns: int | None, *, wishes: bool = False
 ) -> tuple[list[BusyStep], list[Wish]]:
-    """Play a round with credit for `work_ns` beside each step. 0 means that there are no rollouts. None means that the
-    policy decides."""
+    """Play a round with credit for `work_ns` beside each step (0: no rollouts, None: the policy decides)."""
     from_ns = monotonic_ns() + LEAD_NS
     until_ns = from_ns + round(seconds * 1e9)
     deadline_ns = until_ns + round(LATE_S * 1e9)
@@ -92,15 +89,13 @@ def _lengths(rounds: Iterable[Iterable[BusyStep]]) -> list[int]:
 
 
 def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
-    """Return two medians over the rounds: of the mean work in a step, and of the mean delay of a step."""
     works = [statistics.fmean(step.work_ns for step in steps) for steps in rounds]
     means, controls = ([statistics.fmean(_lengths([steps])) for steps in each] for each in (rounds, alone))
     return statistics.median(works), statistics.median(map(float.__sub__, means, controls))
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the slope of a line through the origin that is fitted to (work, delay). Also return the largest distance
-    between a delay and the line, and the allowed distance."""
+    """Return the slope of the line through the origin, the largest distance from it, and the allowed distance."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)

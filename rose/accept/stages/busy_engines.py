@@ -1,5 +1,4 @@
-"""Two SGLang engines, while serving always has requests. The stage measures the effect of each policy on both engines,
-and the cost of a kill during credit."""
+"""Measures each policy on two SGLang engines while serving is never idle, and a kill during credit."""
 
 import json
 import statistics
@@ -42,7 +41,6 @@ _QUEUED, _NEXT_TARGET = 2, 1.3
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Measure the stage. Raises SkippedError if engines cannot run."""
     with opened_parts(scope, report) as parts, Worker("rollout") as rollout:
         parts.start()
         busy = _Busy(report, parts, parts.scene(rollout), _TOKENS if scope.gpu is None else _GPU_TOKENS)
@@ -71,8 +69,7 @@ class _Busy:
             claim_never_empty(self._report, played, self._scene.budgets, f"busy_engines: {load}")
 
     def _calibrate(self, live: int) -> float:
-        """Return the rate of requests at which serving, without rollouts, has `live` requests at a time. Also set the
-        budgets of serving."""
+        """Return the request rate at which serving alone has `live` requests. Also set serving's budgets."""
         rate_per_s, seconds = _RATE_PER_LIVE * live, max(3.0, self._part * _CALIBRATION_S)
         for attempt in range(_CALIBRATIONS):
             one = self._play(SOLO, _CALIBRATION * live + attempt, seconds, rate_per_s)
@@ -89,7 +86,6 @@ class _Busy:
         return traffic.regular("busy", seconds, rate_per_s, *self._tokens)
 
     def kill(self, name: str) -> None:
-        """Kill the rollout engine, or the process that renews the lease, during credit."""
         scene, engines, page = self._scene, self._scene.host.engines, self._scene.host.page
         keeper = scene.keeper(ROSE_SLACK)
         terms = (keeper.memory, keeper.policy, keeper.budgets, keeper.max_prompt_tokens, keeper.rollout_tokens)
@@ -117,8 +113,7 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Claim how serving's steps went after the credit ended. `times` has the token times of each request, in
-    nanoseconds."""
+    """Claim how serving's steps went after the credit ended. `times` are each request's token times, in ns."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")

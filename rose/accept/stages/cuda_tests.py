@@ -15,7 +15,6 @@ _PASSED_MIN = 10
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Run the tests. Raises SkippedError outside a checkout, because an installed package has no tests."""
     if not _TESTS.is_dir():
         raise SkippedError("the tests are missing: run this from a checkout, or from what `make gpu-kit` makes")
     if importlib.util.find_spec("pytest") is None:
@@ -34,7 +33,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
-    """Return the number of passed tests, the skipped tests with reasons, and the failed tests with reasons."""
+    """Return the number of passed tests, then skipped and failed tests with their reasons."""
     passed, skipped, failed = 0, [], []
     for case in ElementTree.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"

@@ -1,4 +1,4 @@
-"""Makes checkpoints without weights for the stages with engines, and versions with random weights."""
+"""Makes checkpoints without weights for stages with engines, and versions with random weights."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,6 @@ _UNKNOWN, _END = "<unk>", "</s>"
 
 
 def write(folder: Path, shape: PolicyShape) -> Path:
-    """Write a configuration, and a tokenizer that has one word for each token. Return `folder`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -46,15 +45,14 @@ def layers(shape: PolicyShape, count: int) -> PolicyShape:
 
 
 def parameter_count(shape: PolicyShape) -> int:
-    return sum(int(np.prod(size)) for size in _sizes(shape).values())
+    return sum(int(np.prod(size)) for size in sizes_of(shape).values())
 
 
 def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
-    """Return random bfloat16 weights under the names that Hugging Face gives a Llama model."""
     draw = np.random.default_rng(0)
     # A tensor begins anywhere in this block: drawing every number would take most of a minute.
     block = torch.from_numpy(draw.normal(0, 0.02, 1 << 24).astype(np.float32)).to(torch.bfloat16)
-    return {name: _of(block, size, int(draw.integers(1 << 24))) for name, size in _sizes(shape).items()}
+    return {name: _of(block, size, int(draw.integers(1 << 24))) for name, size in sizes_of(shape).items()}
 
 
 def changed(weights: Mapping[str, torch.Tensor], share: float = CHANGED_SHARE) -> dict[str, torch.Tensor]:
@@ -73,20 +71,17 @@ def _of(block: torch.Tensor, size: tuple[int, ...], start: int) -> torch.Tensor:
     return block.repeat(repeats)[start : start + count].reshape(size).clone()
 
 
-def _sizes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
+def sizes_of(shape: PolicyShape, *, fused: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the parameters as Hugging Face names them, or `fused` as an engine does."""
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    layer = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
+    attention, mlp = {"q": queries, "k": keys, "v": keys}, {"gate": inner, "up": inner}
+    if fused:
+        attention, mlp = {"qkv": queries + 2 * keys}, {"gate_up": 2 * inner}
+    layer: dict[str, tuple[int, ...]] = {f"self_attn.{name}_proj": (rows, hidden) for name, rows in attention.items()}
+    layer |= {f"mlp.{name}_proj": (rows, hidden) for name, rows in mlp.items()}
+    layer |= {"self_attn.o_proj": (hidden, queries), "mlp.down_proj": (hidden, inner)}
+    layer |= dict.fromkeys(("input_layernorm", "post_attention_layernorm"), (hidden,))
     sizes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
     for number in range(shape.num_hidden_layers):
         sizes |= {f"model.layers.{number}.{part}.weight": size for part, size in layer.items()}

@@ -1,5 +1,4 @@
-"""Two SGLang engines on the GPU. The stage measures latency while the GPU is lent, the harvest, a sync, and a kill of
-either engine. The model is a Llama of 8 billion parameters with random weights."""
+"""Measures latency, harvest, a sync and kills on two SGLang engines with a random Llama of 8 billion parameters."""
 
 from __future__ import annotations
 
@@ -91,7 +90,6 @@ _CORES = _Lengths(warm_up_s=2, calibration_s=3, round_s=4, rounds_max=1)
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Measure the stage. Raises SkippedError if engines cannot run."""
     with opened_parts(scope, report) as parts:
         small = engine_models.layers(parts.shape, _SYNC_LAYERS)
         lengths = _FULL if not scope.quick else _CORES if scope.gpu is None else _QUICK
@@ -110,7 +108,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
-    """Yield the parts of a stage with two engines. The engines are not started yet. Raises SkippedError."""
+    """Yield the parts of a stage before its two engines start. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
@@ -163,7 +161,6 @@ class Parts:
         return self._until_s - time.monotonic()
 
     def run(self, name: str, needs_s: float, act: Callable[[], object]) -> bool:
-        """Run a part if there is enough time, and return whether it ran. A failure counts as a failed claim."""
         report = self._report
         if self.left_s < needs_s:
             report.fact(name, f"left out: it needs {needs_s:.0f} s, and {max(0.0, self.left_s):.0f} s were left")
@@ -304,7 +301,7 @@ def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 
 def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
-    """Kill the serving engine under traffic. As soon as the page says so, no rollout step may begin."""
+    """Kill the serving engine under traffic. Once the page says so, no rollout step may begin."""
     host = scene.host
     with _killed(scene, SERVING, arrivals) as (keeper, killed_ns):
         deadline_s = time.monotonic() + _GONE_MAX_S
@@ -323,7 +320,7 @@ def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 
 @contextmanager
 def _killed(scene: Scene, name: str, arrivals: traffic.Arrivals) -> Iterator[tuple[Keeper, int]]:
-    """Kill an engine under load. Yields the keeper, and the time of the kill in monotonic nanoseconds."""
+    """Kill an engine under load. Yield the keeper and the time of the kill (monotonic ns)."""
     engines, keeper = scene.host.engines, scene.keeper(IDLE)
     keeper.start()
     try:
@@ -349,7 +346,6 @@ def publish_versions(shape: PolicyShape, folder: Path) -> tuple[VersionStore, fl
 
 
 def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: StageReport) -> None:
-    """Bring the rollout engine to an anchor version, and then to a delta. Raises RuntimeError."""
     store, took_s = versions.result(timeout_s=30.0)
     report.fact("sync: versions published, seconds", round(took_s, 1))
     engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")

@@ -1,6 +1,4 @@
-"""A serving process and a rollout process share a device by the product's gate, page and accounts, without SGLang. The
-latency of serving is compared with rounds in which serving has the device alone. Rollout steps are compared with
-ungated steps in the time that serving leaves idle in those rounds."""
+"""Serving and rollouts share a device by the product's gate, page and accounts, without SGLang."""
 
 import os
 import random
@@ -52,9 +50,6 @@ _STEPS_MIN, _STEPS_MAX = 2, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mode:
-    """A way to share the device. `policy` decides when rollouts run (None: there are no rollouts). With `served`,
-    requests arrive."""
-
     name: str
     policy: str | None
     seconds: float
@@ -73,8 +68,6 @@ MODES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """A round in [from_ns, until_ns). `rollout` is None if there were no rollouts."""
-
     from_ns: int
     until_ns: int
     steps: tuple[Step, ...]
@@ -82,7 +75,6 @@ class Round:
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Measure the stage. On CPU cores, both processes share one core. Raises PeerError if a process failed."""
     deadline_ns = monotonic_ns() + round((scope.seconds - END_S) * 1e9)
     device = Device(scope.folder, scope.device, core=free_core(report) if scope.gpu is None else None)
     seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in MODES}
@@ -104,7 +96,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def free_core(report: StageReport) -> int:
-    """Return the least busy core, which both processes will share. This process leaves that core if it can."""
+    """Return the least busy core. This process leaves that core if it can."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -144,7 +136,6 @@ class Device:
         return ready[0], ready[1]
 
     def play(self, mode: Mode, number: int, seconds: float) -> Round:
-        """Play one round. Rounds with the same `number` have the same requests. Raises PeerError."""
         from_ns = monotonic_ns() + LEAD_NS
         until_ns = from_ns + round(seconds * 1e9)
         deadline_ns = until_ns + round(LATE_S * 1e9)
@@ -246,8 +237,7 @@ def _claim(
 
 
 def arrivals(seed: int, step_ns: int, from_ns: int, until_ns: int) -> tuple[tuple[int, int], ...]:
-    """Return random pairs of an arrival time and a number of steps. They keep serving busy for `_BUSY_SHARE` of the
-    time."""
+    """Return random (arrival time, steps) pairs that keep serving busy for `_BUSY_SHARE` of the time."""
     chance = random.Random(seed)
     requests: list[tuple[int, int]] = []
     at_ns = float(from_ns)
@@ -262,14 +252,12 @@ def arrivals(seed: int, step_ns: int, from_ns: int, until_ns: int) -> tuple[tupl
 
 
 def layers_left(rounds: Iterable[Round], layers: int) -> int:
-    """Return the largest number of layers that were on the device at a yield. Return `layers` if there was no yield."""
     yields = [given for one in rounds if one.rollout is not None for given in one.rollout.yields]
     return max((max(given.on_device, given.left) for given in yields), default=layers)
 
 
 def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
-    """Return by how many nanoseconds the slices miss [began_ns, ended_ns). Wrong sums, gaps, and misses at both ends
-    count."""
+    """Return how many ns of [began_ns, ended_ns) the slices miss: wrong sums, gaps and both ends."""
     edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
     edges.append(anchor.utc_ns(ended_ns))
     gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])

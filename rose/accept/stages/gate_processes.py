@@ -1,4 +1,4 @@
-"""The processes of the stages `gate` and `beside`. They put the product's page, plugin and gate around plain layers."""
+"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate around plain layers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Layer(torch.nn.Module):
 
 
 class Stack(torch.nn.Module):
-    """A stack of layers like those of a transformer, on a device. A GPU uses bf16. Call `size` before `step`."""
+    """Layers like those of a transformer. A GPU uses bf16. Call `size` before `step`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -108,8 +108,7 @@ class Stack(torch.nn.Module):
             done.synchronize()
 
     def launch(self) -> Any:
-        """Start a step. On a GPU, queue it and return the event at its end. On CPU cores, compute it and return
-        None."""
+        """Start a step. On a GPU, queue it and return its end event. On CPU cores, compute it and return None."""
         with torch.inference_mode():
             value = self._tokens
             for layer in self.layers:
@@ -137,13 +136,13 @@ class LayerEnds:
         self._events.append(event)
 
     def unfinished(self, wish_ns: int) -> int:
-        """Return how many layers a GPU has not finished. On CPU cores, return how many layers ended after `wish_ns`."""
+        """Return how many layers a GPU has not finished, or how many ended on CPU cores after `wish_ns`."""
         if self.on_cores:
             return sum(ended_ns > wish_ns for ended_ns in self._ended_ns)
         return sum(not event.query() for event in self._events)
 
     def ended_ns(self) -> list[int]:
-        """Return when the last layers ended, in monotonic nanoseconds. On a GPU, wait until they have ended."""
+        """Return when the last layers ended (monotonic ns). On a GPU, wait for their end."""
         if self.on_cores:
             return list(self._ended_ns)
         self._marker.record()
@@ -158,8 +157,6 @@ def _event() -> Any:
 
 
 class Request:
-    """A request of `steps` tokens (None: endless). A prefill makes its first token."""
-
     def __init__(self, rid: str, prompt_tokens: int, steps: int | None = None, arrived_ns: int = 0) -> None:
         self.rid = rid
         self.origin_input_ids = range(prompt_tokens)
@@ -201,8 +198,6 @@ class Batch:
 
 
 class Scheduler:
-    """A scheduler whose state has the names that SGLang uses."""
-
     def __init__(self) -> None:
         self.max_total_num_tokens = KV_TOKENS
         self.waiting_queue: list[Request] = []
@@ -245,8 +240,7 @@ class View(SchedulerView):
 
 
 class Step(NamedTuple):
-    """A serving step. Times are monotonic nanoseconds. A step is due when its request has arrived and the step before
-    it has ended."""
+    """A serving step, in monotonic ns. It is due once its request arrived and the step before it ended."""
 
     due_ns: int
     begin_ns: int
@@ -254,30 +248,25 @@ class Step(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """How many layers were unfinished when serving wanted the device, and when the rollout step yielded."""
-
     on_device: int
     left: int
 
 
 class BusyStep(NamedTuple):
-    """The length of a serving step since the end of the step before it, and the rollouts' work in that time."""
+    """The time since the end of the step before, and the rollouts' work in that time."""
 
     length_ns: int
     work_ns: int
 
 
 class Wish(NamedTuple):
-    """How long it took, after the end of credit, until serving ran a layer at full speed. Also how late serving was
-    half a step later."""
+    """The time from the end of credit to a layer at full speed, and serving's delay half a step later."""
 
     full_speed_ns: int
     delay_ns: int
 
 
 def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
-    """Return the delays after a wish. `ends_ns` are the ends of serving's layers. A step that runs alone has `layers`
-    layers and takes `step_ns`."""
     after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
     full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
     half = after[: max(1, layers // 2)]
@@ -336,7 +325,6 @@ class Serving:
         return Ready(self._stack.shape.layers, self._step_ns)
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
-        """Serve requests, given as (arrival time, steps), until `until_ns`. Return every step."""
         queue, steps = deque(arrivals), list[Step]()
         launched, previous_end_ns = deque[tuple[Batch, Any]](), 0
         while True:
@@ -360,9 +348,7 @@ class Serving:
     def play_busy(
         self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
     ) -> tuple[list[BusyStep], list[Wish]]:
-        """Compute decode steps without a pause; one step is always launched ahead. Beside each step, give rollouts
-        credit for `work_ns` (None: the policy decides). With `wishes`, a request sometimes arrives half-way through a
-        step. The first steps do not count."""
+        """Compute decode steps back to back, with credit for `work_ns` beside each (None: the policy decides)."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -396,8 +382,7 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step, and return when it ended. If a decode step follows, give credit beside that
-        step."""
+        """Wait for the oldest step and return when it ended. Give credit if a decode step follows."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()

@@ -1,5 +1,4 @@
-"""The power meter of the device, as the agent runs it. `power` events must follow each other without a gap, and energy
-must agree with power."""
+"""The device's power meter: `power` events have no gaps, and energy agrees with power."""
 
 import os
 import time
@@ -21,7 +20,7 @@ _SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new l
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Rest for a third of the time, and then work. The energies are compared during steady work."""
+    """Rest for a third of the time, then work. Only steady work is compared."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 

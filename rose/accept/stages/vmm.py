@@ -1,6 +1,5 @@
-"""Memory moves between two processes and keeps its addresses. A cut of a rollout engine's KV pool needs this. "Fresh
-handles" go back to the driver and come from it; "kept handles" are shared by file descriptor. Times include
-messages."""
+"""Moves memory between two processes at stable addresses, as a cut of a rollout engine's KV pool needs. "Fresh handles"
+return to the driver; "kept handles" are shared by file descriptor. Times include messages."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ class Sizes:
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Measure the stage. Raises SkippedError if the GPU cannot do this, or has too little free memory now."""
     sizes = Sizes(
         moved=((2 if scope.quick else 8) << 30) // _PIECE_BYTES,
         stays=32,
@@ -100,8 +98,6 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
 
 
 def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Unmap memory here, create and map it in the other process, and bring it back. Graphs that were captured before
-    are replayed on it."""
     pool = _Pool(sizes, memory)
     neighbour.ask("fill", leave_bytes=sizes.spare_bytes + sizes.moved_bytes // 2)
     given = {"pieces": sizes.moved, "piece_bytes": sizes.piece_bytes, "spare_bytes": sizes.spare_bytes}
@@ -163,7 +159,6 @@ class _Pool:
         return int(not bool((self._stays == self.replays).all()))
 
     def replay_moved(self) -> int:
-        """Replay the work on both parts, and return how many outcomes are wrong."""
         self._moves.zero_()
         self._moved_work()
         ends = self._moves[:, :: self._moves.shape[1] - 1]
@@ -251,7 +246,6 @@ class Neighbour(Peer):
         return self._answer()
 
     def hand(self, memory: PieceMemory, handles: list[Any]) -> None:
-        """Share pieces of `memory` with the other process. Raises PeerError or DriverError."""
         descriptors: list[int] = []
         try:
             for handle in handles:
@@ -290,8 +284,7 @@ class _Taker:
         return self._memory.free_bytes()
 
     def fill(self, leave_bytes: int) -> None:
-        """Take all memory of the GPU except `leave_bytes`. On CPU cores, take nothing, because others use that
-        memory."""
+        """Take all GPU memory except `leave_bytes`. On CPU cores, take nothing, because others use it."""
         while self._memory.device.type != "cpu" and self._memory.free_bytes() - _BLOCK_BYTES >= leave_bytes:
             block = self._torch.empty(_BLOCK_BYTES, dtype=self._torch.uint8, device=self._memory.device)
             self._filled.append(block)
@@ -314,8 +307,7 @@ class _Taker:
         return self._map(len(self._handles), piece_bytes, self._handles)
 
     def check(self, first: int) -> int:
-        """Return how many pieces contain first, first + 1, and so on (if `first` is negative, any number counts). Then
-        add one to each piece."""
+        """Return how many pieces contain first, first + 1, ... (negative: any number). Then add one to each."""
         torch = self._torch
         assert self._taken is not None, "nothing was taken"
         tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)

@@ -1,5 +1,4 @@
-"""New weights come to a model that runs. They are published, fetched, prepared beside its steps, written in place, and
-acknowledged. On CPU cores, the model is smaller, and the pauses say nothing about a bus."""
+"""Publishes, fetches and writes new weights in place while a model steps. On CPU cores the model is smaller."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 
 from rose.accept.report import phase
 from rose.accept.stage import Scope, StageReport
+from rose.accept.stages import engine_models
 from rose.accept.stages.host import median_s
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.questions import Ranks, Verb
@@ -35,14 +35,7 @@ from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
 
 SHARES = (0.2, 0.035, 0.014)  # Changed elements; the largest first, because the first commit has one-time work.
-_GPU = PolicyShape(
-    vocab_size=32000,
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-)
+_GPU = replace(engine_models.LARGE, vocab_size=32000)
 _CPU = PolicyShape(
     vocab_size=4000, hidden_size=512, intermediate_size=1792, num_attention_heads=8, num_key_value_heads=2, head_dim=64
 )
@@ -83,7 +76,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
-    needed = _FOLDER_SHARE * sum(2 * torch.Size(size).numel() for size in _shapes(shape).values())
+    needed = _FOLDER_SHARE * 2 * engine_models.parameter_count(shape)
     enough = shutil.disk_usage(folder).free > needed
     with nullcontext(folder) if enough else tempfile.TemporaryDirectory(prefix="rose-accept-weights-") as chosen:
         yield Path(chosen)
@@ -95,29 +88,8 @@ def _bus_bytes_per_s(device: torch.device) -> float:
     return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
 
 
-def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    rows = (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
-    for layer in range(shape.num_hidden_layers):
-        path = f"model.layers.{layer}"
-        shapes[f"{path}.input_layernorm.weight"] = (hidden,)
-        shapes[f"{path}.self_attn.qkv_proj.weight"] = (rows, hidden)
-        shapes[f"{path}.self_attn.o_proj.weight"] = (hidden, hidden)
-        shapes[f"{path}.mlp.gate_up_proj.weight"] = (2 * inner, hidden)
-        shapes[f"{path}.mlp.down_proj.weight"] = (hidden, inner)
-    return {**shapes, "model.norm.weight": (hidden,), "lm_head.weight": (shape.vocab_size, hidden)}
-
-
-@dataclass(slots=True)
-class Steps:
-    taken: int = 0
-    right: int = 0
-
-
 class LiveModel:
-    """A model that steps in a thread, and takes new weights between two steps. Each step sums the bits of every
-    parameter. `expected` has these sums for each version."""
+    """A model that steps in a thread. Each step sums the bits of its parameters; `expected` has the right sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -127,10 +99,10 @@ class LiveModel:
             name: torch.nn.Parameter(
                 (torch.randn(size, generator=generator, device=device) * _SCALE).bfloat16(), requires_grad=False
             )
-            for name, size in _shapes(shape).items()
+            for name, size in engine_models.sizes_of(shape, fused=True).items()
         }
         self.expected: dict[int, list[int]] = {}
-        self.steps: dict[int, Steps] = {}
+        self.steps: dict[int, list[bool]] = {}  #: Whether each step by version was right.
         self.shape = shape
         self._device = device
         self._token = torch.zeros(1, dtype=torch.int64, device=device)
@@ -161,7 +133,6 @@ class LiveModel:
         return EngineWeights.of(self._runner, manifest, Ranks()).views
 
     def ask(self, verb: Verb, version: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return the engine's answer. Raises RuntimeError if the engine refuses, or TimeoutError if no answer comes."""
         refusals: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._asked.put(lambda: refusals.put(self._updater.ask(verb, version)))
         path = self.staging / f"{version}.{verb}.0.json"
@@ -181,7 +152,7 @@ class LiveModel:
 
     def wait_for_steps(self, version: int, count: int) -> None:
         deadline_s = time.monotonic() + _STEPS_TIMEOUT_S
-        while version not in self.steps or self.steps[version].taken < count:
+        while len(self.steps.get(version, ())) < count:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(
                     f"the model took fewer than {count} steps with version {version} in {_STEPS_TIMEOUT_S:g} s"
@@ -197,9 +168,7 @@ class LiveModel:
                     version = self._updater.version
                     sums: list[int] = self._step().tolist()  # Waits for the step, as an engine without overlap.
                     if version is not None:
-                        steps = self.steps.setdefault(version, Steps())
-                        steps.taken += 1
-                        steps.right += sums == self.expected[version]
+                        self.steps.setdefault(version, []).append(sums == self.expected[version])
         except BaseException as error:
             self._failed = error
             raise
@@ -227,7 +196,6 @@ class LiveModel:
 
     @torch.no_grad()
     def _compute(self) -> torch.Tensor:
-        """Compute one decode step, for one token, without attention. Return the sums of all weights."""
         p, width = self.parameters, self.shape.hidden_size
         x = p["model.embed_tokens.weight"][self._token]
         for layer in range(self.shape.num_hidden_layers):
@@ -258,8 +226,6 @@ class _Run:
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
 
     def bring_versions(self, until_s: float) -> None:
-        """Publish versions, and bring the engine to each of them. After `until_s`, stop, but always bring
-        the first version."""
         addresses = self._addresses()
         with phase("publishing version 0"):
             self._publisher.publish(0, cut_whole(self._tensors))
@@ -305,12 +271,13 @@ class _Run:
 
     def _claim_versions(self, addresses: list[int]) -> None:
         steps = self._engine.steps.values()
-        taken, right = sum(one.taken for one in steps), sum(one.right for one in steps)
+        taken, right = sum(map(len, steps)), sum(map(sum, steps))
         moved = sum(before != after for before, after in zip(addresses, self._addresses(), strict=True))
         wrong = len(self._wrong) if self._rows else len(self._tensors)
         self._report.fact("versions brought in", len(self._rows))
         self._report.fact("steps since the first version", taken)
-        self._report.claim("weights: parameters that moved", moved, "parameters", 0, "lower")
+        if self._trainer[_FLIPPED].is_cuda:  # In host memory, a version is swapped in by address.
+            self._report.claim("weights: parameters that moved", moved, "parameters", 0, "lower")
         share = right / taken if taken else 0
         self._report.claim("weights: graph replays that saw the new weights", share, "of all", 1, "higher")
         self._report.claim("weights: wrong tensors", wrong, "tensors", 0, "lower")

@@ -1,6 +1,4 @@
-"""The agent of one device. It keeps the device's rollout engine, leases and accounts, and sends heartbeats. If the
-agent fails, the owner's serving engine is not affected. One thread talks with the gateway, one watches the page and
-keeps the accounts, and one keeps the engine."""
+"""The agent of one device: its rollout engine, leases, accounts and heartbeats. If it fails, serving continues."""
 
 from __future__ import annotations
 
@@ -64,9 +62,6 @@ def budgets(promised: ServingConfig | Terms) -> Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """The settings of an agent. `serving_*` describe the owner's engine. `rollout*` describe one rollout model, and
-    `other_models` has the other models by name."""
-
     device: DeviceConfig
     coserving: CoservingConfig
     budgets: Budgets
@@ -97,7 +92,6 @@ class AgentSpec:
         return {self.rollout.model_name: first, **self.other_models}
 
     def with_model(self, name: str) -> AgentSpec:
-        """Return these settings with the fields `rollout*` for the named model."""
         model = self.models[name]
         return dataclasses.replace(
             self,
@@ -153,11 +147,7 @@ def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: in
     elif spec.device.gpu is None:
         reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
     return dataclasses.replace(
-        event,
-        at_us=spec.anchor.utc_us(span.start_ns),
-        lease_id=lease_id,
-        reason=reason,
-        moved_bytes=move.moved_bytes,
+        event, at_us=spec.anchor.utc_us(span.start_ns), lease_id=lease_id, reason=reason, moved_bytes=move.moved_bytes
     )
 
 
@@ -181,12 +171,7 @@ HELD_NS_MAX = 250_000_000
 
 
 class DeviceAgent:
-    """The agent of one device. Call `start()` to start it, and `stop()` to end it. The controller decides on demand and
-    weights.
-
-    `before` is the state that former agents left; None means that the device joins the fleet. `last_lease` is the last
-    lease in the ledger. `via` tells how this host fetches a target. `engines_load` tells whether any rollout engine of
-    the host is loading; by default it looks at this device's engine only."""
+    """The agent of one device, which joins the fleet unless it has a predecessor (`before`)."""
 
     def __init__(
         self,
@@ -299,7 +284,6 @@ class DeviceAgent:
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     def start(self) -> None:
-        """Return once the device has joined the fleet. Meanwhile, its engine is started or taken over."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
         private_files.make(self._spec.staging)
         self._watch_thread.start()
@@ -310,8 +294,7 @@ class DeviceAgent:
         self._control.start()
 
     def stop(self, *, leave: bool = False) -> None:
-        """End the lease, the engine and the device's time in the fleet. With `leave`, its engine stays. Safe to call
-        twice."""
+        """End the lease and, unless `leave`, the engine and the device's membership. Safe to call twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -342,8 +325,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return the device's name and why it lends nothing to rollouts that want it. For a dedicated device, this is
-        why its engine is away. Return None if neither is the case. Raises EngineError if the agent failed."""
+        """Return why rollouts that want the device do not get it, or None. Raises EngineError if the agent failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept
@@ -465,7 +447,6 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Return whether the rollout engine progresses: it is not held, or only briefly, or it worked enough lately."""
         now_ns = monotonic_ns()
         held = self._page.open(Party.ROLLOUT, now_ns)
         if held is None or held.kind is not Span.HELD or self._worked_share >= WORKED_SHARE_MIN:
@@ -576,7 +557,7 @@ class DeviceAgent:
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record a sync with the time of the device's clock. Leases that follow are charged for it."""
+        """Record a sync in the device's time, because later leases are charged for it."""
         self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:

@@ -1,5 +1,4 @@
-"""The agent's talk with the gateway, which holds a heartbeat until there is news: demand arrives within
-milliseconds."""
+"""Talks with the gateway, which holds each heartbeat until there is news."""
 
 import http.client
 import logging
@@ -20,8 +19,7 @@ _REFUSAL_BYTES_MAX = 1024
 
 
 class Control:
-    """Sends heartbeats from a thread, and calls `answered` after each answer. `anchor` is the clock for `report`. If
-    the gateway is unavailable, it is asked again every `hold_s` seconds."""
+    """Sends heartbeats from a thread, at least every `hold_s` seconds, and calls `answered` after each answer."""
 
     def __init__(
         self,
@@ -49,7 +47,6 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more heartbeats. Return once the last one was answered or given up."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -78,7 +75,7 @@ class Control:
         return True
 
     def take_back(self, engine_id: str, reason: str) -> int:
-        """Have the gateway take all turns off an engine. Return how many, or 0 if the gateway is unavailable."""
+        """Have the gateway take all turns off an engine. Return how many (0: the gateway is silent)."""
         try:
             return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
         except (OSError, http.client.HTTPException, ValueError):

@@ -1,5 +1,4 @@
-"""The agent of one host. It has an agent for each device, all in one process with one ledger writer. If this process is
-killed, the next one with the same folders continues. If a device fails, only that device is retried."""
+"""The agents of one host's devices, in one process with one ledger writer. A device that fails is retried alone."""
 
 import secrets
 import threading
@@ -25,9 +24,7 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """The agents of one host's devices. `start` returns at once. `faults` gives the fault of each device that has one.
-    An engine with `orphan_s` may outlive this process. `relays` fetch the publications of other hosts; without relays,
-    each engine fetches them itself."""
+    """The agents of one host's devices. Without `relays`, engines fetch from other hosts themselves."""
 
     def __init__(
         self,
@@ -44,8 +41,7 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all agents. With `leave`, their engines stay. Return the devices that ended properly. Safe to call
-        twice."""
+        """End all agents and return the devices that ended properly. With `leave`, engines stay. Safe to call twice."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
@@ -64,8 +60,6 @@ class HostAgent:
 
 
 class _Device:
-    """One device. A thread keeps its agent, and replaces an agent that failed."""
-
     def __init__(
         self,
         spec: AgentSpec,
@@ -112,7 +106,6 @@ class _Device:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _live(self) -> None:
-        """Keep the device's agent until `stop`. Raises the error that ended the agent."""
         writer = self._writer
         writer.flush()
         page, device_id = self._spec.page, self._spec.device.id
@@ -142,8 +135,7 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the device's last lease in the ledger. If a new disk's spool lacks the fleet's leases, return a random
-        number to count from, because no two leases may have the same name."""
+        """Return the last lease. Without the fleet's leases, count from a random number, so that names stay unique."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

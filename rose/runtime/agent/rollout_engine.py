@@ -1,5 +1,4 @@
-"""Keeps a rollout engine on a device. Takes over an engine or starts one, and restarts it after a failure, each time
-after a longer wait."""
+"""Keeps a rollout engine on a device: takes one over or starts one, and restarts it with growing waits."""
 
 from __future__ import annotations
 
@@ -67,13 +66,8 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """Keeps one rollout engine at a time. Its thread lives as long as the engine, because the kernel ties a process to
-    the thread that started it.
-
-    An engine that is left from before is taken over if its spec is equal. An engine counts as dead once its scheduler
-    has left the page. On a lent GPU, the engine starts after the serving engine, because serving sizes its pool by the
-    free memory. It ends if serving is away for a while. `changed` is called when the engine becomes usable or unusable.
-    `assigned` gets the engine's runs. `via` tells how this host fetches a target."""
+    """Keeps one rollout engine at a time, in a thread that lives as long as the engine. An engine that was left is
+    taken over if its spec is equal. On a lent GPU, the engine starts after serving."""
 
     def __init__(
         self,
@@ -125,8 +119,6 @@ class RolloutEngine:
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None], models: Mapping[str, str]) -> None:
-        """Note which run and model the controller wants. If it does not name this engine, nothing changes. Turns of the
-        former run leave the engine first."""
         model = models.get(self._engine_spec.engine_id)
         if model in self.spec.models:
             self._wanted = model
@@ -143,8 +135,7 @@ class RolloutEngine:
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """End the engine, unless `leave` keeps it for the next agent. Return whether it was alive. Safe to call
-        twice."""
+        """End the engine, unless `leave` keeps it. Return whether it was alive. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:
@@ -221,8 +212,6 @@ class RolloutEngine:
         return None
 
     def _take_over(self, engine: EngineProcess) -> str | None:
-        """Take over an engine from a former agent. Return why its weights are unknown, or None if they are known; the
-        engine is used from now on then."""
         sync = self._new_sync(engine)
         if (reason := sync.take_over(self._page.get(Party.ROLLOUT, Field.SWAPS))) is None:
             if sync.standing.held:
@@ -343,8 +332,7 @@ class RolloutEngine:
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that the device's last agent left open. `page` is the path of the device's page. Raises
-    LedgerError, or UserError if the device is still in the fleet."""
+    """End the lease that a device's last agent left open. Raises LedgerError, or UserError for a member."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

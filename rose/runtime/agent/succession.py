@@ -1,8 +1,6 @@
-"""The state that an agent takes over from former agents: their clock, accounts and leases. Only the ledger tells until
-when time is accounted for."""
+"""The clock, accounts and leases that an agent takes over. Only the ledger tells what is accounted for."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,8 +24,7 @@ _LATELY_US = 86_400_000_000  # a day: only this part of a long ledger is read, u
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The state of former agents. They accounted for the time until `until_ns` (monotonic). `leases` are those that
-    ended since. `train_run_id` is the last training run, or ""."""
+    """The state of former agents, who accounted for the time until `until_ns` (monotonic). `leases` ended since."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -42,7 +39,6 @@ def recorded_run(staging: Path) -> str:
 
 
 def kept_anchor(page: Path, run_id: str) -> Anchor | None:
-    """Return the clock that this device's agents have used since the host booted; None without a clock."""
     try:
         kept = json.loads(_anchor_file(page).read_text())
         if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
@@ -53,8 +49,7 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """Return the clock that this device's agents use from the host's boot on. The first agent takes `anchor`, or a
-    later time if the ledger has one. Raises OSError, or LedgerError if the ledger cannot be read."""
+    """Return the clock of this device's agents from boot on, never behind the ledger. Raises OSError or LedgerError."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
@@ -64,16 +59,12 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
         anchor = Anchor(max(anchor.utc_minus_monotonic_ns, newest_ns - monotonic_ns()))
     path = _anchor_file(page)
     private_files.make(path.parent)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     own = {"boot_id": boot_id(), "run_id": run_id, "utc_minus_monotonic_ns": anchor.utc_minus_monotonic_ns}
-    partial.write_text(json.dumps(own))
-    partial.replace(path)
+    private_files.write(path, json.dumps(own))
     return anchor
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    """Return the state that former agents left. Return None if the device is not in this fleet. Raises LedgerError if
-    the ledger cannot be read."""
     with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
         known = _known(connection, run_id, device_id)
         if known is None:
@@ -93,7 +84,6 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
 
 
 def last_lease(ledger: Path, run_id: str, device_id: str) -> LastLease:
-    """Return the device's last lease in the ledger. Raises LedgerError if the ledger cannot be read."""
     of_device = {"run_id": run_id, "device_id": device_id}
     with _reading(ledger, f"the last lease of device {device_id}") as connection:
         for since_us in (utc_us() - _LATELY_US, 0):
@@ -117,7 +107,6 @@ def _anchor_file(page: Path) -> Path:
 
 @contextmanager
 def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection to the ledger. Any error is raised as a LedgerError that names the `wanted` data."""
     try:
         with catalog.connect(ledger) as connection:
             yield connection
@@ -128,8 +117,7 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:
-    """Return (accounted until, newest fact, joined, last run that trained or ""). Times are UTC ns. Return None if the
-    device was never in this fleet."""
+    """Return (accounted until, newest fact, joined, last training run), in UTC ns, or None for an unknown device."""
     of_device = {"run_id": run_id, "device_id": device_id}
     changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
     if changed_ns is None:

@@ -1,4 +1,4 @@
-"""Watches a device: its attached serving engine, the errors of predicted step times, and serving's last minute."""
+"""Watches a device's serving engine, the errors of predicted step times, and serving's last minute."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class ServingWatch:
         if not self._page.alive(Party.SERVING):
             if attached is not None:
                 self._leave(attached)
-            self._note_refusal()
+            description = described(self._spec.page, "serving")
+            if description is not None and description.refused is not None and description != self._refused:
+                self._refused = description
+                self._tell("refused", description, description.refused)
             return
         pid = self._page.get(Party.SERVING, Field.PID)
         if attached is not None and attached.pid != pid:
@@ -88,12 +91,6 @@ class ServingWatch:
         else:
             # An owner does not stop a server in the middle of a request.
             self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
-
-    def _note_refusal(self) -> None:
-        description = described(self._spec.page, "serving")
-        if description is not None and description.refused is not None and description != self._refused:
-            self._refused = description
-            self._tell("refused", description, description.refused)
 
     def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
         spec = self._spec
@@ -146,8 +143,6 @@ class StepTimeWatch:
 
 
 class Minute:
-    """How long serving worked in about the last minute, and how long it was observed."""
-
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, int]] = deque(maxlen=60)
         self.serving_ns = self.observed_ns = 0

@@ -1,5 +1,4 @@
-"""Engines that outlive the process that started them. An engine ends once its record is gone, or once its page had no
-agent for too long."""
+"""Engines that outlive their starter. An engine ends once its record is gone, or its page had no agent for too long."""
 
 from __future__ import annotations
 
@@ -22,6 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rose import private_files
+
 if TYPE_CHECKING:
     from rose.runtime.engines.sglang import EngineSpec
 
@@ -41,8 +42,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 def start_detached(
     arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
 ) -> int:
-    """Run this Python as a program that survives this process, and return the program's pid. `prefix` comes from
-    `placement.start_prefix`. Raises OSError if the program does not start."""
+    """Run this Python as a program that survives this process, and return its pid. Raises OSError."""
     started = subprocess.run(
         [*prefix, sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
@@ -79,9 +79,6 @@ _version = functools.cache(installed_version)
 
 @dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """A running engine: its settings and its first process. The pid and the start time since this boot identify the
-    process."""
-
     pid: int
     start_ticks: int
     boot_id: str
@@ -90,7 +87,6 @@ class EngineRecord:
 
     @classmethod
     def of_process(cls, pid: int, port: int, spec_sha256: str) -> EngineRecord:
-        """Return the record of a process. Raises ProcessLookupError if the pid is unknown."""
         return cls(pid, start_ticks(pid), boot_id(), port, spec_sha256)
 
     @classmethod
@@ -101,11 +97,7 @@ class EngineRecord:
             return None
 
     def write(self, page: Path) -> None:
-        """Write the record beside the page. Raises OSError."""
-        path = record_path(page)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        partial.write_text(json.dumps(dataclasses.asdict(self)))
-        partial.replace(path)
+        private_files.write(record_path(page), json.dumps(dataclasses.asdict(self)))
 
     def process(self) -> DetachedProcess | None:
         if self.boot_id != boot_id():
@@ -119,7 +111,7 @@ class EngineRecord:
 
 
 class DetachedProcess:
-    """A process that is not a child of this process. It has the methods of `subprocess.Popen` that engines need."""
+    """A process that is no child of this one, with the methods of `subprocess.Popen` that engines need."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -135,14 +127,12 @@ class DetachedProcess:
             return None
 
     def poll(self) -> int | None:
-        """Return `UNKNOWN_EXIT` if the process has ended, or None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the process. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         if not self._ended:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
@@ -168,7 +158,7 @@ def living(folder: Path) -> Iterator[EngineRecord]:
 
 
 def spec_sha256(spec: EngineSpec) -> str:
-    """Return a digest of the engine's arguments and code. An adopted engine must have the same digest."""
+    """Return a digest of the engine's arguments and code, which an adopted engine must share."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
     facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
     facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
@@ -183,8 +173,7 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def watch_from_within() -> None:
-    """Write the record of this engine, and watch it: the engine ends once it is given up. Call this in the engine's
-    first process."""
+    """Write this engine's record, and end the engine once it is given up. Call this in its first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)
@@ -199,8 +188,7 @@ def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since the boot. Raises ProcessLookupError if the process has
-    ended."""
+    """Return a process's start in clock ticks since the boot. Raises ProcessLookupError if it has ended."""
     try:
         fields = _stat(pid)
     except FileNotFoundError:
@@ -211,8 +199,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is gone or was killed. Under `SCHED_IDLE`, a killed process keeps its locks for
-    seconds."""
+    """Return whether a process is gone or was killed: under `SCHED_IDLE`, it keeps its locks for seconds."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()
@@ -224,8 +211,7 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` after the process name. The name is in parentheses and may contain any
-    character."""
+    """Return the fields of `/proc/PID/stat` after the name, which may contain any character."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -1,5 +1,4 @@
-"""The HTTP proxy of a rollout engine for other hosts. It checks a token, and forwards only `/generate`. SGLang's
-embedded server has no keys, so that server listens only on loopback."""
+"""The HTTP proxy of a rollout engine for other hosts: it checks a token and forwards only `/generate`."""
 
 import asyncio
 import errno
@@ -34,8 +33,7 @@ def environment(door: Door | None, port: int) -> dict[str, str]:
 
 
 def open_from_within() -> None:
-    """Open the door of this engine, if it has one, and return once the door listens. If the door cannot listen, exit
-    with the reason. Call this in the engine's first process."""
+    """Return once this engine's door, if any, listens, or exit with the reason. Call this in its first process."""
     if not (text := os.environ.get(_VARIABLE)):
         return
     facts = json.loads(text)

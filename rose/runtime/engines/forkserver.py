@@ -1,6 +1,4 @@
-"""A process that has loaded SGLang and forks engines, which then start faster. The server dies with the process that
-started it. An engine dies with the process that requested it. After an update of the code, the server refuses
-requests."""
+"""A process that has loaded SGLang and forks engines, which start faster. Engines die with their requester."""
 
 from __future__ import annotations
 
@@ -32,8 +30,6 @@ class ForkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkServer:
-    """A running fork server. `path` is its socket, in a private folder."""
-
     path: Path
     process: subprocess.Popen[bytes]
 
@@ -41,9 +37,7 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server on `cores` with its socket at `path`. Requests wait until SGLang is loaded. The server has
-        this process's variables and those in `environment`. It refuses an engine that would load SGLang differently.
-        Raises OSError."""
+        """Start a server. Requests wait until SGLang is loaded. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -73,7 +67,6 @@ class ForkServer:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the server. Its engines continue. It is safe to call this twice."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_GRACE_S)
@@ -94,8 +87,7 @@ def installed_code() -> dict[str, str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Return the variables of a server. They allow one OpenMP thread, because a pool of threads does not survive a
-    fork."""
+    """Return a server's variables. They allow one OpenMP thread, because a pool does not survive a fork."""
     from rose.runtime.platform import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
@@ -111,10 +103,7 @@ def fork_engine(
     nice: int = 0,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Make the server fork an engine. `environment` is the engine's whole environment, and `log` receives its output.
-    The engine dies with this process unless it is detached. It begins on `cores` (default: the server's cores) with
-    niceness `nice`. With `own_session`, the kernel weighs it separately. This call waits while the server loads. Raises
-    ForkError."""
+    """Have the server fork an engine, which dies with this process unless it is detached. Raises ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     message |= {"cores": list(cores), "nice": nice}
     request = json.dumps(message | {"code": installed_code()}).encode()

@@ -1,6 +1,4 @@
-"""`python -m rose.runtime.engines.forkserver_main` loads SGLang once, then forks engines. A fork breaks threads, OpenMP
-regions and CUDA, so the server starts none of them. An engine must have the same values as the server for the variables
-that SGLang reads while it loads."""
+"""Loads SGLang once, then forks engines. A fork breaks threads, OpenMP regions and CUDA, so it starts none of them."""
 
 import atexit
 import gc
@@ -43,7 +41,7 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the variables that have other values in `theirs` than in `ours`, and so would load SGLang differently."""
+    """Return the variables whose other values in `theirs` would load SGLang differently."""
     return sorted(
         name
         for name in ours.keys() | theirs.keys()
@@ -52,7 +50,7 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def cuda_in_use() -> bool:
-    """Return whether this process has opened CUDA. An open CUDA does not survive a fork."""
+    """Return whether this process has opened CUDA, which does not survive a fork."""
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if str(entry.readlink()).startswith("/dev/nvidia"):
@@ -66,8 +64,6 @@ def load() -> None:
 
 
 class Server:
-    """Answers requests until another process ends. `creator` is the pidfd of that process."""
-
     def __init__(self, listening: socket.socket, creator: int) -> None:
         self._environment = dict(os.environ)
         self._code = installed_code()
@@ -180,8 +176,6 @@ class Server:
 
 
 def end_with(requester: int) -> None:
-    """Kill the group of this process once another process ends. `requester` is the pidfd of that process."""
-
     def watch() -> None:
         watching = selectors.DefaultSelector()
         watching.register(requester, selectors.EVENT_READ)
@@ -205,7 +199,7 @@ def _apply(environment: Mapping[str, str]) -> None:
 
 
 def _fork_children() -> None:
-    """Make SGLang fork its scheduler and detokenizer, where it would spawn them. Do nothing if CUDA is in use."""
+    """Make SGLang fork instead of spawn its children, unless CUDA is in use."""
     import multiprocessing
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

@@ -1,5 +1,4 @@
-"""`python -m rose.runtime.engines.launch ...` runs SGLang's server with ROSE's plugin. The stand-ins are installed
-while this module is imported, because the processes that SGLang spawns import the main module again."""
+"""Runs SGLang's server with ROSE's plugin. Its import installs the stand-ins, also in spawned processes."""
 
 import ctypes
 import os
@@ -24,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Make the kernel kill this process when its parent dies. If the parent is already dead, exit now."""
+    """Make the kernel kill this process when its parent dies, or exit if it is dead."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit(f"the process {parent_pid} that started this engine is gone")

@@ -1,4 +1,4 @@
-"""Cleans up after engines. Some engine logs are kept. SGLang's shared memory is removed once nobody uses it."""
+"""Cleans up after engines: keeps some logs, and removes SGLang's unused shared memory."""
 
 import fcntl
 import os
@@ -18,7 +18,6 @@ UNUSED_AFTER_S = 600.0  # A younger file may be on its way from one process to a
 
 
 def shift_logs(log: Path) -> None:
-    """Rename `engine.log` to `engine.1.log`, and so on. Remove the oldest log."""
     names = [log, *(log.with_name(f"{log.stem}.{number}{log.suffix}") for number in range(1, LOGS_KEPT + 1))]
     for newer, older in reversed(list(pairwise(names))):
         with suppress(FileNotFoundError):
@@ -36,8 +35,7 @@ def remove_unused() -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether the file belongs to this user and no process has it open or mapped. Only then does the kernel
-    grant a write lease."""
+    """Return whether this user's file is open nowhere: only then does the kernel grant a write lease."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

@@ -1,5 +1,4 @@
-"""Finds TCP ports for later use. They are outside the ephemeral range, Ray's workers (up to 19999) and SGLang's ranks
-(from 22000)."""
+"""Finds TCP ports outside the ephemeral range, Ray's workers (up to 19999) and SGLang's ranks (from 22000)."""
 
 import errno
 import random
@@ -17,8 +16,7 @@ _claims: list[socket.socket] = []
 
 
 def free_port(*hosts: str) -> int:
-    """Return a port that is free on all `hosts`. No other call returns this port while the process lives. Raises
-    UserError if no port is free."""
+    """Return a port that is free on all `hosts` and reserved while this process lives. Raises UserError."""
     hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):
@@ -37,8 +35,6 @@ def free_port(*hosts: str) -> int:
 
 
 def claim(port: int) -> bool:
-    """Reserve a port, so that no `free_port` call returns it while this process lives. Return False if the port is
-    already claimed."""
     if (claimed := _claimed(port)) is None:
         return False
     _claims.append(claimed)
@@ -56,8 +52,6 @@ def _claimed(port: int) -> socket.socket | None:
 
 
 def outside_ephemeral() -> list[int]:
-    """Return the candidate ports outside the kernel's ephemeral range. If that range covers all candidates, return
-    all."""
     try:
         first, last = map(int, _EPHEMERAL.read_text().split())
     except (OSError, ValueError):
@@ -66,12 +60,10 @@ def outside_ephemeral() -> list[int]:
 
 
 def listen_once(host: str, port: int) -> None:
-    """Raise OSError if a server cannot listen there now."""
     socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
 
 
 def _can_listen(host: str, port: int) -> bool:
-    """Return whether a server can listen there now. Raises UserError if the address does not belong to this host."""
     try:
         listen_once(host, port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`rose serve-cpu` runs a user's own SGLang server on CPU cores. With it, one can try `serving_url` without a GPU."""
+"""`rose serve-cpu` runs a user's own SGLang server on CPU cores, to try `serving_url` without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts an SGLang server as a process, waits until it answers, and leaves no process behind at the end."""
+"""Starts an SGLang server, waits until it answers, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -47,11 +47,8 @@ class AddressInUseError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine on `gpu`, or on `cores` if `gpu` is None. HTTP and text run on `host_cores` (default:
-    `cores`). `start_cores` (default: all) and `nice` apply from the first instruction. `idle_class` makes the engine's
-    computing preemptible. `fork_server` is a socket. `overlap` schedules steps ahead on cores too, which delays results
-    by one step. `any_port` allows another port. With `orphan_s`, the engine outlives its starter, and ends after this
-    many seconds without an agent."""
+    """How to start an engine on `gpu` or `cores`. HTTP and text run on `host_cores` (default: `cores`). With
+    `orphan_s`, the engine outlives its starter, and ends after this many seconds without an agent."""
 
     engine_id: str
     model: str
@@ -87,13 +84,10 @@ class EngineSpec:
         return f"http://{address}:{self.port}"
 
     def elsewhere(self) -> EngineSpec | None:
-        """Return the same engine on another port, or None if the engine needs this port."""
         return dataclasses.replace(self, port=ports.free_port(*addresses(self.door))) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raise AddressInUseError if the port is taken, or EngineError if it cannot be used. The message names the port and
-    its purpose."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
@@ -106,16 +100,12 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 
 
 def has_embedded_server() -> bool:
-    """Return whether this SGLang has its HTTP server in the scheduler. Such a server needs a fifth of the processor
-    time."""
     spec = importlib.util.find_spec("sglang")
     folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)
 
 
 class EngineProcess:
-    """A running engine. `start` returns once the engine answers. `stop` ends its whole process group."""
-
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.url = spec.url
@@ -131,8 +121,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process. Unless `orphan_s` is set, it dies with this thread. If it is forked, it dies with this
-        process."""
+        """Start the process. Unless `orphan_s` is set, it dies with this thread, or a forked one with this process."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)
@@ -177,8 +166,7 @@ class EngineProcess:
         return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until the engine has answered one request. Raises AddressInUseError if its port is taken, or EngineError
-        with the end of the log."""
+        """Wait for the first answer. Raises AddressInUseError, or EngineError with the end of the log."""
         deadline = time.monotonic() + timeout_s
         body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}
         while time.monotonic() < deadline:
@@ -210,7 +198,6 @@ class EngineProcess:
         return [leader, *leader.children(recursive=True)]
 
     def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> object:
-        """Send JSON in a POST request, and return the JSON answer. Raises urllib.error.URLError."""
         request = urllib.request.Request(
             self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
@@ -219,7 +206,7 @@ class EngineProcess:
         return json.loads(text) if text else None
 
     def stop(self) -> None:
-        """End the engine and its children with SIGTERM, then with SIGKILL. It is safe to call this twice."""
+        """End the engine and its children with SIGTERM, then SIGKILL. Safe to call twice."""
         if self._process is None:
             return
         # Signal only the leader: if a child ends first, SGLang believes that it crashed.
@@ -230,7 +217,7 @@ class EngineProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process group with SIGKILL, and wait for its leader. It is safe to call this twice."""
+        """Kill the process group, and wait for its leader. Safe to call twice."""
         if self._process is None or self._killed:
             return
         if self.spec.gpu is not None:
@@ -281,13 +268,7 @@ class EngineProcess:
         return arguments + list(spec.extra_args)
 
     @property
-    def _tensor_parallel(self) -> bool:
-        return any(argument.startswith(("--tp-size", "--tensor-parallel-size")) for argument in self.spec.extra_args)
-
-    @property
     def _start_cores(self) -> Sequence[int]:
-        """Return the cores on which the engine starts. On a CPU host, these are all cores of the host, even if the
-        starter has fewer."""
         return self.spec.start_cores or (range(os.cpu_count() or 1) if self.spec.gpu is None else ())
 
     def _environment(self) -> dict[str, str]:
@@ -301,7 +282,8 @@ class EngineProcess:
             **adoption.environment(spec),
             **door.environment(spec.door, spec.port),
         }
-        if spec.plugin.role == "rollout" and not self._tensor_parallel and has_embedded_server():
+        ranks = any(argument.startswith(("--tp-size", "--tensor-parallel-size")) for argument in spec.extra_args)
+        if spec.plugin.role == "rollout" and not ranks and has_embedded_server():
             environment |= {"SGLANG_RUST_SERVER": "1", "RUST_LOG": "warn"}
         if spec.cores:
             environment["OMP_NUM_THREADS"] = str(len(spec.cores))

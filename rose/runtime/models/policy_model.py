@@ -1,6 +1,4 @@
-"""The built-in policy: a small Llama. It is saved as a Hugging Face checkpoint with the parameter names of
-`LlamaForCausalLM`. Its forward pass here does not need transformers. The master weights are float32, checkpoints are
-bfloat16."""
+"""The built-in policy: a small Llama with float32 master weights and bfloat16 checkpoints for Hugging Face."""
 
 from __future__ import annotations
 
@@ -20,8 +18,6 @@ from rose.runtime.rollout import vocabulary
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyShape:
-    """The dimensions of a policy. They have the names of Hugging Face's Llama configuration."""
-
     vocab_size: int = vocabulary.SIZE
     hidden_size: int = 128
     intermediate_size: int = 384
@@ -50,7 +46,7 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """Return the shape in `folder`/config.json. Raises ValueError if the folder has another kind of model."""
+        """Return the shape in `folder`/config.json. Raises ValueError for another kind of model."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         shape = cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
         for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias"):
@@ -119,8 +115,6 @@ class Backbone(nn.Module):
 
 
 class Policy(nn.Module):
-    """A Llama with random weights from `seed`."""
-
     def __init__(self, shape: PolicyShape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape
@@ -137,8 +131,7 @@ class Policy(nn.Module):
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the hidden states [batch, length, hidden_size] after the last norm. `ids` is int64 [batch, length],
-        padded on the right. Attention is causal, so the padding does not affect real tokens."""
+        """Return hidden states [batch, length, hidden_size] for int64 `ids` [batch, length], padded on the right."""
         cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -161,8 +154,7 @@ class Policy(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> Policy:
-        """Return the policy in a checkpoint folder, with float32 master weights on `device`. Raises ValueError if the
-        folder has another kind of model."""
+        """Return a checkpoint's policy with float32 master weights. Raises ValueError for another kind of model."""
         policy = cls(PolicyShape.read(folder))
         weights = load_file(folder / "model.safetensors")
         if policy.shape.tie_word_embeddings:
@@ -172,7 +164,6 @@ class Policy(nn.Module):
 
 
 def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and the sines of the rotary embedding, each [length, head_dim] (Su et al. 2021)."""
     half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
     angles = torch.arange(length, device=device)[:, None] / shape.rope_theta**half
     angles = torch.cat([angles, angles], -1)
@@ -180,13 +171,12 @@ def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[T
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + head_dim / 2). Hugging Face's Llama has the same layout."""
+    """Rotate the pairs (i, i + head_dim / 2), as Hugging Face's Llama does."""
     left, right = x.chunk(2, -1)
     return x * cos + torch.cat([-right, left], -1) * sin
 
 
 def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:
-    """Return the rows as int64 [rows, longest]. Shorter rows are filled on the right with `value`."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.int64, device=device)
 
@@ -194,8 +184,7 @@ def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: t
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row, on the policy's
-    device. The hidden state at i - 1 predicts the token at i."""
+    """Return logits [tokens, vocab] and ids [tokens] of generated tokens. Hidden state i - 1 predicts token i."""
     padded = pad(ids, device=policy.device)
     generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])

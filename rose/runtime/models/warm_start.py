@@ -1,5 +1,4 @@
-"""Trains the start of the built-in policy by imitation, because an untrained policy never reaches the goal. The
-imitated player reasons correctly, and makes some random moves. This module imports torch only to train."""
+"""Trains the built-in policy's start by imitation, because an untrained policy never reaches the goal."""
 
 import dataclasses
 import hashlib
@@ -40,14 +39,12 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """Return the warm-started checkpoint for `task`. If the cache lacks it, train it on CPU cores."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player, and save the policy in `folder`. The result is the same if the settings, the machine,
-    the device and the number of threads are the same."""
+    """Imitate the noisy player, and save the policy in `folder`. The result is reproducible on one machine."""
     import torch
     from torch.nn import functional
 

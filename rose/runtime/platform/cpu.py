@@ -1,4 +1,4 @@
-"""Stand-ins and settings that released SGLang needs on CPU cores. This module is never imported where a GPU is used."""
+"""Stand-ins and settings that released SGLang needs on CPU cores, never imported where a GPU is used."""
 
 import sys
 from collections.abc import Callable
@@ -13,12 +13,7 @@ from typing import Literal, NoReturn
 ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 
 #: `--sleep-on-idle` matters most: without it an idle scheduler spins on a core.
-ARGUMENTS = (
-    "--device=cpu",
-    "--attention-backend=torch_native",
-    "--sleep-on-idle",
-    "--mem-fraction-static=0.1",
-)
+ARGUMENTS = ("--device=cpu", "--attention-backend=torch_native", "--sleep-on-idle", "--mem-fraction-static=0.1")
 
 #: Names that SGLang's CPU path imports from `sgl_kernel`. The package index has no build of `sgl_kernel` for CPUs. All
 #: names are for speculative decoding, which ROSE does not use.
@@ -40,8 +35,7 @@ _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """Return the type in which engines compute. On cores without bfloat16 units, float32 is exact, and from 16 rows on
-    it is four to seven times faster."""
+    """Return the engines' type. Without bfloat16 units, float32 is four to seven times faster from 16 rows on."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -50,7 +44,7 @@ def dtype() -> Literal["bfloat16", "float32"]:
 
 
 def install() -> None:
-    """Install the stand-ins. Call this before `sglang` is imported, also in spawned children."""
+    """Install the stand-ins before `sglang` is imported, also in spawned children."""
     define_torchvision()
     if "sgl_kernel" not in sys.modules:
         module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
@@ -60,8 +54,7 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define the compiled operators of a torchvision that was built for CUDA. Then torchvision can be imported beside a
-    torch that was built for CPU cores. Text models never call these operators."""
+    """Define a CUDA torchvision's operators, so that it imports beside a CPU torch. Text models never call them."""
     import torch
 
     if torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):

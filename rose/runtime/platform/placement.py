@@ -33,14 +33,12 @@ _OOM_SCORE_FIRST = 1000
 
 
 def start_prefix(cores: Sequence[int], nice: int) -> list[str]:
-    """Return the beginning of a command line. It keeps a program to `cores` and `nice` from its first instruction."""
     further = nice - os.getpriority(os.PRIO_PROCESS, 0)
     niceness = ["nice", "-n", str(further)] if further > 0 else []
     return [*niceness, "taskset", "-c", ",".join(map(str, cores))] if cores else niceness
 
 
 def place_start(pid: int, cores: Sequence[int], nice: int) -> None:
-    """Keep a forked process to `cores` and `nice`. A `pid` of 0 means this process."""
     if cores:
         os.sched_setaffinity(pid, cores)
     os.setpriority(os.PRIO_PROCESS, pid, max(nice, os.getpriority(os.PRIO_PROCESS, pid)))
@@ -56,8 +54,7 @@ def is_scheduler(process: psutil.Process) -> bool:
 def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers on `cores`, and other processes on `host_cores` with niceness `nice`. With `idle_class`,
-    schedulers get SCHED_IDLE. Raises PermissionError if this host does not allow a way back from it."""
+    """Keep schedulers on `cores`, others on `host_cores`. Raises PermissionError if SCHED_IDLE has no way back."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler
@@ -74,8 +71,7 @@ def place(
 
 
 def leave_idle_class() -> list[int]:
-    """Move the threads of this process from SCHED_IDLE to the usual class. Return the moved threads, the calling thread
-    last."""
+    """Move this process's threads from SCHED_IDLE to the usual class. Return them, the calling thread last."""
     threads = []
     for thread in _threads(os.getpid()):
         with suppress(ProcessLookupError):
@@ -92,7 +88,6 @@ def enter_idle_class(threads: Iterable[int]) -> None:
 
 
 def go_first_when_memory_runs_out() -> None:
-    """Make the kernel kill this process and its future children before any other process."""
     # Fails where /proc is read-only.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_FIRST))
@@ -113,7 +108,6 @@ def _serves(pid: int, thread: int) -> bool:
 
 
 def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
-    """Set the cores, the class and the niceness of a thread. Return whether a setting changed."""
     changed = False
     with suppress(ProcessLookupError):
         if cores and os.sched_getaffinity(thread) != cores:
@@ -137,8 +131,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Lower the weight of an engine's own session. With autogroups, the kernel first divides the cores among
-    sessions."""
+    """Lower an engine's own session, because autogroups divide the cores among sessions first."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

@@ -19,8 +19,7 @@ class ConversationError(UserError):
 
 
 class Conversation:
-    """Converts messages to token ids with the chat template of a checkpoint. Sampled tokens are not encoded again, so
-    their log probabilities stay valid. Raises ConversationError."""
+    """Converts messages to token ids by a checkpoint's chat template. Sampled tokens are never encoded again."""
 
     def __init__(self, checkpoint: Path) -> None:
         from rose.runtime.platform import cpu
@@ -41,7 +40,7 @@ class Conversation:
         return self._ids(self._render(_messages(observation), answers=True))
 
     def reply(self, observation: str | Messages, answer_ids: Sequence[int]) -> list[int]:
-        """Return the tokens that stand between the answer `answer_ids` and the next answer."""
+        """Return the tokens between the answer `answer_ids` and the next answer."""
         exchange = self._render(_ANSWERED, answers=False)
         end_place = exchange.rfind(self._end)
         text = self._render([*_ANSWERED, *_messages(observation)], answers=True)
@@ -51,18 +50,14 @@ class Conversation:
         return [*end, *self._ids(text[reply_place:])]
 
     def text(self, answer_ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(answer_ids, skip_special_tokens=True)
-        return text
+        return str(self._tokenizer.decode(answer_ids, skip_special_tokens=True))
 
     def _render(self, messages: Messages, *, answers: bool) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=answers
-        )
-        return text
+        texts = [dict(message) for message in messages]
+        return str(self._tokenizer.apply_chat_template(texts, tokenize=False, add_generation_prompt=answers))
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return ids
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 def _messages(observation: str | Messages) -> Messages:

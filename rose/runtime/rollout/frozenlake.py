@@ -1,6 +1,5 @@
-"""FrozenLake for a language model: Gymnasium's environment with token ids. Each prompt extends the last prompt, so that
-the prefix cache can be used. An output consists of the four tiles around the player (the reasoning), a move (the
-answer) and EOT. If an output has no move before EOT, the turn is wasted."""
+"""FrozenLake with token ids. An output has the four tiles around the player, a move and EOT; without a move, the turn
+is wasted. Each prompt extends the last, so that the prefix cache can be used."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,7 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake:
-    """The environment of one trajectory. The seed of `reset` gives the board, and `slip_seed` gives the slips on ice.
-    The verdict is ground truth."""
+    """One trajectory. The seed of `reset` gives the board, `slip_seed` the slips. The verdict is ground truth."""
 
     verifier = "frozenlake-goal"
     verifier_version = "1"
@@ -53,7 +51,7 @@ class FrozenLake:
         return [reply, v.at(*self.position)], reward, self.terminated, facts
 
     def around(self) -> list[int]:
-        """Return tokens for the tiles left of, below, right of and above the player: the turn's correct reasoning."""
+        """Return the tokens of the tiles left of, below, right of and above the player: the correct reasoning."""
         size, (row, col) = self._task.size, self.position
         places = [(row + down, col + right) for down, right in STEPS]
         return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]
@@ -91,20 +89,18 @@ class Episode(Transcript):
 
 
 def parse(output_ids: Sequence[int]) -> int | None:
-    """Return Gymnasium's action if the output ends in a move and EOT, or None if it does not."""
+    """Return Gymnasium's action if the output ends in a move and EOT, else None."""
     if len(output_ids) < 2 or output_ids[-1] != v.EOT or output_ids[-2] not in v.MOVES:
         return None
     return v.MOVES.index(output_ids[-2])
 
 
 def seed_of(*parts: int) -> int:
-    """Return one 32-bit seed that is made from several non-negative numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Return the number of moves from each tile to the goal, if no move slips. Tiles that reach the goal only through a
-    hole are left out."""
+    """Return the moves from each tile to the goal without slips. Unreachable tiles are left out."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
     steps = {goal: 0}

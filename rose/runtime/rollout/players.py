@@ -24,7 +24,7 @@ from rose.runtime.rollout.trajectory import Trajectory, Verifier
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A trajectory to play. `number` is its place in its group. All games of a group have the same seed."""
+    """A trajectory to play. `number` is its place in its group, whose games share a seed."""
 
     trajectory_id: str
     group_id: str
@@ -39,7 +39,7 @@ class Played:
 
 
 def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
-    """Return all games of a step. Their names begin with `prefix`. Their seeds depend only on `step` and `training`."""
+    """Return all games of a step. Seeds depend only on `step` and `training`."""
     return [
         Game(
             trajectory_id=f"{prefix}-s{step}-g{group}-{number}",
@@ -72,8 +72,6 @@ class Task:
             self._workers.close()
 
     def rules(self, checkpoint: Path | None) -> Rules:
-        """Return the rules for the model in `checkpoint`. Raises ConversationError if the task has text, but the model
-        has no chat template."""
         traits, threshold = self.traits, self.config.threshold
         assert traits.token_ids or checkpoint is not None
         return Rules(
@@ -97,8 +95,7 @@ class Task:
 
 
 class Players:
-    """Plays games of the run at `address`. It is a context manager, whose end cancels the games in progress.
-    `checkpoint` has the tokenizer for games with text."""
+    """Plays games of the run at `address` until the context ends. `checkpoint` has the tokenizer for text."""
 
     def __init__(self, address: RunAddress, task: Task, checkpoint: Path | None, temperature: float) -> None:
         self._task, rules = task, task.rules(checkpoint)
@@ -114,14 +111,12 @@ class Players:
             self._background.submit(self._play(step, version_min, game)).add_done_callback(self._over.put)
 
     def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Play lost games again. They get new names, because the ledger already has the old names."""
+        """Play lost games under new names, because the ledger has the old ones."""
         tries = next(self._repeated)
         again = [replace(game, trajectory_id=f"{first_name(game.trajectory_id)}~{tries}") for game in games]
         self.play(step, version_min, again)
 
     def collect(self, timeout_s: float) -> Iterator[Played]:
-        """Yield the finished games. Wait for the first game for at most `timeout_s` seconds. Raises ClientError if a
-        call in a game failed."""
         with suppress(queue.Empty):
             over = self._over.get(timeout=timeout_s)
             while True:
@@ -160,8 +155,7 @@ class Players:
 
 
 def sampling_params(task: Task, rules: Rules, temperature: float) -> dict[str, object]:
-    """Return the sampling parameters for SGLang. top_p and top_k are switched off, because they would change the
-    distribution of the log probabilities."""
+    """Return SGLang's sampling parameters. top_p and top_k are off, because they would change log probabilities."""
     config, conversation = task.config, rules.conversation
     return {
         "temperature": temperature,

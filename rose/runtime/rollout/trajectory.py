@@ -7,16 +7,15 @@ from typing import Literal
 NOT_GENERATED = -1  #: Version of a token that no policy generated.
 
 
-@dataclass
+@dataclass(kw_only=True, slots=True)
 class Transcript:
-    """The tokens of a trajectory in progress, in four lists of equal length. Tokens of the environment have mask False,
-    logprob 0.0 and version `NOT_GENERATED`."""
+    """Tokens of a trajectory. Tokens of the environment have mask False, logprob 0.0 and version `NOT_GENERATED`."""
 
-    ids: list[int] = field(default_factory=list, init=False)
-    mask: list[bool] = field(default_factory=list, init=False)
-    logprobs: list[float] = field(default_factory=list, init=False)
-    versions: list[int] = field(default_factory=list, init=False)
-    turns: int = field(default=0, init=False)
+    ids: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    turns: int = 0
 
     def read(self, ids: Sequence[int]) -> None:
         self.ids += ids
@@ -25,8 +24,6 @@ class Transcript:
         self.versions += [NOT_GENERATED] * len(ids)
 
     def write(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Append one turn of the policy. Each token has a log probability and a version. Raises ValueError if the
-        lengths differ."""
         if not len(output_ids) == len(logprobs) == len(versions):
             raise ValueError(
                 f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
@@ -39,49 +36,31 @@ class Transcript:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loss:
-    reason: str
-    attempts: int  #: Attempts at that turn.
-    failed: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
     name: str
     version: str | None
     threshold: float  #: Smallest accepted reward.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trajectory:
-    """A finished trajectory: the lists of its `Transcript`, and its result."""
+@dataclass(kw_only=True, slots=True)
+class Trajectory(Transcript):
+    """A trajectory with its result, which is final once the trajectory was played."""
 
     trajectory_id: str
     group_id: str
     step: int
     task: str
-    outcome: Literal["finished", "truncated", "lost"]
-    ids: list[int]
-    mask: list[bool]
-    logprobs: list[float]
-    versions: list[int]
-    reward: float
     verifier: Verifier
-    turns: int
-    duration_ns: int
+    outcome: Literal["finished", "truncated", "lost"] = "truncated"
+    reward: float = 0.0
+    duration_ns: int = 0
     correct: bool | None = None  #: Ground truth, if known.
     answer_tokens: int | None = None
     tool_calls: int = 0
     tool_ns: int = 0
     reason: str | None = None  #: Why it ended early.
-    loss: Loss | None = None
-
-    def __post_init__(self) -> None:
-        if not len(self.ids) == len(self.mask) == len(self.logprobs) == len(self.versions):
-            raise ValueError(
-                f"trajectory {self.trajectory_id}: {len(self.ids)} ids, {len(self.mask)} mask, "
-                f"{len(self.logprobs)} logprobs, {len(self.versions)} versions: they must match"
-            )
+    attempts: int = 0  #: Attempts at the lost turn.
+    failed: bool = False  #: Whether an engine or the environment failed, so that it was lost.
 
     @property
     def accepted(self) -> bool:
@@ -93,17 +72,15 @@ class Trajectory:
 
     @property
     def prompt_tokens(self) -> int:
-        """Return how many tokens the policy did not generate. Each counts once, though later prompts repeat it."""
+        """Return how many tokens the policy did not generate, each counted once."""
         return len(self.ids) - self.output_tokens
 
     @property
     def version(self) -> int | None:
-        """Return the oldest version that generated a token, or None if no token was generated."""
         return min(
             (version for version, generated in zip(self.versions, self.mask, strict=True) if generated), default=None
         )
 
     def staleness(self, trainer_version: int) -> int:
-        """Return the trainer's version minus the oldest version that generated a token, or 0 if no token was
-        generated."""
+        """Return the trainer's version minus the oldest generating version, or 0 without one."""
         return 0 if self.version is None else trainer_version - self.version

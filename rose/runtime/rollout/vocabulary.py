@@ -1,14 +1,11 @@
-"""The tokens of the built-in policy: a small vocabulary of whole words.
-
-By the names of its tokens (see `text`), a conversation looks like this:
+"""The tokens of the built-in policy: a small vocabulary of whole words. An example (see `text`):
 
     BOS START F01 H02 F03 F10 ... GOAL    the board, cell by cell: kind, row, column
     AT00                                  where the player stands
     WALL F F WALL RIGHT EOT               one turn: tiles left, below, right and above, then the move
     MOVED AT01                            the environment's reply, and so on
 
-A board token names both the kind and the place of a cell. A model thus needs only seconds of CPU time to learn where
-a cell is in the prompt. Ids are part of every saved checkpoint, so append names and never reorder them."""
+Ids are part of every saved checkpoint, so append names and never reorder them."""
 
 import json
 from collections.abc import Sequence
@@ -42,18 +39,15 @@ def at(row: int, col: int) -> int:
 
 
 def on_board(tile: str, row: int, col: int) -> int:
-    """Return the token of a tile at (row, col) on the shown board. `tile` is "S", "F", "H" or "G"."""
     return _ID[f"{tile}{row}{col}"] if tile in "FH" else TILES[tile]
 
 
 def text(ids: Sequence[int]) -> str:
-    """Return the names of `ids` with blanks between them. An unknown id becomes `<id>`."""
     return " ".join(NAMES[i] if 0 <= i < len(NAMES) else f"<{i}>" for i in ids)
 
 
 def save_tokenizer(folder: Path) -> None:
-    """Write the files of a Hugging Face tokenizer for `NAMES`. The text of each token begins with a blank. An unknown
-    word becomes PAD."""
+    """Write a Hugging Face tokenizer for `NAMES`. Each token's text begins with a blank. Unknown words become PAD."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     words = {f" {name}": index for name, index in _ID.items()}

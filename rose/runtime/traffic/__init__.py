@@ -1,1 +1,1 @@
-"""Serving traffic. Traces have the columns of the public Azure LLM inference traces, and are fitted and replayed."""
+"""Serving traffic: traces in the columns of the Azure LLM inference traces, fitted and replayed."""

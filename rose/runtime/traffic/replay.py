@@ -29,7 +29,7 @@ class Target:
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of requests. `due` counts those completed, failed or in flight. `failed` includes `refused`."""
+    """Numbers of requests. `due` counts those completed, failed or in flight; `failed` includes `refused`."""
 
     due: int = 0
     completed: int = 0
@@ -47,9 +47,7 @@ class _Call:
 
 
 class Replay:
-    """Replays a trace. `record` gets one `rose.events.Request` for each request that becomes due. If `repeat` is true,
-    the trace starts again with new prompts. A request fails if `in_flight_max` requests are already in flight, or if it
-    takes longer than `timeout_s` seconds. Call `stop()` in the event loop of the replay."""
+    """Replays a trace, and records one `Request` for each that becomes due. Call `stop()` in its event loop."""
 
     def __init__(
         self,
@@ -82,8 +80,7 @@ class Replay:
         self._stopping.set()
 
     async def run(self) -> Counts:
-        """Replay until the trace ends or `stop` is called, and return the counts. If this task is cancelled, the
-        requests in flight fail."""
+        """Replay until the trace ends or `stop` is called. If this task is cancelled, requests in flight fail."""
         url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
         # Waiting for a connection would delay arrivals, and the server may close a kept one.

@@ -1,4 +1,4 @@
-"""Follows one streamed completion on the client's side: when its tokens arrive, and how it ends."""
+"""Follows one streamed completion on the client's side."""
 
 import json
 from collections.abc import AsyncIterable
@@ -14,7 +14,7 @@ class StreamError(Exception):
 
 @dataclass(slots=True)
 class Arrivals:
-    """The tokens of one response. Times are monotonic nanoseconds. The tokens of one chunk arrive at the same time."""
+    """The tokens of one response, in monotonic ns. A chunk's tokens arrive at one time."""
 
     sent_ns: int
     tokens: int = 0
@@ -35,20 +35,17 @@ class Arrivals:
 
     @property
     def tpot_mean_ns(self) -> int | None:
-        """Return the mean time of each token after the first, or None if there are fewer than two tokens."""
         return None if self.tokens < 2 else (self.times_ns[-1] - self.times_ns[0]) // (self.tokens - 1)
 
     @property
     def tpot_max_ns(self) -> int | None:
-        """Return the longest wait for a token after the first, or None if there are fewer than two tokens."""
         if self.tokens < 2:
             return None
         return max((b - a for a, b in zip(self.times_ns, self.times_ns[1:], strict=False)), default=0)
 
 
 async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
-    """Read the server-sent events of `/v1/completions` until `[DONE]`. If a chunk has text and no usage, it counts as
-    one token. Raises StreamError."""
+    """Read the server-sent events of `/v1/completions` until `[DONE]`. Raises StreamError."""
     finish: str | None = None
     async for line in lines:
         at_ns = monotonic_ns()

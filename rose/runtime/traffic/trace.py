@@ -1,5 +1,4 @@
-"""Reads serving traces and fits them to a host. A trace is a CSV file with the columns of the public Azure LLM
-inference traces (Patel et al., Splitwise, ISCA 2024)."""
+"""Reads traces with the columns of the Azure LLM inference traces (Splitwise, ISCA 2024), and fits them to a host."""
 
 import csv
 import math
@@ -27,8 +26,6 @@ class TraceError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order of arrival, in three int64 arrays of equal length."""
-
     name: str
     arrival_ns: Ints
     prompt_tokens: Ints
@@ -48,8 +45,6 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class FittedTrace:
-    """A trace after it was fitted to a host, and its scales."""
-
     trace: Trace
     keep_share: float
     length_scale: float  #: Factors of prompt lengths, output lengths and gaps.
@@ -59,7 +54,7 @@ class FittedTrace:
 
 
 def read(path: Path) -> Trace:
-    """Return the trace in a file. Rows may be in any order and may have more columns. Raises TraceError."""
+    """Return the trace in a file, whose rows may be in any order. Raises TraceError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
@@ -83,7 +78,6 @@ def read(path: Path) -> Trace:
 
 
 def load(name: str) -> Trace:
-    """Return the trace `bursty`, or the trace in the CSV file `name`. Raises TraceError."""
     return read(_SAMPLES / "bursty.csv" if name == "bursty" else Path(name).expanduser())
 
 
@@ -94,9 +88,8 @@ def open_trace(config: TrafficConfig) -> Trace | None:
 def fit(
     trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
 ) -> FittedTrace:
-    """Return the trace within the limits of `config`. Gaps are multiplied by `time_scale`. Only the first `duration_s`
-    seconds are kept. If there are too many requests, some are dropped at random, each with equal chance. Lengths are
-    scaled down until their 99th percentile (nearest rank) is at most the limit."""
+    """Return the trace within the limits of `config`, shortened to `duration_s`. Surplus requests are dropped at
+    random. Lengths are scaled until their 99th percentile (nearest rank) is at most the limit."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
@@ -142,7 +135,6 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
 
 
 def _timestamp_ns(text: str) -> int | None:
-    """Return nanoseconds since the epoch, or None if the text is not a time. A time without a zone counts as UTC."""
     if (match := _TIMESTAMP.fullmatch(text)) is None:
         return None
     try:

@@ -22,7 +22,7 @@ from rose.events import Step, Verdict
 from rose.ledger.files.layout import replace_file
 
 if TYPE_CHECKING:
-    from rose.runtime.training.trainer import StepStats, Trainer
+    from rose.runtime.training.trainer import Trainer
 
 
 #: Fields that do not change learning.
@@ -34,8 +34,7 @@ class CheckpointError(UserError):
 
 
 class Checkpoint:
-    """The folder of one trainer, which is locked until `close`. Raises CheckpointError if another trainer has the lock,
-    or if the folder is not writable."""
+    """The folder of one trainer, locked until `close`. Raises CheckpointError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +61,6 @@ class Checkpoint:
         self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
 
     def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
-        """Raise CheckpointError if a setting differs from the start of the run. The message names the setting."""
         content = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             recorded = content.get(table, now)
@@ -78,16 +76,15 @@ class Checkpoint:
             return None
         return TaskConfig.model_validate(content["task"]), TrainingConfig.model_validate(content["training"])
 
-    def save_update(self, trainer: Trainer, step: int, stats: StepStats, verdicts: list[Verdict], event: Step) -> None:
+    def save_update(self, trainer: Trainer, verdicts: list[Verdict], event: Step) -> None:
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}
-        trainer.save(self.folder / "trainer.pt", step, stats, json.dumps(pending))
+        trainer.save(self.folder / "trainer.pt", json.dumps(pending))
 
     def load_update(self, trainer: Trainer) -> tuple[list[Verdict], Step] | None:
         path = self.folder / "trainer.pt"
         if not path.exists():
             return None
-        trainer.resume(path)
-        pending = json.loads(trainer.note)
+        pending = json.loads(trainer.resume(path))
         return [Verdict(**verdict) for verdict in pending["verdicts"]], Step(**pending["step"])
 
     def save_step(self, event: Step) -> None:

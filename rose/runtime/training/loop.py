@@ -1,6 +1,4 @@
-"""The built-in RL loop, as a client of a fleet. The update of step k turns version k into version k + 1. Rollouts of
-step k begin when version k - `staleness_max` is published. The loop saves an update, then publishes it, then records
-its step. After a kill, the loop therefore repeats no update."""
+"""The built-in RL loop: step k turns version k into k + 1. Updates are saved, then published, then recorded."""
 
 import math
 import time
@@ -42,11 +40,11 @@ class _Rollouts:
         return len(self.trajectories) == self.games
 
     def take(self, played: Played) -> None:
-        if (loss := played.trajectory.loss) is None:
+        if played.trajectory.outcome != "lost":
             self.end(played.trajectory)
             return
         self.lost.append(played)
-        self.failed[first_name(played.game.trajectory_id)] += loss.failed
+        self.failed[first_name(played.game.trajectory_id)] += played.trajectory.failed
 
     def end(self, trajectory: PlayedTrajectory) -> None:
         self.trajectories.append(trajectory)
@@ -54,7 +52,7 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """Return the lost games to play again. A game that failed too often is given up if the step has others."""
+        """Return the lost games to play again, except games that failed too often in a step with others."""
         lost, self.lost = self.lost, []
         has_others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
@@ -93,7 +91,6 @@ class TrainLoop:
         self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
-        """Play the remaining steps. Raises CheckpointError, or an error of the run's client."""
         try:
             self._begin()
             while self._trainer.version < self._training.steps:
@@ -141,10 +138,9 @@ class TrainLoop:
         self._repeated = time.monotonic()
         for rollouts in self._rollouts.values():
             if lost := rollouts.take_lost():
-                step, loss = rollouts.step, lost[-1].trajectory.loss
-                assert loss is not None
+                step, reason = rollouts.step, lost[-1].trajectory.reason
                 again = f"{len(lost)} of {rollouts.games} trajectories were lost and start again"
-                self._say(f"step {step + 1}: {again}: {loss.reason}")
+                self._say(f"step {step + 1}: {again}: {reason}")
                 self._players.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
@@ -153,7 +149,7 @@ class TrainLoop:
             trajectory = played.trajectory
             self._rollouts[trajectory.step].take(played)
             # A game that only waited for an engine leaves no record.
-            if (loss := trajectory.loss) is None or loss.failed or loss.attempts or trajectory.turns:
+            if trajectory.outcome != "lost" or trajectory.failed or trajectory.attempts or trajectory.turns:
                 self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
         if now - self._recorded >= 1.0:
@@ -172,7 +168,7 @@ class TrainLoop:
             self._unrecorded.clear()
 
     def _update(self, rollouts: _Rollouts) -> _Updated:
-        """Update the policy, save the update, and then publish it. This method is called in the trainer's thread."""
+        """Update the policy, save it, then publish it, in the trainer's thread."""
         began_ns = monotonic_ns()
         # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
@@ -187,7 +183,7 @@ class TrainLoop:
                 total_ns=monotonic_ns() - rollouts.began_ns,
             )
             judgements = verdicts(stats, trajectories)
-            self._checkpoint.save_update(self._trainer, rollouts.step, stats, judgements, event)
+            self._checkpoint.save_update(self._trainer, judgements, event)
         return judgements, _with_publish_time(event, self._publish())
 
     def _publish(self) -> int:
@@ -224,8 +220,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the event of a step. Lost trajectories do not count. `total_ns` is the time from the first rollout to the
-    end of training."""
+    """Return the event of a step without its lost trajectories. `total_ns` ends with the training."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,

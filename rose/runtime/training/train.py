@@ -38,10 +38,7 @@ def train(
     device: str | None = None,
     wait_s: float = 0.0,
 ) -> str:
-    """Train to the last step, and return the id of the run. `say` gets progress texts, and `done` gets each finished
-    step. If `kept` is true, `folder` outlives this process, and a later call with `resume` continues the run. A kept
-    run stays open after KeyboardInterrupt. If the fleet is still starting, wait for it for up to `wait_s` seconds.
-    Raises UserError."""
+    """Train to the last step, and return the run's id. A `kept` folder can be resumed. Raises UserError."""
     trainer_device = _device(fleet, device)
     page = None if device is None or wait_s else page_of(device)
     if fleet is not None and trainer_device is not None:

@@ -1,4 +1,4 @@
-"""Writes the time for which a trainer works on a device to the device's page, as `train`."""
+"""Writes a trainer's working time to the device's page, as `train`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ class NoPageError(UserError):
 
 
 class TrainTime:
-    """Writes spans to the page at `path`, or nothing if `path` is None. Raises NoPageError or DeviceTakenError."""
+    """Writes spans to the page at `path`, if any. Raises NoPageError or DeviceTakenError."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -26,7 +26,6 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the time inside the `with` block as training, if the page exists. Raises DeviceTakenError."""
         if (page := self._present()) is None:
             yield
             return
@@ -56,7 +55,7 @@ def _attached(path: Path) -> ArbiterPage:
 
 
 def page_of(device_id: str) -> Path:
-    """Return the page of a device with an agent on this host. Raises NoPageError, which names the host's devices."""
+    """Return the page of a device with an agent on this host. Raises NoPageError."""
     from rose.runtime.coserving.attach.attaching import pages_in_use
 
     pages = [Path(use.page) for use in pages_in_use() if use.agent]

@@ -1,8 +1,8 @@
-"""The trainer: it holds the policy in float32, updates it from finished trajectories, and publishes it as bfloat16."""
+"""The trainer: holds the policy in float32, updates it from trajectories, and publishes it as bfloat16."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ _TOKEN_VALUES = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepStats:
-    """The result of one update. Means are over the trained tokens. They are 0.0 if no group has differing rewards."""
+    """The result of one update: means over the trained tokens, or 0.0 if no group has differing rewards."""
 
     version: int
     loss: float
@@ -36,13 +36,11 @@ class StepStats:
 
 
 class Trainer:
-    """The policy and its optimiser on `device`. The policy in `checkpoint` is version 0, and every update makes the
-    next version."""
+    """The policy and its optimiser on `device`. The checkpoint is version 0, and every update makes the next."""
 
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
         self.version = 0
-        self.note = ""
         self._training = training
         # With a short memory of squared gradients, noise moves parameters without a signal.
         self._optimizer = torch.optim.AdamW(
@@ -53,8 +51,7 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Pass once over the trajectories, in mini-batches, and return the result. Lost trajectories are dropped, and
-        so are trajectories that are older than `staleness_max` versions. Groups with equal rewards are skipped."""
+        """Pass once over the trajectories, without lost and stale ones and groups with equal rewards."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         used = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -81,14 +78,12 @@ class Trainer:
             stale=[t.trajectory_id for t in stale],
         )
 
-    def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Save all that the next update needs, atomically and durably. `note` is a text for a resuming trainer."""
+    def save(self, path: Path, note: str = "") -> None:
+        """Save all that the next update needs, durably. `note` is for a resuming trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "step": step,
-            "stats": asdict(stats),
             "note": note,
         }
         partial = path.with_suffix(".partial")
@@ -96,15 +91,14 @@ class Trainer:
             torch.save(state, file)
         replace_file(partial, path)
 
-    def resume(self, path: Path) -> tuple[int, StepStats]:
-        """Continue from the file `path`. Return the step and the result of the last update."""
+    def resume(self, path: Path) -> str:
+        """Continue from the file `path`, and return its note."""
         # Loading moves each tensor to its own device; AdamW's step counts stay on the CPU.
         state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
         self.policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self.note = state.get("note", "")
-        return state["step"], StepStats(**state["stats"])
+        return str(state["note"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
         training = self._training
@@ -123,17 +117,15 @@ class Trainer:
             sampled = [lp for t, _ in rows for lp, generated in zip(t.logprobs, t.mask, strict=True) if generated]
             behaviour = torch.tensor(sampled, device=self.policy.device)
             gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)], device=self.policy.device)
-            part = token_loss(logprobs, behaviour, gain, clip_low=training.clip_low, clip_high=training.clip_high)
-            (part.loss / tokens).backward()  # type: ignore[no-untyped-call]
-            sums += torch.stack([part.loss.detach(), part.kl, entropy(logits).sum()]).double()
+            loss, kl = token_loss(logprobs, behaviour, gain, clip_low=training.clip_low, clip_high=training.clip_high)
+            (loss / tokens).backward()  # type: ignore[no-untyped-call]
+            sums += torch.stack([loss.detach(), kl, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm=1.0)
         self._optimizer.step()
         return sums.cpu(), float(norm)  # This waits for the device, so that the update's time includes its work.
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
-    """Return the indices in batches of similar length. Each batch has at most `tokens_max` padded tokens, or is one
-    longer row."""
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not batches or (len(batches[-1]) + 1) * lengths[index] > tokens_max:

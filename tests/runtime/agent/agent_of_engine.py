@@ -1,5 +1,3 @@
-"""The spec of an agent, and the agent of a dedicated device around an engine that a test made, without its threads."""
-
 from dataclasses import replace
 
 from rose import config
@@ -12,7 +10,6 @@ SECOND = 1_000_000_000
 
 
 def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20, run_id="run", **coserving):
-    """The spec of device d0 with this rollout engine (or None); `coserving` as a fleet file has it."""
     usual = {"lease_ttl_s": 1.5, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0, "meter_s": 0}
     return AgentSpec(
         device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=kv_bytes),
@@ -34,13 +31,11 @@ def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20
 
 
 def with_other(spec, name, **changes):
-    """The spec of an agent whose rollout engine may get another model, of twice the size."""
     engine = replace(spec.rollout, model_name=name, **changes)
     return replace(spec, other_models={name: RolloutModel(engine=engine, capacity=7, kv_bytes_per_token=4)})
 
 
 def agent_of(engine, folder, record, *, via=straight, gateway_url="http://127.0.0.1:1", **coserving):
-    """`engine` is as `HandMadeEngine`."""
     spec = agent_spec(folder, gateway_url, engine.spec, pool="rollout", **coserving)
     own = {"page": folder / "agent-page", "staging": engine.staging, "agent_token": "agent-token-of-tests"}
     return DeviceAgent(replace(spec, **own), record, via=via)

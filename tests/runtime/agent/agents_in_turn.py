@@ -1,5 +1,3 @@
-"""A device, its gateway and serving engine, and one agent after another: the first in a process of its own."""
-
 import os
 import signal
 import time
@@ -24,7 +22,6 @@ SLICE_NS = SECOND * 2 // 5
 
 
 def _first_agent(connection, spec, ledger, make):
-    """An agent until it is killed; says so once its engine answers."""
     agents.SLICE_NS = SLICE_NS
     writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.05)
     agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
@@ -42,7 +39,6 @@ def until(condition, seconds=30.0, every_s=0.01):
 
 
 def idle_slice(t0_ns, t1_ns, **fields):
-    """A slice of device d0 in which nobody worked, UTC nanoseconds."""
     ns_by_bucket = {f"{bucket}_ns": 0 for bucket in (*BUCKETS, "overlap")} | {"idle_ns": t1_ns - t0_ns}
     return DeviceSlice(at_us=t1_ns // 1000, device_id="d0", t0_ns=t0_ns, t1_ns=t1_ns, **ns_by_bucket, **fields)
 
@@ -82,7 +78,6 @@ class Host(Recording):
         return EngineRecord.read(self.spec.page)
 
     def agent_that_leaves(self):
-        """An agent in this process, which leaves its engine; returns the engine's record."""
         self.next_agent()
         return self.leave()
 
@@ -97,7 +92,6 @@ class Host(Recording):
         self.process.join()
 
     def next_agent(self, *, wait=True, **changes):
-        """Start the next agent in this process; `wait` until its engine answers."""
         spec = replace(self.spec, **changes)
         # As a process that begins anew would: its own reading of the clocks, another free port.
         spec = replace(spec, anchor=self.same_anchor(Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND)))

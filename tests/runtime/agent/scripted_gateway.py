@@ -1,5 +1,3 @@
-"""A gateway over real HTTP whose wishes a test sets: it holds heartbeats until they change, as the real one does."""
-
 import threading
 import time
 from http.server import ThreadingHTTPServer
@@ -76,7 +74,6 @@ class ScriptedGateway:
         return PreemptReply(requests=3, kv_tokens=10)
 
     def wait(self, condition, seconds=20.0):
-        """Until `condition()` holds, looked at whenever something came."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), "the gateway did not hear of it in time"
 

@@ -40,7 +40,6 @@ class Device(Recording):
         return self.serving
 
     def lend(self, gateway, step=None):
-        """Have rollouts want its engine until a lease is in force."""
         gateway.want(step=step, r0=10 * SECOND)
         until(self.lent)
 

@@ -88,7 +88,6 @@ def test_nothing_is_lent_beside_one_on_other_cores(device):
 
 
 def test_one_that_cannot_be_attached_is_recorded_once_with_the_reason(device):
-    """It never takes the page: what it says lies beside it."""
     why = "serving runs with --tp-size 2"
     for _ in range(2):
         describe(device.page.path, Attachment(role="serving", pid=7, model="m", refused=why))

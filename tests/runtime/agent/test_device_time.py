@@ -38,14 +38,12 @@ class Trainer(Recording):
             path.unlink()
 
     def boot(self, ahead_ns):
-        """What lay in memory is gone, and the wall clock is what the host's battery kept."""
         self._boots += 1
         self._patch.setattr("rose.runtime.agent.succession.boot_id", lambda: f"boot {self._boots}")
         self.forget()
         self.set_wall(ahead_ns)
 
     def agent(self, *, leave):
-        """The life of one agent: until it has recorded a slice, and then `leave` the device to the next one."""
         self._writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.05)
         recorded, record = [], self._writer.record
 
@@ -103,7 +101,6 @@ def test_time_of_a_device_never_goes_back_whatever_its_clock_does(trainer):
 
 
 def test_what_an_agent_records_is_by_the_clock_of_its_slices(tmp_path, monkeypatch):
-    """The wall clock is set ahead once the agents have their anchor; the second agent goes on after the first."""
     read = time.time_ns
     monkeypatch.setattr("rose.runtime.agent.agent.SLICE_NS", SECOND // 5)
     with ScriptedGateway() as gateway:

@@ -21,8 +21,6 @@ from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
 
 class TwoDevices(Recording):
-    """Devices d0 and d1 without serving engines; `agents` one after another, each with a writer of its own."""
-
     def __init__(self, folder, gateway):
         self.folder, self.ledger = folder, folder / "ledger"
         self.specs = [self._spec(folder / name, name, gateway) for name in ("d0", "d1")]
@@ -40,14 +38,12 @@ class TwoDevices(Recording):
         self.agent.start()
 
     def only_one_that_is_lent(self, gateway):
-        """Have d0 alone, in the serving pool, which rollouts want; returns its spec."""
         spec = self.specs[0]
         self.specs = [replace(spec, device=spec.device.model_copy(update={"pool": "serving"}))]
         gateway.want(**{"d0-rollout": 600 * SECOND})
         return self.specs[0]
 
     def lend(self):
-        """Attach serving to d0 and return it once a lease is in force."""
         serving = OtherParty(self.specs[0].page, Party.SERVING)
         serving.do("page.set_load(load)")
         with closing(ArbiterPage(self.specs[0].page)) as page:
@@ -118,8 +114,6 @@ def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices,
 
 
 def test_a_host_whose_disk_is_new_names_no_lease_as_it_did_before(devices, gateway):
-    """Its ledger, a spool, is all that it knows its leases by, and the fleet's has them too, of a writer of another
-    name."""
     spec = devices.only_one_that_is_lent(gateway)
 
     def granted():

@@ -22,8 +22,6 @@ from tests.runtime.coserving.stand_in_engine import LastingEngine, StandInEngine
 
 
 class Kept:
-    """A device's engine; `told` is what the ledger heard of it, and `pids` whom it heard of."""
-
     def __init__(self, folder, make=StandInEngine, **changes):
         self.page = ArbiterPage.create(folder / "page")
         self.spec = dataclasses.replace(stand_in_spec(folder), **changes)

@@ -12,17 +12,15 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent.rollout_engine import RolloutEngine
 from rose.runtime.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.models.policy_model import Policy
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.agent.agent_of_engine import with_other
 from tests.runtime.agent.agents_in_turn import SECOND, SLICE_NS, Host, idle_slice, lease_event, until
-from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.conftest import engine_spec
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
@@ -197,18 +195,12 @@ def test_an_engine_ends_by_itself_without_an_agent_or_its_record(tmp_path, given
 def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_anchor(
     tmp_path, gateway, tiny_policy, fork_server
 ):
-    page, staging = tmp_path / "page", tmp_path / "staging"
-    engine = EngineSpec(
-        engine_id="r0",
+    page = tmp_path / "page"
+    engine = engine_spec(
+        tmp_path,
         model=str(tiny_policy),
-        model_name="tiny",
-        port=free_port(),
         max_total_tokens=2048,
-        plugin=PluginSettings("rollout", page, staging, gated=True),
-        log=tmp_path / "r0.log",
-        cores=[min(os.sched_getaffinity(0))],
         token_ids_only=True,
-        environment=ENVIRONMENT,
         fork_server=fork_server.path,
         extra_args=["--enable-cache-report"],
     )

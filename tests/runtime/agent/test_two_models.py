@@ -1,6 +1,3 @@
-"""Two teams with two base models on one lent device: the real controller, agent, clients and engines."""
-
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,15 +12,13 @@ from rose.ledger.files import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.agent.agent import DeviceAgent
 from rose.runtime.coserving.page import Party
-from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.models import models
 from rose.runtime.policy import sharing
 from rose.runtime.scheduling.gateway import Gateway
 from tests import programs
 from tests.runtime.agent.agent_of_engine import agent_spec, with_other
-from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.conftest import engine_spec
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.scheduling.stand_ins import AGENT_TOKEN
 
@@ -40,23 +35,10 @@ def chat() -> Path:
 
 @pytest.fixture
 def url(tmp_path, tiny_policy, chat, fork_server, monkeypatch):
-    """A controller, and one lent device on which either model may be."""
     monkeypatch.setattr(sharing, "HOLD_SWITCHES", 3)  # Ten starts would take minutes.
-    page, staging, port = tmp_path / "page", tmp_path / "staging", free_port()
-    engine = EngineSpec(
-        engine_id="r0",
-        model=str(tiny_policy),
-        model_name="tiny",
-        port=free_port(),
-        any_port=True,
-        max_total_tokens=1024,
-        plugin=PluginSettings("rollout", page, staging, gated=True),
-        log=tmp_path / "r0.log",
-        cores=[min(os.sched_getaffinity(0))],
-        token_ids_only=True,
-        environment=ENVIRONMENT,
-        fork_server=fork_server.path,
-    )
+    page, port = tmp_path / "page", free_port()
+    own = {"model": str(tiny_policy), "model_name": "tiny", "any_port": True, "token_ids_only": True}
+    engine = engine_spec(tmp_path, **own, fork_server=fork_server.path)
     controller = f"http://127.0.0.1:{port}"
     spec = agent_spec(tmp_path, controller, engine, kv_bytes=1 << 26, policy="share_all", lease_ttl_s=3.0)
     spec = with_other(replace(spec, agent_token=AGENT_TOKEN), models.SMOLLM2, model=str(chat), port=free_port())

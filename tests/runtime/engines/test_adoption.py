@@ -7,25 +7,15 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import UNKNOWN_EXIT, DetachedProcess, EngineRecord, spec_sha256, start_detached
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess
+from tests.runtime.conftest import engine_spec
 
 
 @pytest.fixture
 def spec(tmp_path):
-    plugin = PluginSettings("rollout", tmp_path / "page", tmp_path / "staging", gated=True)
-    return EngineSpec(
-        engine_id="r0",
-        model="m",
-        model_name="m",
-        port=1,
-        max_total_tokens=1,
-        plugin=plugin,
-        log=tmp_path / "log",
-        orphan_s=600.0,
-    )
+    return engine_spec(tmp_path, orphan_s=600.0)
 
 
 @pytest.fixture
@@ -68,7 +58,7 @@ def test_an_engine_is_the_one_of_a_spec_whatever_port_it_was_given(spec):
     same = replace(spec, port=2, any_port=True, log=spec.log.with_name("other"), start_cores=[1], orphan_s=1.0)
     assert spec_sha256(same) == spec_sha256(spec)
     assert spec_sha256(replace(spec, extra_args=["--mem-fraction-static=0.3"])) == spec_sha256(spec)
-    for change in ({"model": "n"}, {"max_total_tokens": 2}, {"cores": [1]}, {"extra_args": ["--x"]}, {"nice": 3}):
+    for change in ({"model": "n"}, {"max_total_tokens": 2}, {"cores": [98, 99]}, {"extra_args": ["--x"]}, {"nice": 3}):
         assert spec_sha256(replace(spec, **change)) != spec_sha256(spec)
 
 

@@ -85,8 +85,6 @@ def engines(tmp_path_factory, tiny_policy, fork_server):
 
 
 class Loop(threading.Thread):
-    """Asks one engine for requests, one after another, until it is told to stop."""
-
     def __init__(self, engine, tokens, prompt):
         super().__init__(daemon=True)
         self.engine, self.tokens, self.prompt = engine, tokens, prompt
@@ -104,7 +102,6 @@ class Loop(threading.Thread):
 
 @pytest.fixture
 def busy(engines):
-    """Serving's users and one of the rollouts', who never stop asking."""
     page, serving, rollouts = engines
     for _ in range(8):
         generate(serving, 8)
@@ -136,7 +133,6 @@ def test_the_tokenizer_of_a_lent_engine_is_not_starved_beside_serving(engines):
 
 
 def test_the_priority_of_a_request_decides_its_budgets(engines):
-    """SGLang hands the priority to its scheduler although its priority scheduling is off."""
     page, serving, _ = engines
     for priority, late in ((None, 0), (0, 0), (1, 1)):
         before = page.serving_load()
@@ -191,7 +187,6 @@ def test_serving_goes_on_when_rollouts_are_killed_in_the_middle_of_a_credit(busy
 
 
 def test_an_owner_reads_how_busy_serving_was_while_turns_wait(engines, tmp_path):
-    """All the way: a real engine, an agent on its page, the controller's status, and the ledger without any lease."""
     page, serving, rollouts = engines
     rollouts.kill()
     page.close()  # For its agent.

@@ -1,5 +1,3 @@
-"""The door of an engine, for which a process stands in."""
-
 import asyncio
 import contextlib
 import json

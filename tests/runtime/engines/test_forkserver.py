@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import pickle
 import signal
@@ -16,10 +15,9 @@ import pytest
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineError, EngineProcess
 from rose.runtime.platform import placement
-from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.conftest import ENVIRONMENT, engine_spec
 
 pytestmark = pytest.mark.live
 
@@ -44,21 +42,9 @@ def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
     folder.mkdir()
     page = ArbiterPage.create(folder / "page")
     cores = sorted(os.sched_getaffinity(0))
-    spec = EngineSpec(
-        engine_id=name,
-        model=str(model),
-        model_name="untrained",
-        port=free_port(),
-        max_total_tokens=1024,
-        plugin=PluginSettings("rollout", page.path, folder, gated),
-        log=folder / "engine.log",
-        cores=cores[:1],
-        host_cores=cores[-1:],
-        token_ids_only=True,
-        environment=ENVIRONMENT,
-        fork_server=server.path,
-    )
-    return page, dataclasses.replace(spec, **changes)
+    own = {"engine_id": name, "model": str(model), "cores": cores[:1], "host_cores": cores[-1:], "token_ids_only": True}
+    own |= {"plugin": PluginSettings("rollout", page.path, folder, gated), "fork_server": server.path}
+    return page, engine_spec(folder, **own | changes)
 
 
 def requester(folder, *specs):
@@ -203,7 +189,6 @@ def test_killing_the_server_leaves_engines_and_the_next_is_a_fresh_process(tmp_p
 
 
 def answers(path):
-    """Whether a server answers at all, once it has loaded SGLang."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.settimeout(180)

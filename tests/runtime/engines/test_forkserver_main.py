@@ -30,7 +30,6 @@ def test_only_what_is_read_while_sglang_loads_has_to_be_the_same():
 
 
 def apply_an_environment():
-    """In a process that has loaded what copies the environment."""
     assert not constants.HF_HUB_OFFLINE
     applied = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
     forkserver_main._apply(applied)
@@ -95,7 +94,6 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Ask a server of this code for an engine, and return its refusal: this process has threads."""
     # Both would stay with this process.
     monkeypatch.setattr(forkserver_main, "load", lambda: None)
     monkeypatch.setattr(gc, "freeze", lambda: None)

@@ -7,9 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess
+from tests.runtime.conftest import engine_spec
 
 PARENT = """
 import os, subprocess, sys, time
@@ -44,18 +43,7 @@ for role in ("serving", "rollout"):
 @pytest.mark.parametrize("orphan_s", [None, 60.0])
 def test_from_its_first_instruction_it_has_its_start_cores_and_niceness(tmp_path, orphan_s):
     core, nice = max(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0) + 3
-    spec = EngineSpec(
-        engine_id="engine",
-        model=str(tmp_path),
-        model_name="none",
-        port=free_port(),
-        max_total_tokens=1,
-        plugin=PluginSettings("rollout", tmp_path / "page"),
-        log=tmp_path / "log",
-        start_cores=[core],
-        nice=nice,
-        orphan_s=orphan_s,
-    )
+    spec = engine_spec(tmp_path, start_cores=[core], nice=nice, orphan_s=orphan_s)
     engine, seen = EngineProcess(spec), set()
     engine.launch()
     try:

@@ -1,5 +1,3 @@
-"""A real engine that leaves a GPU between leases."""
-
 from dataclasses import replace
 
 import pytest

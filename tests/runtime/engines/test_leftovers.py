@@ -24,7 +24,6 @@ def test_the_logs_of_engines_before_are_kept_up_to_a_bound(tmp_path):
 
 @pytest.fixture
 def left(monkeypatch):
-    """Files of a process that was killed long ago, in a stand-in for /dev/shm."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         monkeypatch.setattr(leftovers, "_SHARED_MEMORY", Path(folder))
         names = ("sglang_loads_0123456789ab_left.shm", "sgl_shm_mq_4194999_0a1b2c3d", "sem.mp-lefthere")

@@ -12,7 +12,6 @@ from rose.runtime.engines.ports import free_port
 
 @pytest.fixture
 def few(monkeypatch):
-    """Three free ports that no other test or outgoing connection gets."""
     port = free_port()
     monkeypatch.setattr(ports, "_claims", [])
     monkeypatch.setattr(ports, "_PORTS", range(port + 42_000, port + 42_003))

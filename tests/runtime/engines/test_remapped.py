@@ -1,5 +1,3 @@
-"""A real engine whose KV pool comes and goes with a lease's budget."""
-
 from pathlib import Path
 
 import psutil

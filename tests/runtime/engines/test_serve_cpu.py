@@ -1,5 +1,3 @@
-"""An owner's SGLang on CPU cores: what the command refuses, and the recipe of docs/fleet.md as its reader types it."""
-
 import json
 import os
 import re
@@ -55,7 +53,6 @@ def answers(url, path, body=None):
 
 @contextmanager
 def typed(line, log, environment):
-    """Type a command as in a terminal of its own, until the end."""
     with log.open("wb") as output:
         program = [sys.executable, "-m", "rose.cli", *shlex.split(line)[1:]]
         process = subprocess.Popen(program, env=environment, stdout=output, stderr=output, start_new_session=True)

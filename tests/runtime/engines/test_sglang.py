@@ -19,8 +19,7 @@ from rose.runtime.coserving.continuation import EARLIER
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.questions import question
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.models.policy_model import Policy, PolicyShape
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
@@ -30,7 +29,7 @@ from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime import loads
-from tests.runtime.conftest import ENVIRONMENT, until
+from tests.runtime.conftest import ENVIRONMENT, engine_spec, until
 from tests.runtime.scheduling.stand_ins import play, post
 
 pytestmark = pytest.mark.live
@@ -51,18 +50,8 @@ def make_spec(folder, model, *, gated=True, **changes):
     page.set_terms(Budgets(2_000_000_000, 250_000_000), 64, MEMORY)
     staging = folder / "staging"
     staging.mkdir(exist_ok=True)
-    spec = EngineSpec(
-        engine_id="test-engine",
-        model=str(model),
-        model_name="untrained",
-        port=free_port(),
-        max_total_tokens=4096,
-        plugin=PluginSettings("rollout", page.path, staging, gated),
-        log=folder / "engine.log",
-        cores=[min(os.sched_getaffinity(0))],
-        environment=ENVIRONMENT,
-    )
-    return page, EngineSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, **changes})
+    plugin = PluginSettings("rollout", page.path, staging, gated)
+    return page, engine_spec(folder, **{"model": str(model), "max_total_tokens": 4096, "plugin": plugin, **changes})
 
 
 def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
@@ -71,8 +60,6 @@ def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
 
 
 class StartedElsewhere(EngineProcess):
-    """An engine that another process started, and that lives as long as that one does."""
-
     alive = True
 
 
@@ -110,7 +97,6 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, tiny_policy, starting, fork_server):
-    """An engine of one rank and `starting`, both ready."""
     page, spec = make_spec(
         tmp_path_factory.mktemp("engine"), tiny_policy, fork_server=fork_server.path, extra_args=[EXACT]
     )
@@ -143,7 +129,6 @@ def lent(running, serving):
 
 
 def answering(engine, tokens, **more):
-    """Return a request under way: its thread, and the list of its answer."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, **more)))
     thread.start()
@@ -168,8 +153,6 @@ def cached(engine, prompt, **more):
 
 @contextmanager
 def generating(page, engine, prompt):
-    """A request in the middle of its tokens, which fill most of its context. The block's end ends it and waits for its
-    answer."""
     spans_before = page.drain(Party.ROLLOUT, 0)[1]
 
     def steps():
@@ -185,7 +168,6 @@ def generating(page, engine, prompt):
 
 
 def publish_steps(folder, policy, count, **more):
-    """Return a store of the policy as version 0 and of `count` optimiser steps."""
     weights = Policy.load(policy).weights()
     store = VersionStore(folder, **more)
     store.publish(0, weights)
@@ -199,7 +181,6 @@ def publish_steps(folder, policy, count, **more):
 
 
 def check_a_sync_under_a_request(page, engine, sync, url):
-    """Sync from version 1 to 2 while a request runs: it continues, and no old prefix matches after."""
     prompt, other, stale = list(range(1, 41)), [91, 92, 93], {"extra_key": "v1"}
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
@@ -279,7 +260,6 @@ def test_a_running_step_yields_while_serving_wants_the_device(lent, serving):
 
 @pytest.mark.parametrize("ends", ["lease", "serving"])
 def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(lent, serving, ends):
-    """Its turn comes back with the tokens it had; the engine goes on with the next as if nothing had been."""
     page, engine = lent
     expected = generate(engine, 400)["output_ids"] if lend(page, 7) is None else []
     thread, answers = answering(engine, 1500)
@@ -307,7 +287,6 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(lent, se
 
 @pytest.mark.long
 def test_a_budget_that_turns_outgrow_never_hangs_them(lent):
-    """Eight turns want 340 slots each, and 700 may be held: all end, and never more is held."""
     page, engine = lent
     lend(page, 9, kv_tokens=700)
     under_way = [answering(engine, 300, prompt=[index + 1] * 40) for index in range(8)]
@@ -406,7 +385,6 @@ LONG = {"regex": f"{MOVES}{{99}}"}
 
 
 def sampled(engine, made=(), **sampling):
-    """Return greedy tokens after `made`, their log probabilities, and how they ended."""
     sampling = {"max_new_tokens": 16, "temperature": 0, "custom_params": {EARLIER: len(made)}} | sampling
     body = {"input_ids": [*BOARD, *made], "sampling_params": sampling, "return_logprob": True}
     answer = engine.post("/generate", body, timeout_s=150)
@@ -431,7 +409,6 @@ def sampled(engine, made=(), **sampling):
     ids=["nothing", "grammar", "frequency", "presence", "minimum", "stop", "stop_regex"],
 )
 def test_a_turn_that_moves_keeps_the_meaning_of_its_parameters(lent, sharded, end, sampling):
-    """Tokens, their log probabilities and their end are the same from any token on, on either engine."""
     page, engine = lent
     lend(page, 15)
     for name in {"stop", "stop_regex"} & set(sampling):

@@ -103,16 +103,14 @@ for name in sys.stdin:
     print(json.dumps(resolve(name.strip())), flush=True)
 """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    environment |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
-    environment |= {"NO_PROXY": "127.0.0.1"}
+    endpoint = f"http://127.0.0.1:{hub.server_port}"
+    environment |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint, "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as process:
 
         def resolve(name: str) -> tuple[str, list[str]]:
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(f"{name}\n")
             result, said = json.loads(process.stdout.readline())
             return result, said

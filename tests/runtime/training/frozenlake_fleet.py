@@ -1,5 +1,3 @@
-"""A small task, engines that move at random, and recorded events for the tests of the built-in loop."""
-
 import random
 
 from rose.runtime.rollout import vocabulary
@@ -30,7 +28,6 @@ def engine(folder, **more):
 
 class Recorded(client_fleet.Recorded):
     def of(self, kind):
-        """Return each event once. Repeated events must be equal."""
         by_id = {}
         for event in super().of(kind):
             assert by_id.setdefault(event.event_id, event) == event

@@ -1,5 +1,3 @@
-"""A checkpoint lasts through a power cut."""
-
 import os
 from pathlib import Path
 
@@ -43,7 +41,7 @@ def test_what_is_kept_lasts_through_a_power_cut(tmp_path: Path, monkeypatch: pyt
     for step in range(2):
         stats = trainer.update([])
         event = step_event(step, stats, [], rollout_ns=0, train_ns=0, total_ns=0)
-        kept.save_update(trainer, step, stats, [], event)
+        kept.save_update(trainer, [], event)
         assert disk.has("trainer.pt")
         kept.save_step(event)
         assert disk.has("step.json")

@@ -11,7 +11,7 @@ from rose import config
 from rose.client import Run
 from rose.events import Step
 from rose.runtime.rollout.players import Game, Played
-from rose.runtime.rollout.trajectory import Loss, Trajectory, Verifier
+from rose.runtime.rollout.trajectory import Trajectory, Verifier
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -44,7 +44,6 @@ def learn(folder, url, model, *, steps, say=lambda _: None, done=lambda _: None,
 
 
 def end_at(monkeypatch, owner, name, when, call):
-    """Kill the process around one call of a method."""
     method, calls = getattr(owner, name), []
 
     def wrapped(self, *arguments, **named):
@@ -84,7 +83,6 @@ def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_p
 
 
 def check(recorded, rollouts, steps):
-    """Each step's trajectories have one verdict each, and engines only moved forward."""
     verdicts, trajectories = recorded.of("verdict"), recorded.of("trajectory")
     assert [sum(verdict.step == step for verdict in verdicts) for step in range(steps)] == [8] * steps
     assert {verdict.trajectory_id for verdict in verdicts} <= {item.trajectory_id for item in trajectories}
@@ -142,22 +140,14 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
 
 
 def played(name, *, lost=False, failed=False):
-    loss = Loss(reason="why", attempts=int(failed), failed=failed) if lost else None
     trajectory = Trajectory(
         trajectory_id=name,
         group_id="r-s0-g0",
         step=0,
         task="frozenlake",
-        outcome="lost" if lost else "finished",
-        ids=[1],
-        mask=[False],
-        logprobs=[0.0],
-        versions=[-1],
-        reward=0.0,
         verifier=Verifier(name="frozenlake-goal", version="1", threshold=1.0),
-        turns=0,
-        duration_ns=1,
-        loss=loss,
+        outcome="lost" if lost else "finished",
+        failed=failed,
     )
     return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", seed=0, number=0), trajectory=trajectory)
 

@@ -27,8 +27,6 @@ training = {{ steps = 2, groups_per_step = 2, group_size = 6, minibatches = 1, s
 
 
 class Solver(Engine):
-    """An engine that calls the calculator, and then says its result, or each third time another number."""
-
     def __init__(self, folder, conversation):
         super().__init__(fetch=Fetching(folder))
         self.conversation, self.mistakes = conversation, itertools.cycle([0, 0, 1])
@@ -55,8 +53,7 @@ def test_a_chat_model_learns_with_a_tool_and_the_ledger_has_its_calls(tmp_path, 
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
         fleet(tmp_path / "state", solver, writer=writer, model=str(chat_model)) as service,
     ):
-        said = []
-        train(service.url, None, tmp_path / "kept", said.append, lambda _: None, fleet=settings(tmp_path, chat_model))
+        train(service.url, None, tmp_path / "kept", print, print, fleet=settings(tmp_path, chat_model))
     assert verify(Ledger(ledger)).ok, verify(Ledger(ledger)).problems
     with catalog.connect(ledger) as connection:
         played = connection.execute("""
@@ -84,20 +81,11 @@ def test_a_chat_model_learns_with_a_tool_and_the_ledger_has_its_calls(tmp_path, 
 def test_a_task_that_cannot_be_played_is_named_before_a_run_is_opened(tmp_path, model, environment, error, message):
     with fleet(tmp_path / "state", model=model) as service:
         with pytest.raises(error, match=message):
-            train(
-                service.url,
-                None,
-                tmp_path / "kept",
-                lambda _: None,
-                lambda _: None,
-                fleet=settings(tmp_path, model, environment),
-            )
+            train(service.url, None, tmp_path / "kept", print, print, fleet=settings(tmp_path, model, environment))
         assert not list(service.gateway.controller.runs)
 
 
 class Guesser(Solver):
-    """Guesses each number but every third."""
-
     def tokens(self, body):
         text = self.conversation._tokenizer.decode(body["input_ids"])
         guess = int(re.findall(r"Guess (\d+)", text)[-1]) + next(self.mistakes)

@@ -1,4 +1,4 @@
-"""The relays of a host. A publication of another host crosses the network once, for all engines of this host."""
+"""A host's relays: another host's publication crosses the network once for all engines here."""
 
 import fcntl
 import hashlib
@@ -25,11 +25,7 @@ _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)  #: A relay quotes n
 
 
 class Relays:
-    """Gives each target a URL on this host. Thread-safe. Versions that are published on this host are fetched over
-    `loopback`, all others through a relay.
-
-    `rules` limit what is fetched. `route` names the way from an origin. A relay keeps at most `budget_bytes` in
-    `folder`. It listens on loopback only, and asks for a token."""
+    """Gives each target a URL on this host, remote ones by a relay that keeps at most `budget_bytes`. Thread-safe."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules
@@ -41,7 +37,6 @@ class Relays:
         )
 
     def via(self, target: Target) -> Target:
-        """Return the target as this host fetches it. Raises OSError or TransferError if no relay can be started."""
         target = replace(target, rules=replace(self._rules, client=target.rules.client))
         if is_here(target.url):
             return target
@@ -90,7 +85,7 @@ class Relays:
 
 
 def is_here(url: str) -> bool:
-    """Return whether the HTTP server of that URL is on this host. Its addresses decide, not its name."""
+    """Return whether a URL's HTTP server is on this host, by its addresses."""
     with suppress(OSError, ValueError):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:

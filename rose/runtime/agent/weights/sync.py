@@ -1,5 +1,4 @@
-"""Brings one engine to a policy version. The steps are: fetch, verify, decode beside the model in use, swap,
-acknowledge. Later the weights are audited."""
+"""Brings one engine to a policy version: fetch, verify, decode, swap, acknowledge. Later it audits the weights."""
 
 import http.client
 import json
@@ -29,9 +28,7 @@ from rose.runtime.weight_version import weights_name
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A version of an RL run's weights, and its origin. If `run_id` is "", the version belongs to no run. `signer` is
-    the public key for its manifests; None means that they are unsigned. The ledger records its way as `source` and
-    `route`. `rules` limit what is fetched."""
+    """A version and its origin, of no run if `run_id` is "". `signer` is a public key (None: unsigned)."""
 
     run_id: str
     version: int
@@ -55,7 +52,6 @@ def straight(target: Target) -> Target:
 
 
 def from_anywhere(target: Target) -> Target:
-    """Return the target with rules that allow any origin. For a caller who chose the origin."""
     return replace(target, rules=ANYWHERE)
 
 
@@ -69,8 +65,7 @@ class HeldRecord:
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """Record that from now on the engine may hold either this version or its former one. Raises TransferError if
-        this cannot be written."""
+        """Record that the engine may hold this version or its former one from now on. Raises TransferError."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -87,8 +82,7 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Yield the versions that an engine may hold after its agent ended. An announced version is recorded as held
-        before it is yielded. Raises OSError or TransferError."""
+        """Record and yield the versions that a former agent's engine may hold. Raises OSError or TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -109,8 +103,6 @@ _GIVE_UP_S = 10.0  # the longest wait for an engine to confirm a question
 
 
 class Phases:
-    """Asks one engine for the phases of a sync. `ask` is thread-safe: each call waits for its turn."""
-
     def __init__(self, engine: EngineProcess, staging: Path) -> None:
         self._engine, self._staging = engine, staging
         self._given_up = threading.Event()
@@ -118,13 +110,12 @@ class Phases:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep the engine for this caller during the block. Raises TransferError if the engine was given up."""
         with self._turn:
             self._check()
             yield
 
     def give_up(self) -> None:
-        """Ask for nothing from now on. Return when no phase is in progress, or after `_GIVE_UP_S` seconds."""
+        """Ask for nothing more. Return after the phase in progress, or after `_GIVE_UP_S` seconds."""
         self._given_up.set()
         if self._turn.acquire(timeout=_GIVE_UP_S):
             self._turn.release()
@@ -132,8 +123,7 @@ class Phases:
     def ask(
         self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Ask for one phase, and return the reports of all ranks. Raises TransferError with the reason. The call also
-        ends in this error if `gives_way` is set meanwhile."""
+        """Return all ranks' reports of one phase. Raises TransferError, also once `gives_way` is set."""
         with self.turn():
             engine_id = self._engine.spec.engine_id
             for stale in self._staging.glob(f"{version}.{verb}.*.json"):
@@ -186,11 +176,7 @@ _NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such a
 
 
 class EngineSync:
-    """The agent's side of a sync. Only one thread may use it at a time, but any thread may call `give_up`. `version` is
-    the version that the engine is known to have; 0 means its checkpoint.
-
-    An acknowledged version is a base for deltas of its run, because every rank verified it and the origin knows it.
-    `via` tells each time how this host fetches a target."""
+    """The agent's side of a sync, for one thread; any thread may call `give_up`. Version 0 is the checkpoint."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -215,30 +201,24 @@ class EngineSync:
         return self.held[1]
 
     def bring(self, target: Target) -> Sync:
-        """Bring the engine to a version. If this fails, the returned event has the reason. If a delta is refused, the
-        version is tried once more as an anchor. If the acknowledgement is refused, the engine is untrusted until an
-        anchor succeeds."""
+        """Bring the engine to a version, or return an event with the reason. A refused delta is retried as an
+        anchor."""
         self._asked = target
         return self._bring_to(target)
 
     def locate(self, target: Target) -> None:
-        """Note where the engine's version can be fetched from now on. An untrusted engine may be brought back at
-        once."""
         self._learn(target)
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Bring an untrusted engine back to its version, from an anchor. Return None if it is trusted or has no known
-        origin."""
+        """Bring an untrusted engine back from an anchor. Return None if it is trusted or has no known origin."""
         last = self._held_from if self.standing.held else self._asked
         if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out which weights an engine of a former agent has. Return why that is impossible, or None. A recorded
-        version is believed only after the engine hashed its weights. `swaps` is the number of swaps that the engine
-        counted."""
+        """Find out which weights a former agent's engine has, by their hash. Return why that failed, or None."""
         if swaps == 0:
             return None  # It is at its checkpoint, as a newly started engine is.
         reason: str | None = "its weights are not on record"
@@ -252,9 +232,7 @@ class EngineSync:
         return reason
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
-        """Compare the engine's weights with the acknowledged version, and that with the published version. If they
-        differ, return a drift event and mark the engine untrusted. Return None if there is no drift, or if the audit
-        has no result."""
+        """Return a drift event if the engine's weights differ from the acknowledged or published version."""
         if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
@@ -278,8 +256,7 @@ class EngineSync:
         return replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def give_up(self) -> None:
-        """Leave the engine to another agent, once it has answered all questions. A version that was fetched stays
-        staged. A version that is being swapped in stays recorded."""
+        """Leave the engine to another agent after its last answer. Staged and recorded versions remain."""
         self._phases.give_up()
 
     def _bring_to(self, target: Target) -> Sync:
@@ -333,8 +310,7 @@ class EngineSync:
             return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit and acknowledge the version. Raises TransferError if the engine did not get the
-        version. Raises RefusedError if its weights differ from those published."""
+        """Fetch, prepare, commit and acknowledge. Raises TransferError, or RefusedError if the weights drifted."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -415,8 +391,7 @@ class EngineSync:
         )
 
     def _base(self, target: Target) -> int | None:
-        """Return the base that may be offered for a delta: the acknowledged version, if it is of the target's run, or
-        None. Raises RefusedError if the engine's weights differ from those published."""
+        """Return the acknowledged version of the target's run as the base of a delta, or None. Raises RefusedError."""
         if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
@@ -455,7 +430,6 @@ class EngineSync:
         )
 
     def _forget_all_but(self, wanted: Path) -> None:
-        """Delete files that an ended agent staged. They can be as large as a whole version, in the host's memory."""
         for path in self._staging.iterdir():
             if path.is_symlink() or _REPORT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
@@ -480,8 +454,7 @@ class EngineSync:
         return None
 
     def _published(self, version: int, source: Target) -> Manifest | None:
-        """Return the origin's manifest for a version of the run, or None if the origin has none. Raises
-        TransferError."""
+        """Return the origin's manifest of a version, or None if the origin has none. Raises TransferError."""
         with closing(open_origin(source.url, source.token, rules=source.rules)) as origin:
             package = next((package for package in origin.packages() if package.version == version), None)
             data = None if package is None else origin.manifest_bytes(package)

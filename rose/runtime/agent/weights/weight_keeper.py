@@ -1,5 +1,4 @@
-"""Keeps a device's engine at the weights that the controller wants, in a thread. Syncs and audits the engine, and
-brings it back if its weights drifted. An audit ends early if a new target comes."""
+"""Keeps a device's engine at the wanted weights, in a thread that syncs and audits."""
 
 import threading
 from collections.abc import Callable
@@ -18,9 +17,7 @@ _LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once it
 
 
 class WeightKeeper:
-    """Brings an engine to the newest target. A target that was replaced is not retried. `engine` gives the sync of a
-    live engine, or None. `coming` is told the target's run before a sync. `take_out` gets the reason why an engine is
-    not trusted. Syncs, drifts and returns to the right weights are recorded."""
+    """Brings an engine to the newest target. `coming` gets the run before a sync, `take_out` a reason for distrust."""
 
     def __init__(
         self,
@@ -50,7 +47,6 @@ class WeightKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further action. A sync in progress is not waited for; it ends when the engine is given up."""
         self._stopping = True
         self._wake.set()
 

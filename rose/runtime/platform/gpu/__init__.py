@@ -28,8 +28,7 @@ _NATIVE_ENVIRONMENT = {
 
 
 def native_kernels() -> bool:
-    """Return whether engines run without the kernels. They do if this was requested and the kernels are not
-    installed."""
+    """Return whether the kernels are missing and engines were asked to run without them."""
     return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
 
 
@@ -49,12 +48,10 @@ def environment() -> dict[str, str]:
 
 
 def environment_on_cores() -> dict[str, str]:
-    """Return the variables that engines on CPU cores need too, because they load the same torch."""
     return _NATIVE_TREE if native_kernels() else {}
 
 
 def install() -> None:
-    """Install the stand-in for the kernels if engines need it. Call this before `sglang` is imported."""
     if native_kernels():
         from rose.runtime.platform.gpu import sgl_kernel_absent
 

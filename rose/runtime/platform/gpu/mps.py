@@ -1,5 +1,4 @@
-"""NVIDIA's Multi-Process Service (MPS), if the host's owner runs its daemon. It gives a lent engine a lower priority
-than serving."""
+"""Uses NVIDIA's Multi-Process Service (MPS), if the owner runs it, to rank lent engines below serving."""
 
 import ctypes
 import os
@@ -21,8 +20,7 @@ def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def client_environment(compute_share: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of a lent engine. They give it low priority, and at most `compute_share` (0 to 1) of the
-    GPU. Without a daemon there are none."""
+    """Return a lent engine's variables: low priority, and at most `compute_share` of the GPU."""
     if not daemon_runs(environment):
         return {}
     client = {"CUDA_MPS_CLIENT_PRIORITY": _BELOW_NORMAL}
@@ -32,8 +30,7 @@ def client_environment(compute_share: float, environment: Mapping[str, str] = os
 
 
 def in_use(index: int) -> bool:
-    """Return whether this process shares the GPU with CUDA index `index` through MPS. Return False if that is
-    unknown."""
+    """Return whether this process is known to share the GPU through MPS."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -45,8 +42,7 @@ def in_use(index: int) -> bool:
 
 
 def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None:
-    """End the GPU work of a process group. Call this before the group is killed: without it, the effect of a kill on
-    MPS clients is undefined. Does nothing if there is no daemon."""
+    """End a process group's GPU work before the group is killed, because a kill of MPS clients is undefined."""
     if not daemon_runs(environment):
         return
     with suppress(OSError, subprocess.SubprocessError):
@@ -58,7 +54,6 @@ def end_clients(group: int, environment: Mapping[str, str] = os.environ) -> None
 
 
 def _control(command: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the process ids in the daemon's answer."""
     done = subprocess.run(
         [_CONTROL],
         input=f"{command}\n",

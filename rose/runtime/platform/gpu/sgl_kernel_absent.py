@@ -1,4 +1,4 @@
-"""A stand-in for `sgl_kernel`, for a GPU host that lacks it. On plain torch and Triton, a Llama calls nothing in it."""
+"""A stand-in for `sgl_kernel` on GPU hosts without it. On plain torch and Triton, a Llama calls nothing in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _AbsentModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full_name = f"{self.__name__}.{name}"
-        return _no if full_name in _QUESTIONS else Absent(full_name)
+        return (lambda *_: False) if full_name in _QUESTIONS else Absent(full_name)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -54,15 +54,10 @@ class _Finder(MetaPathFinder, Loader):
         """Do nothing: the stand-in has no code to run."""
 
 
-def _no(*_args: object) -> bool:
-    return False
-
-
 def in_use() -> bool:
     return isinstance(sys.modules.get(_PACKAGE), _AbsentModule)
 
 
 def install() -> None:
-    """Make `import sgl_kernel` find the stand-in in this process. It is safe to call this twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

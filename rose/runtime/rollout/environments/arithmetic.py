@@ -30,9 +30,7 @@ _OPERATORS: dict[type, Callable[..., Fraction]] = {
 
 
 class Arithmetic:
-    """Tasks whose expressions have `terms` numbers with `digits` digits each. The verdict compares the last number in
-    the answer with the result. The recheck adds up the terms. The recheck fails if the answer also gives another
-    result."""
+    """Tasks with `terms` numbers of `digits` digits. The verdict compares the last number of the answer."""
 
     verifier = "arithmetic-result"
     verifier_version = "1"

@@ -1,4 +1,4 @@
-"""The trainer's side of environments that run in separate processes. The other side is `environment_server.py`."""
+"""The trainer's side of environments in other processes. The other side is `environment_server.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EnvironmentStartError(UserError):
 
 
 class Playable(Protocol):
-    """The environment of one trajectory, in any process. Methods raise EnvironmentFailedError."""
+    """The environment of one trajectory. Methods raise EnvironmentFailedError."""
 
     async def reset(self, seed: int) -> Observation: ...
     async def step(self, answer: Any) -> Step: ...
@@ -44,8 +44,6 @@ class Playable(Protocol):
 
 
 class Here:
-    """An environment in this process, without limits on its time or memory."""
-
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
@@ -60,7 +58,7 @@ class Here:
 
 
 class EnvironmentWorkers:
-    """A server process that forks a child for each trajectory, until `close`. Raises EnvironmentStartError."""
+    """A server that forks a child for each trajectory, until `close`. Raises EnvironmentStartError."""
 
     def __init__(self, task: TaskConfig) -> None:
         self.task = task
@@ -86,7 +84,7 @@ class EnvironmentWorkers:
             child.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return a connection for a new trajectory. A dead server is replaced first. Raises EnvironmentFailedError."""
+        """Return a connection for a trajectory, after replacing a dead server. Raises EnvironmentFailedError."""
         async with self._starting:
             if self._server.poll() is not None:
                 logger.warning("the process of %s died: starting another one", self.task.environment)

@@ -1,7 +1,5 @@
-"""A server that loads one environment and forks a child for each trajectory. Run this file with the arguments SOCKET
-and SETTINGS. The first line on stdout contains the environment's traits, or an `error`. Each trajectory has its own
-connection, with one line of JSON for each call and each answer. A child and its process group end when the connection
-ends, or when a call takes too long. The server needs Linux, and a Python that has the packages of the environment."""
+"""A program that loads one environment and forks a child for each connection. Its first line on stdout has the
+environment's traits or an `error`. Each call and answer is a line of JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The interface of an environment, and the lookup of environments by name. Other virtual environments import this
-module, so it needs only the standard library."""
+"""The interface of environments, and their lookup. It needs only the standard library, for foreign Pythons."""
 
 from __future__ import annotations
 
@@ -19,24 +18,19 @@ Observation = Sequence[int] | str | Sequence[Mapping[str, str]]
 
 
 class Environment(Protocol):
-    """One trajectory of a task. Optional attributes are `verifier` (default: the environment's name),
-    `verifier_version`, `threshold` (default: 1.0), `token_ids` and `stop_token_ids`. If `token_ids` is True,
-    observations and answers are token ids, and one of `stop_token_ids` ends an answer. The optional method `recheck`
-    judges the finished trajectory in another way, and returns a bool."""
+    """One trajectory of a task. Optional attributes are those of `Traits`, and a method `recheck`, which judges the
+    finished trajectory in another way. With `token_ids`, observations and answers are token ids."""
 
     def reset(self, seed: int) -> Observation:
-        """Begin the task that `seed` selects, and return the first observation. All trajectories of a group have the
-        same seed."""
+        """Begin the task of `seed`, the same for a whole group, and return the first observation."""
 
     def step(self, answer: Any) -> tuple[Observation | None, float, bool, Mapping[str, Any]]:
-        """Return (observation, reward, done, info). The rewards of a trajectory are added up. `info` may contain
-        `tool_calls` (a count), `answer_tokens` (a count, without reasoning) and `correct` (the ground truth so far)."""
+        """Return (observation, reward, done, info). Rewards add up. `info` may have the counts `tool_calls` and
+        `answer_tokens` (without reasoning), and `correct` (ground truth so far)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """The properties of an environment."""
-
     verifier: str
     verifier_version: str | None = None
     threshold: float = 1.0
@@ -54,14 +48,39 @@ class EnvironmentNameError(UserError):
     """`task.environment` names no environment that can be loaded here."""
 
 
+class _GymnasiumText:
+    """A Gymnasium environment whose observations and actions are text."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        import gymnasium
+        from gymnasium.spaces import Text
+
+        try:
+            self._environment = gymnasium.make(name, **options)
+        except gymnasium.error.UnregisteredEnv as error:
+            raise EnvironmentNameError(f"task.environment 'gymnasium:{name}' is not registered: {error}") from None
+        spaces = {"observations": self._environment.observation_space, "actions": self._environment.action_space}
+        for what, space in spaces.items():
+            if not isinstance(space, Text):
+                raise EnvironmentNameError(
+                    f"task.environment 'gymnasium:{name}' has {what} of {space}, which are not text: wrap it in an "
+                    "environment with Text spaces"
+                )
+
+    def reset(self, seed: int) -> str:
+        return str(self._environment.reset(seed=seed)[0])
+
+    def step(self, answer: str) -> tuple[str, float, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = self._environment.step(answer)
+        return str(observation), float(reward), bool(terminated or truncated), {}
+
+
 def load(name: str, options: Mapping[str, Any]) -> Callable[[], Environment]:
     """Return a function that makes environments. Raises EnvironmentNameError, or any error of the package."""
     kind, _, rest = name.partition(":")
     if kind == "gymnasium" and rest:
         _need(name, "gymnasium")
-        from rose.runtime.rollout.environments.gymnasium_text import GymnasiumText
-
-        return lambda: GymnasiumText(rest, options)
+        return lambda: _GymnasiumText(rest, options)
     if kind == "verifiers" and rest:
         _need(name, "verifiers")
         from rose.runtime.rollout.environments.verifiers_tasks import VerifiersTasks

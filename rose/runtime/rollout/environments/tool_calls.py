@@ -15,7 +15,6 @@ def calls_in(answer: str) -> list[str]:
 
 
 def parse(call: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the tool and the arguments of a call. Raises ValueError."""
     message = json.loads(call)
     name, arguments = message.get("name"), message.get("arguments", {})
     if not isinstance(name, str) or not isinstance(arguments, dict):
@@ -28,7 +27,6 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def describe(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return a prompt that describes the tools. Each tool has `name`, `description` and `parameters`."""
     lines = "\n".join(json.dumps(tool) for tool in tools)
     form = format_call("NAME", {"ARGUMENT": "VALUE"})
     return f"You may call these tools:\n{lines}\nTo call one, write {form} and wait for its result."

@@ -1,7 +1,4 @@
-"""Environments of the package `verifiers` (0.4 or later) that have one agent and use text, with or without tools. The
-code of such an environment asks its agent for replies. Each question becomes an observation, and the next answer
-resumes the code. Tools run in this process. Run other environments with `verifiers` itself, and give it the OpenAI
-address of the fleet."""
+"""Text environments of the package `verifiers` (0.4 or later) with one agent, with or without tools."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ Messages = list[dict[str, str]]
 
 
 class VerifiersTasks:
-    """The tasks of an environment, which all trajectories share."""
-
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
         try:
@@ -118,7 +113,7 @@ class VerifiersEnvironment:
         return name, json.dumps(arguments), await self.tools.call(name, arguments)
 
     def _until_asked(self) -> Messages | None:
-        """Run the environment until it asks for a reply. Return its question, or None if the environment has ended."""
+        """Run until the environment asks, and return its question, or None at its end."""
         self._asked: asyncio.Future[Messages] = self._loop.create_future()
         either: list[asyncio.Future[Any]] = [self._playing, self._asked]
         self._loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))

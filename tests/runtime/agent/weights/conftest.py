@@ -6,5 +6,4 @@ from tests.runtime.coserving.hand_made_engine import engines_closed  # noqa: F40
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """All that is published is on another host, as far as relays know."""
     monkeypatch.setattr(relays, "is_here", lambda _url: False)

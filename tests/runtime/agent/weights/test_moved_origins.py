@@ -26,8 +26,6 @@ SECOND = stepped(FIRST, 1)
 
 
 class TakenUp:
-    """An engine and the agent that took it up; `syncs` is what the agent recorded."""
-
     def __init__(self, engine, folder, via):
         self.engine, self.syncs = engine, []
         # Audits are asked for below.
@@ -58,7 +56,6 @@ class TakenUp:
         until(lambda: self.sync.audit() is not None)
 
     def wait_until_back(self):
-        """At its version again from an anchor, and recorded so."""
         until(lambda: self.syncs and self.syncs[-1].ok and self.syncs[-1].base_version is None)
         assert self.sync.standing.trusted
         assert self.engine.holds(SECOND, torch.bfloat16)

@@ -37,8 +37,6 @@ URLS = [
 
 
 class Broken(fsspec.AbstractFileSystem):
-    """A kind of storage with an error of its own, as it is opened."""
-
     def __init__(self, *_arguments, **_options):
         raise KeyError("settings")
 
@@ -50,7 +48,6 @@ def broken(monkeypatch):
 
 @pytest.fixture
 def made(tmp_path):
-    """The relays of a host whose fleet file names no origins."""
     running = Relays(tmp_path / "relays", 1 << 24, lambda _url: "intra-zone", STRICT)
     yield running
     running.stop()
@@ -109,7 +106,6 @@ def test_the_thread_that_brings_an_engine_to_its_target_outlives_all_of_them(aim
 
 @pytest.mark.parametrize(("name", "by_a_relay"), [("127.0.0.1", False), ("localhost", False), ("localhost", True)])
 def test_loopback_of_a_host_is_asked_nothing_that_its_own_client_did_not_publish(sync, name, by_a_relay, request):
-    """A relay finds out as it connects where the name leads."""
     rules = replace(STRICT, client="10.0.0.7")
     if by_a_relay:
         request.getfixturevalue("elsewhere")

@@ -80,7 +80,6 @@ def test_what_killed_processes_left_counts_among_the_relays_and_the_oldest_of_it
 
 
 def fetched(relays, origin, folder):
-    """The bytes that a relay took from its origin for one receiver of all it has."""
     way = relays.via(origin)
     Receiver(way.url, way.token, folder, run_id="a").fetch(0, None)
     ((relay, _),) = relays._relays.values()

@@ -1,5 +1,3 @@
-"""The agent's side, with real stores, servers and updaters; `runtime/engines/test_sglang.py` has it with an engine."""
-
 import json
 import shutil
 import threading
@@ -37,7 +35,6 @@ def three_versions(tmp_path_factory):
 
 @pytest.fixture
 def store(three_versions, tmp_path):
-    """A store of its own for each test, with versions 0, 1 and 2."""
     return VersionStore(shutil.copytree(three_versions, tmp_path / "store"), tp=2, model=shape())
 
 
@@ -140,13 +137,11 @@ def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, serv
 
 
 def other_run(folder):
-    """A store of another run: its version 1 has the number, not the weights."""
     return published(folder / "other", [VERSIONS[0], VERSIONS[3]], tp=2)
 
 
 @pytest.fixture
 def handed_over(tmp_path, server):
-    """Returns a call after which another run's store answers at the server's address."""
     other = other_run(tmp_path)
     servers = []
 
@@ -235,7 +230,6 @@ def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine,
 
 
 def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought_back(engine, sync, server):
-    """It holds no lease, its scheduler waits at the gate, and the step that is held goes on being held."""
     page = engine.updaters[0]._page
     page.open_span(Party.ROLLOUT, Span.HELD, 5)
     assert page.lease().expires_ns == 0
@@ -258,7 +252,6 @@ def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought
 
 
 def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_serving(tmp_path, server):
-    """What it costs the device waits for serving, not for a lease."""
     stepping = threading.Event()
     stepping.set()
     waited = []

@@ -63,14 +63,8 @@ class Kept:
 
     def __init__(self, engine, audit_s=0.0):
         self.engine, self.said = engine, []
-        self.keeper = WeightKeeper(
-            "d0",
-            lambda: self.engine,
-            audit_s,
-            coming=lambda run_id: None,
-            take_out=self.said.append,
-            record=self.record,
-        )
+        told = {"coming": lambda run_id: None, "take_out": self.said.append, "record": self.record}
+        self.keeper = WeightKeeper("d0", lambda: self.engine, audit_s, **told)
 
     def record(self, event, *, durable=None):
         self.said.append((event.ok, event.source, event.base_version))
@@ -211,7 +205,6 @@ def test_an_engine_whose_acknowledgement_was_refused_is_taken_out_once_and_broug
 
 
 def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guarded, made, tmp_path):
-    """The agent of a dedicated device, with a real gateway."""
     port = free_port()
     agent = agent_of(made, tmp_path, guarded.record, gateway_url=f"http://127.0.0.1:{port}", drift_audit_s=AUDIT_S)
     agent._engine.engine, agent._engine.sync, agent._engine._away = made, guarded.engine, None
@@ -274,14 +267,8 @@ def test_an_audit_gives_way_to_a_target_and_to_the_end(guarded, made, server):
     asked = threading.Event()
     made.deaf_to.add("audit")
     made.before["audit"] = asked.set
-    keeper = WeightKeeper(
-        "d0",
-        lambda: guarded.engine,
-        1e-6,
-        coming=lambda _: None,
-        take_out=guarded.said.append,
-        record=guarded.record,
-    )
+    guarded = Kept(guarded.engine, 1e-6)
+    keeper = guarded.keeper
     keeper.start()
     assert asked.wait(10)
     keeper.aim(Target("", 0, server.url))

@@ -30,8 +30,6 @@ def test_a_lent_engine_comes_after_serving_and_keeps_to_its_share(pipes, monkeyp
 
 
 class Driver:
-    """libcuda, as far as it is asked; `answer` is (result, value) of the attribute."""
-
     def __init__(self, answer, devices=1):
         self._answer, self._devices = answer, devices
 

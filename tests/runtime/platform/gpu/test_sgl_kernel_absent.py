@@ -82,7 +82,6 @@ rmsnorm(1)
 
 @needs_no_kernels
 def test_an_engine_on_cores_of_that_host_does_without_the_compiled_prefix_tree_too(monkeypatch):
-    """It was built with another torch than the host's, and refuses its tensors: the fork server's as well."""
     tree = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
     assert tree not in server_environment()
     monkeypatch.setenv(gpu.NATIVE_KERNELS, "1")

@@ -1,5 +1,3 @@
-"""Packages of environments, installed by pip in a folder of their own."""
-
 import os
 import subprocess
 import sys
@@ -115,6 +113,5 @@ def installed(folder, module, text, entry):
 
 @pytest.fixture(scope="session")
 def guessing(tmp_path_factory):
-    """A distribution with an entry point, and two environments of Gymnasium."""
     with installed(tmp_path_factory.mktemp("guessing"), "guessing", GUESSING, 'guess = "guessing:Guess"'):
         yield

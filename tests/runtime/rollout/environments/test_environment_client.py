@@ -29,7 +29,6 @@ def workers(environment="guess", **fields):
 
 
 async def failure(opened, answer):
-    """Return why a trajectory fails at an answer, after one that it takes."""
     async with opened.open() as environment:
         await environment.reset(4)
         assert await environment.step("5") == ("no", 0.0, False, {})

@@ -142,7 +142,6 @@ def packages(tmp_path, monkeypatch):
 
 
 def play(name, games, **options):
-    """Return what each game (a seed and its answers) gets."""
     workers = EnvironmentWorkers(TaskConfig(environment=f"verifiers:{name}", python=PYTHON, options=options))
 
     async def one(seed, answers):
