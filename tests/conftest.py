@@ -94,7 +94,6 @@ def own_process() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
@@ -226,7 +225,7 @@ def processes_of_group(group: int) -> list[psutil.Process]:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gone():
     """Return what is left of a process group after `seconds`."""
 

@@ -59,7 +59,6 @@ left = functools.partial(devices, "left")
 
 
 def slices(step: int) -> list[events.Event]:
-    """One slice a second of each device."""
     made: list[events.Event] = []
     for n in range(STEP_S):
         t0_ns = T0_NS + (step * STEP_S + n) * S
@@ -160,7 +159,7 @@ def a_step(step: int) -> list[events.Event]:
 
 
 def a_run(name: str = "little fleet") -> list[events.Event]:
-    """A run; s0 was there for a second that no slice reports."""
+    """A run in which s0 was there for a second without a slice."""
     made: list[events.Event] = [started(name), *joined()]
     for step in range(STEPS):
         made += a_step(step)
@@ -169,7 +168,6 @@ def a_run(name: str = "little fleet") -> list[events.Event]:
 
 
 def lease_with_time(after_s: float, seconds: int) -> list[events.Event]:
-    """A lease L of s0, and a slice of so many seconds under it that is all rollout."""
     lease: Any = {"lease_id": "L", "device_id": "s0", "at_us": us(after_s)}
     t0_ns, zeros = 1000 * us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
     spent: Any = zeros | {"rollout_ns": seconds * S}
@@ -185,7 +183,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hostile(event: events.Event) -> events.Event:
-    """The event with hostile text wherever it has free text, also in the ids of its devices and engines."""
     tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
     texts = {"tags_json": tags, "name": HOSTILE, "trace": HOSTILE, "reason": HOSTILE, "task": HOSTILE}
     changes = {name: text for name, text in texts.items() if isinstance(getattr(event, name, None), str)}
@@ -195,7 +192,7 @@ def hostile(event: events.Event) -> events.Event:
 
 @pytest.fixture(scope="session")
 def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run by somebody who writes hostile text wherever an event has text, and a short one ten days earlier."""
+    """The run with hostile text in every field, and a short run ten days earlier."""
     root = write(tmp_path_factory.mktemp("hostile") / "ledger", map(hostile, a_run()), run_id=HOSTILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "T0_NS", T0_NS - 10 * 86_400 * S)
@@ -204,9 +201,8 @@ def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def live_writer(root: Path) -> Iterator[Callable[[list[events.Event]], None]]:
-    """Yield what records events of a live run and puts them on disk at once."""
-    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
+def live_writer(root: Path, run_id: str = "run") -> Iterator[Callable[[list[events.Event]], None]]:
+    with LedgerWriter.open(root, "live", run_id, "live", flush_interval_s=0.05) as ledger:
 
         def record(made: list[events.Event]) -> None:
             for event in made:
@@ -226,7 +222,7 @@ OpenPage = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def open_page() -> Iterator[OpenPage]:
-    """Run a page of the dashboard on a ledger, as a browser would. What one page has read, the next one has too."""
+    """Run a page as a browser would. Pages share what they have read."""
     from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import AppTest
 
@@ -249,7 +245,7 @@ def open_page() -> Iterator[OpenPage]:
 
 @pytest.fixture(scope="session")
 def drawn(open_page: OpenPage) -> OpenPage:
-    """A page drawn once for all tests, which only read it; serving and fleet without a price book."""
+    """A page drawn once for all tests. Serving and fleet have no price book."""
 
     @functools.cache
     def draw(ledger: Path, page: str, **link: str) -> Any:
@@ -266,7 +262,6 @@ def values(app: Any) -> dict[str, str]:
 
 
 def unescaped(text: str) -> str:
-    """Markdown as a reader sees it, as far as escapes go."""
     return re.sub(r"\\([^\w\s]|_)", r"\1", text).replace("\u2060", "")
 
 
@@ -276,7 +271,7 @@ def page_text(app: Any) -> str:
 
 
 def tables(app: Any) -> list[Any]:
-    """The tables of a page as a reader sees them: first those that sort, then those that wrap."""
+    """The tables as a reader sees them: first those that sort, then those that wrap."""
     texts = [static.value.rename(columns=unescaped).map(unescaped) for static in app.table]
     return [*(frame.value for frame in app.dataframe), *texts]
 

@@ -1,4 +1,4 @@
-"""A real OpenID provider on loopback: discovery, codes with PKCE, tokens signed with a key of its own, logout."""
+"""A real OpenID provider on loopback, with codes, PKCE, tokens and logout."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ CLIENT_ID, CLIENT_SECRET = "rose-dashboard", 'a secret of the client, with "quot
 
 
 class Provider:
-    """Somebody is always logged in there: `person` is whom it says that is. `lies` are put into the next token."""
+    """`person` is logged in. The next token has `lies`."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "one"})

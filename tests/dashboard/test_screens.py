@@ -1,4 +1,4 @@
-"""The nine screens, each drawn once on the run that ended, against pricing's and the ledger's own figures."""
+"""The nine screens against pricing's and the ledger's own figures."""
 
 import csv
 import json
@@ -50,7 +50,7 @@ def frame(ended: Path) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def closed(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ended run's month, closed and corrected once, with two budgets of which one does not last."""
+    """The month, closed and corrected once, with two budgets of which one does not last."""
     root = shutil.copytree(ended, tmp_path_factory.mktemp("closed") / "ledger")
     assert close.close(Ledger(root), JUNE, OURS, by="finance").close_id == CLOSE
     dearer = OURS.text.replace("usd_per_gb = 0.02", "usd_per_gb = 0.03").replace(OURS.version, "dearer")

@@ -50,21 +50,6 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
         assert not app.metric
 
 
-@pytest.mark.long
-def test_a_page_follows_a_writer(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
-    root = tmp_path / "ledger"
-    with kit.live_writer(root) as record:
-        record([kit.started(), *kit.joined(), *kit.a_step(0)])
-        app = open_page(root, "fleet")
-        before = page_text(app)
-        record([*kit.a_step(1), *kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
-        app.run()
-        assert not app.exception
-        assert page_text(app) != before
-        assert "ended" in page_text(app)
-        assert ", running." not in page_text(app)
-
-
 def test_no_figure_is_made_of_events_of_different_provenance(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
     root = kit.write(tmp_path / "ledger", kit.a_run())
     kit.write(root, kit.slices(3), writer="other", provenance="live")
@@ -229,7 +214,6 @@ def test_a_missing_view_and_a_missing_ledger_are_messages(
     connect = catalog.connect
 
     def without_views(path: Any) -> Any:
-        """A catalog of a version that had none of today's views."""
         connection = connect(path)
         connection.execute("CREATE SCHEMA memory.bare; USE memory.bare")
         return connection
