@@ -1,4 +1,4 @@
-"""The `rose` command. Each command imports its heavy packages itself, so that `rose --help` is fast."""
+"""The `rose` command. Each command imports its heavy packages itself, to keep `rose --help` fast."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _planned(settings: Settings) -> list[Job]:
 
 
 class _RoseGroup(TyperGroup):
-    """A group of commands that refuses empty arguments. They come from shell variables that are not set."""
+    """Commands that refuse empty arguments, which come from unset shell variables."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for previous, argument in itertools.pairwise(["rose", *args]):
@@ -164,7 +164,7 @@ def demo(
 
 
 def _load(file: Path) -> FleetConfig:
-    """Return the fleet in a file, after showing the problems of the file and its prices. Raises UserError."""
+    """Return the fleet in a file, and show warnings about it. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
@@ -175,8 +175,7 @@ def _load(file: Path) -> FleetConfig:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether the fleet has a price book, and warn if it has none. Raises PriceBookError if a price is
-    missing."""
+    """Return whether the fleet has a price book, or warn. Raises PriceBookError for a missing price."""
     from rose.clock import utc_us
     from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger

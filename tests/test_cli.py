@@ -24,7 +24,6 @@ def rose(*arguments):
 
 
 def refused(*arguments):
-    """Return a refused command's stderr; it runs in this process."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 2, (arguments, done.stderr)

@@ -31,7 +31,6 @@ SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
 
 
 def hostile(examples: int, *, long: int) -> settings:
-    """Settings of the same requests in each run; the long form has 10,000 of all servers together."""
     return settings(
         max_examples=usual(examples, long=long),
         deadline=None,
@@ -147,7 +146,6 @@ class Controller(NamedTuple):
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """A gateway with a state, a ledger, a model and three runs."""
     folder, port, faults = tmp_path_factory.mktemp("controller"), free_port(), list[str]()
     checkpoint = make_checkpoint(folder / "words")
 

@@ -107,7 +107,6 @@ def test_every_module_with_code_says_what_it_is():
 
 
 def printing(tree: ast.Module) -> set[str]:
-    """Return calls and names that print, or take text as markup."""
     nodes = list(ast.walk(tree))
     calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]

@@ -89,7 +89,6 @@ def test_an_anchor_turns_a_monotonic_reading_into_utc() -> None:
 
 @pytest.mark.parametrize("first", range(3))
 def test_two_clocks_are_read_at_once_whatever_comes_between(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    """As a switch to another process would, which can come before any reading."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
     names = ("monotonic_ns", "time_ns", "monotonic_ns")
     read, number = getattr(time, names[first]), itertools.count()

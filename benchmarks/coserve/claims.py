@@ -22,7 +22,7 @@ _YIELD_MARGIN_MS = 2.0
 def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seconds: float, layers: int) -> None:
     report.detail["policies"] = {name: POLICIES[name].about for name in played}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
-    report.detail["rounds"] = [rounds.round_figures(one, budgets) for each in played.values() for one in each]
+    report.detail["rounds"] = [rounds.round_figures(one, budgets) for series in played.values() for one in series]
     report.detail["ratios_to_solo"] = {
         name: {
             f"{what} p{share * 100:g}": account.summary(_latency_ratios(played, name, what, share))
@@ -33,7 +33,7 @@ def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seco
         if name != SOLO
     }
     report.detail["harvest"] = {
-        name: _harvest(played, name) for name, each in played.items() if POLICIES[name].lends and SOLO in played
+        name: _harvest(played, name) for name, series in played.items() if POLICIES[name].lends and SOLO in played
     }
     if IDLE in played and SOLO in played:
         _claim_latency(report, played, budgets)
@@ -50,7 +50,7 @@ def claim_beside(report: Report, played: dict[str, list[Round]], budgets: Budget
     """Make the claims about a serving that is never empty."""
     report.detail[load] = {
         "budgets_ms": {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6},
-        "rounds": [rounds.round_figures(one, budgets) for each in played.values() for one in each],
+        "rounds": [rounds.round_figures(one, budgets) for series in played.values() for one in series],
         "frontier": {name: _frontier(played, name, budgets) for name in played},
     }
     rounds.claim_never_empty(report, played, budgets, load)

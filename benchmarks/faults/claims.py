@@ -72,8 +72,8 @@ def _powered(seen: Seen) -> list[Asked]:
     return [one for one in seen.health if not any(host == one.host and a <= one.at_ns <= b for host, a, b in off)]
 
 
-def _mute_share(asked: Sequence[Asked]) -> float:
-    return sum(not one.well for one in asked) / len(asked) if asked else 0.0
+def _mute_share(questions: Sequence[Asked]) -> float:
+    return sum(not one.well for one in questions) / len(questions) if questions else 0.0
 
 
 def _late_share(served: Sequence[Served]) -> float:
@@ -170,13 +170,13 @@ def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> N
 def _claim_processes(report: Report, samples: dict[str, list[Sample]], long: bool) -> None:
     """Claim that the memory of the fleet's processes did not grow in a `long` run."""
     report.detail["processes"] = {}
-    for name, each in sorted(samples.items()):
-        life = longest_lived(each)
+    for name, readings in sorted(samples.items()):
+        life = longest_lived(readings)
         grown = growth([sample.memory_bytes for sample in life])
         if long and grown is not None:
             report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
         report.detail["processes"][name] = {
-            "processes": len({sample.pid for sample in each}),
+            "processes": len({sample.pid for sample in readings}),
             "longest_life_s": life[-1].at_s - life[0].at_s,
             "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
         }
@@ -252,8 +252,8 @@ def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
     _claim_trainers(report, seen)
     _claim_money(report, seen)
     _claim_weights(report, seen.books.tables)
-    known = sum(seen.clock_is_known.values())
-    report.claim("devices whose clock's offset is known", known, "devices", len(HOST_OF), "higher")
+    clocks = sum(seen.clock_is_known.values())
+    report.claim("devices whose clock's offset is known", clocks, "devices", len(HOST_OF), "higher")
     _claim_processes(report, seen.samples, long)
     report.detail |= {"fences": seen.fences, "clients": seen.clients}
 
@@ -267,7 +267,7 @@ def _claim_trainers(report: Report, seen: RunsSeen) -> None:
     report.claim("trainers that did not end as they were to", len(seen.clients), "trainers", 0, "lower")
     report.claim("trainers killed and resumed", seen.fences[1] - seen.fences[0], "trainers", 1, "higher")
     steps = {row["run_id"]: row["steps"] for row in tables["steps"]}
-    differing = sum(abs(steps.get(run_id, 0) - told) for run_id, told in seen.steps_told.items())
+    differing = sum(abs(steps.get(run_id, 0) - reported) for run_id, reported in seen.steps_told.items())
     report.claim("steps that trainers and ledger do not both know", differing, "steps", 0, "lower")
     lent = {row["rollout_run_id"] for row in tables["shared"] if row["device_id"].startswith("serving")}
     report.claim("RL runs that had borrowed time", len(lent & set(steps)), "runs", len(TEAMS), "higher")

@@ -171,11 +171,11 @@ class Striker:
 
         return first[0] if self._wait(lent, _RECOVERY_TIMEOUT_S) else None
 
-    def _wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
+    def _wait(self, met: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with suppress(psutil.Error, OSError):
-                if there():
+                if met():
                     return True
             self._fleet.check()
             time.sleep(_LOOK_S)

@@ -107,8 +107,8 @@ class PageWatch:
 
     def _see_ran(self, page: ArbiterPage) -> None:
         now_ns, number = monotonic_ns(), page.get(Party.ROLLOUT, Field.PID)
-        known, process, before_ns = self._engine
-        if process is None or number != known:
+        before, process, before_ns = self._engine
+        if process is None or number != before:
             if not number or now_ns - self._sought_ns < _LOOKS_APART_NS:
                 return
             self._sought_ns, process = now_ns, self._process(number)
@@ -120,7 +120,7 @@ class PageWatch:
             self._engine = (0, None, 0)
             return
         cpu_ns = int((times.user + times.system) * 1e9)
-        more_ns = cpu_ns - before_ns if number == known else 0  # Time before an engine was first seen does not count.
+        more_ns = cpu_ns - before_ns if number == before else 0  # Time before an engine was first seen does not count.
         self.ran.append(Ran(now_ns, self.ran[-1].cpu_ns + more_ns))
         self._engine = (number, process, cpu_ns)
 

@@ -79,8 +79,8 @@ def measure_receipt(report: Report, folder: Path) -> None:
 
 
 def _sound(check: Callable[[Ledger], Verification], root: Path) -> float:
-    found, seconds = timed(lambda: check(Ledger(root)))
-    assert found.ok, found.problems
+    outcome, seconds = timed(lambda: check(Ledger(root)))
+    assert outcome.ok, outcome.problems
     return seconds
 
 

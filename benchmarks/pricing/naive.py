@@ -132,9 +132,9 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
     by = ["run_id", "device_id", "hour", "lease_id", "version", "task", "fate", "cause"]
     again = turns[turns["again"] > 0].assign(fate="recomputed", cause="recomputed after preemption")
     outputs = pd.concat([turns, lost])
-    for kind, given in (("output", outputs), ("input", again)):
+    for kind, rows in (("output", outputs), ("input", again)):
         tokens = "output_tokens" if kind == "output" else "again"
-        for *key, count in given.groupby(by)[tokens].sum().reset_index().itertuples(index=False):
+        for *key, count in rows.groupby(by)[tokens].sum().reset_index().itertuples(index=False):
             if not count:
                 continue
             rates = prices.entry("tokens", key[2])

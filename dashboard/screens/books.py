@@ -1,4 +1,4 @@
-"""The page about the books: closes, corrections, bills of teams, forecasts, budgets, alerts, and files to download."""
+"""Closes, corrections, bills of teams, forecasts, budgets, alerts and files."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

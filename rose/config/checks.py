@@ -28,7 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check(config: FleetConfig) -> None:
-    """Raise ValueError if fields conflict. The error names the fields and their values, and says what to do."""
+    """Raise ValueError if fields conflict. It names the fields and values, and says what to do."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)
@@ -104,7 +104,6 @@ def _check_hardware(config: FleetConfig) -> None:
 
 
 def _check_ranks(config: FleetConfig) -> None:
-    """Raise ValueError for an engine of several ranks that would fail or never get weights."""
     for device in config.device if config.coserving.enabled else ():
         many = more_ranks(config.serving_on(device).extra_args)
         if many is not None and device.pool == "serving" and device.serving_url is None:

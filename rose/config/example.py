@@ -1,4 +1,4 @@
-"""Builds the example fleet file, which `rose config` prints, from the fields of the configuration."""
+"""Builds the example fleet file of `rose config` from the configuration's fields."""
 
 import json
 import textwrap
@@ -59,7 +59,7 @@ def _hosts() -> str:
 
 def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
     return "".join(
-        _field(name, field, values.get(name, field.get_default(call_default_factory=True)), explained=explained)
+        _field(name, field, values.get(name, field.get_default()), explained=explained)
         for name, field in section.model_fields.items()
     )
 
@@ -75,8 +75,7 @@ _KV_BYTES = 64 << 20  # A burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """Return the fleet of the demo, with one core for serving and one core for rollouts. Raises ConfigError if there
-    are fewer than two cores."""
+    """Return the demo's fleet: one core for serving and one for rollouts. Raises ConfigError below two cores."""
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}: use `rose up -c`")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}
