@@ -47,11 +47,8 @@ def write(path: Path, text: str) -> None:
 
 def create(path: Path) -> None:
     """Make an empty private file, or close an existing file to others. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
 
 
 def open_to_others(path: Path) -> str | None:

@@ -91,8 +91,8 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
         if hmac.compare_digest(token.sha256, sha256):
             match = token
     if match is None:
-        fault = "is unknown" if secret else "is missing"
-        raise UnknownTokenError(f"the token {fault}: send a token as `Authorization: Bearer ...`")
+        fault = "unknown" if secret else "missing"
+        raise UnknownTokenError(f"the token is {fault}: send a token as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
         until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise UnknownTokenError(

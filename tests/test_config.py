@@ -83,10 +83,7 @@ def _classes(*priorities, ttft_ms=200):
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
         ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
-        (
-            "[gateway]\ntoken = 'x'",
-            "gateway.token: the token has 1 characters and needs 16",
-        ),
+        ("[gateway]\ntoken = 'x'", "gateway.token: the token has 1 characters and needs 16"),
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
         ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
         ("nonsense", "not valid TOML"),
@@ -99,14 +96,8 @@ def _classes(*priorities, ttft_ms=200):
         (_classes(2**40), f"serving.classes.0.priority: Input should be less than 2147483648 (got {2**40})"),
         (_classes(1).replace("ttft_b", "tfft_b"), "serving.classes.0.tfft_budget_ms: no such field; did you mean"),
         ("[serving_models.chat]\nmodle = 'x'", "serving_models.chat.modle: no such field; did you mean 'model'?"),
-        (
-            "[serving_models.chat]\ntpot_budget_ms = 0",
-            "serving_models.chat.tpot_budget_ms",
-        ),
-        (
-            _SECOND + "serving_model = 'chta'\n[serving_models.chat]\n",
-            "there is no [serving_models.chta] table",
-        ),
+        ("[serving_models.chat]\ntpot_budget_ms = 0", "serving_models.chat.tpot_budget_ms"),
+        (_SECOND + "serving_model = 'chta'\n[serving_models.chat]\n", "there is no [serving_models.chta] table"),
         (
             _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nextra_args = ['--tp-size=2']",
             "serving_models.chat.extra_args has --tp-size 2",

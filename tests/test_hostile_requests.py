@@ -158,10 +158,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         _, answer = answered(port, request(b"POST", b"/runs", [], body))
         return str(json.loads(answer.partition(b"\r\n\r\n")[2])["run_id"])
 
-    with (
-        LedgerWriter.open(folder / "ledger", "controller", "fleet") as writer,
-        programs.in_thread(gateway) as loop,
-    ):
+    with LedgerWriter.open(folder / "ledger", "controller", "fleet") as writer, programs.in_thread(gateway) as loop:
         loop.set_exception_handler(lambda _, context: faults.append(str(context)))
         open_run(tags={"token": "anyone"})
         yield Controller(port, loop, faults, {"RUN": open_run(), "OTHER": open_run()})

@@ -96,11 +96,7 @@ def rates(report: Report, folder: Path, scope: Scope) -> None:
                     done[count][side.name] += uvloop.run(_rate(side, count, scope.rate_s))
     report.detail["rates"] = {
         count: {
-            name: {
-                "per_s": _per_s(one),
-                "cpu_us": one["cpu_us"] / max(1, one["answered"]),
-                "failed": one["failed"],
-            }
+            name: {"per_s": _per_s(one), "cpu_us": one["cpu_us"] / max(1, one["answered"]), "failed": one["failed"]}
             for name, one in counts.items()
         }
         for count, counts in done.items()

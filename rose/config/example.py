@@ -14,10 +14,6 @@ _EXAMPLE_HEAD = """\
 # `rose doctor -c fleet.toml`.
 """
 
-_EXAMPLE_HOSTS = """
-# {description}
-{table}"""
-
 _EXAMPLE_DEVICES = """
 # One table for each device. This device lends GPU 0's idle time ...
 [[device]]
@@ -48,13 +44,10 @@ def example() -> str:
 
 
 def _hosts() -> str:
-    description = FleetConfig.model_fields["hosts"].description or ""
-    table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
-    lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]
-    return _EXAMPLE_HOSTS.format(
-        description="\n# ".join(textwrap.wrap(f"hosts: {description}", 116)),
-        table="".join(f"{line}\n" for line in lines),
-    )
+    description = textwrap.wrap(f"hosts: {FleetConfig.model_fields['hosts'].description}", 116)
+    table = _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"}).splitlines()
+    lines = [line if line.startswith("#") else f"# {line}" for line in (*description, "[[host]]", *table)]
+    return "\n" + "".join(f"{line}\n" for line in lines)
 
 
 def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
