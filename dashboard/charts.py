@@ -57,7 +57,6 @@ def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, column
 
 
 def _from_zero(values: Sequence[float | None]) -> list[float]:
-    """Return the range of an axis from 0, with room for a label at its right end."""
     numbers = [value for value in values if value is not None]
     low, high = min([0.0, *numbers]), max([0.0, *numbers])
     return [low, (high + (high - low) / 6) or 1.0]

@@ -404,8 +404,7 @@ def promise(requests: pl.DataFrame) -> Promise:
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle + beyond) of serving devices, or None. `beyond_ns` is serving's
-    delay."""
+    """Return rollout / (rollout + headroom + idle + delay of serving) of serving devices, or None without such time."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))

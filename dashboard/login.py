@@ -218,7 +218,6 @@ def _refuse(pages: list[StreamlitPage], error: LoginError) -> None:
 
 @st.fragment(run_every=_CHECK_S)
 def _watch() -> None:
-    """Check whether the visitor of an open page still has access."""
     try:
         person()
     except LoginError:

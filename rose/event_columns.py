@@ -24,7 +24,6 @@ COMMON_COLUMNS: dict[str, str] = {  # SQL types of every event's columns; the le
     "policy_version": "BIGINT",
 }
 
-_OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
 
 
@@ -68,8 +67,8 @@ class Field:
 def fields(kind: str) -> tuple[Field, ...]:
     cls = KINDS[kind]
     hints = typing.get_type_hints(cls, include_extras=True)
-    own = [field.name for field in dataclasses.fields(cls) if field.name not in COMMON_COLUMNS]
-    return tuple(_field(name, hints[name], needed=name in cls.needs) for name in (*_OWN_COMMON, *own))
+    names = [field.name for field in dataclasses.fields(cls)]
+    return tuple(_field(name, hints[name], needed=name in cls.needs) for name in names)
 
 
 def _field(name: str, hint: Any, *, needed: bool) -> Field:

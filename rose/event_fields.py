@@ -26,8 +26,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on an event's fields, valid in Python, NumPy and, with `=` for `==`, SQL. `field` must be
-    `wanted`."""
+    """A condition in Python, NumPy and, with `=` for `==`, SQL. If it fails, `field` must be `wanted`."""
 
     field: str
     holds: str

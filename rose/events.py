@@ -1,5 +1,4 @@
-"""The vocabulary of the ledger: one class for each kind of event. `at_us` is UTC microseconds; `t0_ns` and `t1_ns` are
-UTC nanoseconds by the device's clock. None means unknown or not applicable."""
+"""The kinds of events. `at_us` is UTC microseconds; `t0_ns` and `t1_ns` are UTC nanoseconds by the device's clock."""
 
 import dataclasses
 import typing
@@ -68,8 +67,6 @@ class Record(typing.Protocol):
 
 @_kind("run", durable=True)
 class Run(Event):
-    """A run began or ended."""
-
     action: Literal["started", "ended", "failed"]
     name: str
     config_json: str | None = None
@@ -168,8 +165,7 @@ class Hold(Event):
 
 @_kind("holdout", durable=True, needs=("device_id",), rules=INTERVAL)
 class Holdout(Event):
-    """A window [t0_ns, t1_ns) without leases if `draw`, from seed, device and t0_ns // window_ns, is below
-    `holdout_share`."""
+    """A window [t0_ns, t1_ns) without leases if its random `draw` is below `holdout_share`."""
 
     t0_ns: InstantNs
     t1_ns: InstantNs
@@ -277,8 +273,7 @@ REQUESTS_PER_ROW_MAX = 1000
 
 @_kind("request")
 class Request(Event):
-    """A serving request, recorded by its engine or by a replaying client. `lease_id` is the device's lease at
-    arrival."""
+    """A serving request from its engine or a replaying client. `lease_id` is the device's lease at arrival."""
 
     request_id: Id
     outcome: Literal["completed", "failed", "aborted"]  # `aborted`: given up or mistaken by its client.
@@ -397,8 +392,7 @@ class ScaleDown(Event):
 
 @_kind("clock", needs=("device_id",))
 class Clock(Event):
-    """A host's clocks against the controller's, until the device's next such event. `offset_ns` is too low by the
-    quickest message's delay."""
+    """A host's clocks against the controller's. `offset_ns` is too low by the quickest message's delay."""
 
     #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
     action: Literal["heard", "set", "moved"]

@@ -49,7 +49,6 @@ def show(ledger: Ledger, run: Run) -> None:
 
 
 def _verdict(ledger: Ledger, run: Run) -> None:
-    """Show whether serving kept its promises up to the last event."""
     newest = {"from_ns": run.whole.to_ns - _JUDGED_MIN * _MINUTE_NS, "to_ns": run.whole.to_ns, "blocks": 1}
     promise = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
     target = words.percent(data.SERVING_TARGET, 0)

@@ -48,7 +48,6 @@ def show(ledger: Ledger, run: Run) -> None:
 
 
 def _harm(ledger: Ledger, fleet: str, provenance: str) -> None:
-    """Show the harm of lending, measured by withholding leases at random."""
     st.header("What does lending do to serving?")
     measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)
     harmful = risk.harmful(measured)

@@ -1,5 +1,4 @@
-"""Uvicorn within limits for a request's head and body, and for taking the answer. Idle connections may be closed for
-room. A client that sends a request before the last answer is cut."""
+"""Uvicorn within limits. Idle connections are closed for room, and a client that does not wait for answers is cut."""
 
 from __future__ import annotations
 
