@@ -162,7 +162,10 @@ def refused(text: str, named: str) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3"), "'a' and 'b' both have 3."),
+        (
+            MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3"),
+            "gpu 3 belongs to both 'a' and 'b'",
+        ),
         (MINIMAL.replace("[1]", "[-1]"), "device.1.cores.0"),
         (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' has a core twice in cores [1, 1]"),
         (MINIMAL.partition("\n\n")[0], "no device has pool 'rollout'"),
