@@ -215,14 +215,14 @@ def pytest_collection_finish() -> None:
 
 
 def processes_of_group(group: int) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except (ProcessLookupError, psutil.Error):
             continue
-    return found
+    return processes
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,8 @@ _SERVER.set_forkserver_preload([__name__])
 def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO]]:
     """Run Python code and yield its process and output. It is killed if the caller fails."""
     receiving, sending = _SERVER.Pipe(duplex=False)
-    given = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
-    process = _SERVER.Process(target=_execute, args=given)
+    call = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
+    process = _SERVER.Process(target=_execute, args=call)
     process.start()
     sending.close()
     with receiving, os.fdopen(os.dup(receiving.fileno())) as output:
@@ -46,8 +46,8 @@ def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO
 def run(code: str, *arguments: object) -> tuple[int | None, str]:
     """Return the exit code of Python code (-9 after SIGKILL), and its output."""
     with started(code, *arguments) as (process, output):
-        said = output.read()
-    return process.exitcode, said
+        text = output.read()
+    return process.exitcode, text
 
 
 class Server(Protocol):

@@ -45,8 +45,8 @@ def test_help_lists_every_command():
 
 @pytest.mark.parametrize("command", [["report"], ["query", "device_time"]])
 def test_empty_text_is_refused(command):
-    for given in (("--run", ""), ("--run=",)):
-        assert "rose: --run is empty: give a value, or leave it out" in refused(*command, *given)
+    for empty in (("--run", ""), ("--run=",)):
+        assert "rose: --run is empty: give a value, or leave it out" in refused(*command, *empty)
     assert "the argument after `sql` is empty" in refused("sql", "")
 
 

@@ -271,10 +271,10 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
     assert warned("0123456789abcdef" * 4, 0o640) == [
         f"{file} has gateway.token and has mode 0640, so that others may use it: type `chmod 600 {file}`"
     ]
-    known, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
-    assert "gateway.token is the documentation's example" in known
+    documented, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
+    assert "gateway.token is the documentation's example" in documented
     assert "has mode 0644" in readable
-    assert config.DOCUMENTED_TOKEN not in known + readable
+    assert config.DOCUMENTED_TOKEN not in documented + readable
 
 
 def test_a_budget_that_no_device_may_keep_is_warned_of(tmp_path):

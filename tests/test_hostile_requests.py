@@ -171,14 +171,14 @@ def named_in(value: object, names: dict[str, str]) -> object:
     return json.loads(text)
 
 
-@pytest.mark.parametrize("asked", [CONTROLLER, APIS], ids=["own", "apis"])
+@pytest.mark.parametrize("requests", [CONTROLLER, APIS], ids=["own", "apis"])
 @hostile(120, long=4000)
 @given(data=st.data())
 def test_the_controller_answers_whatever_it_is_sent(
-    controller: Controller, asked: list[tuple[str, str, object]], data: st.DataObject
+    controller: Controller, requests: list[tuple[str, str, object]], data: st.DataObject
 ) -> None:
     port, loop, faults, names = controller
-    method, path, message = data.draw(st.sampled_from(asked))
+    method, path, message = data.draw(st.sampled_from(requests))
     for name, meant in names.items():
         path = path.replace(name, meant)
     body = data.draw(bodies(named_in(message, {**names, "KEY": data.draw(st.sampled_from(["k0", "k1", "k2"]))})))

@@ -115,7 +115,7 @@ def test_a_time_is_shown_to_the_microsecond_without_rounding_up(ns: int) -> None
 
 def test_only_folders_that_no_process_has_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    held = TemporaryFolder("p-")
+    folder = TemporaryFolder("p-")
     for name in ("p-left", "p-young", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
@@ -126,7 +126,7 @@ def test_only_folders_that_no_process_has_are_removed(tmp_path: Path, monkeypatc
             os.utime(path, (0, 0), follow_symlinks=False)
     others = {"p-young", "p-file", "p-link", "other"}
     with TemporaryFolder("p-") as path:
-        assert {path.name for path in tmp_path.iterdir()} == {*others, held.path.name, path.name}
-    held.close()
+        assert {path.name for path in tmp_path.iterdir()} == {*others, folder.path.name, path.name}
+    folder.close()
     assert {path.name for path in tmp_path.iterdir()} == others
     assert (tmp_path / "other" / "file").exists()

@@ -29,14 +29,14 @@ def us(after_s: float) -> int:
 
 def write(
     root: Path,
-    made: Iterable[events.Event],
+    rows: Iterable[events.Event],
     *,
     run_id: str = "run",
     writer: str = "test",
     provenance: events.Provenance = "simulated",
 ) -> Path:
     with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
-        for event in made:
+        for event in rows:
             ledger.record(event, durable=False)
     return root
 
@@ -59,7 +59,7 @@ left = functools.partial(devices, "left")
 
 
 def slices(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(STEP_S):
         t0_ns = T0_NS + (step * STEP_S + n) * S
         busy = (100 + 20 * (n * (STEP_S - n) // 10)) * S // 1000
@@ -74,8 +74,8 @@ def slices(step: int) -> list[events.Event]:
             ns: Any = {f"{bucket}_ns": spent.get(bucket, 0) for bucket in events.BUCKETS} | {"idle_ns": idle}
             lease_id = f"L{step}" if device_id == "s0" and 3 <= n < 26 else None
             at: Any = {"lease_id": lease_id, "t0_ns": t0_ns, "t1_ns": t0_ns + S, "at_us": t0_ns // 1000 + 10**6}
-            made.append(events.DeviceSlice(device_id=device_id, **at, **ns))
-    return made
+            rows.append(events.DeviceSlice(device_id=device_id, **at, **ns))
+    return rows
 
 
 def leases(step: int) -> list[events.Event]:
@@ -87,10 +87,10 @@ def leases(step: int) -> list[events.Event]:
     versions: Any = {"device_id": "s0", "engine_id": "s0/rollout", "base_version": step, "policy_version": step + 1}
     sent: Any = {"encoding": "delta", "wire_bytes": 2_000_000, "dense_bytes": 60_000_000, "total_ns": 400_000_000}
     sent |= {"pause_ns": 20_000_000, "source": "relay", "route": "inter-region", "step": step}
-    held: Any = {"engine_id": "s0/rollout", "kv_budget_bytes": 10**9, "compute_share": 1.0}
+    engine: Any = {"engine_id": "s0/rollout", "kv_budget_bytes": 10**9, "compute_share": 1.0}
 
     def change(action: Any, after_s: float) -> events.Lease:
-        return events.Lease(action=action, expires_at_us=us(after_s + 10), at_us=us(after_s), **held, **ids)
+        return events.Lease(action=action, expires_at_us=us(after_s + 10), at_us=us(after_s), **engine, **ids)
 
     def preemption(action: Any, after_s: float, **fields: Any) -> events.Preemption:
         return events.Preemption(action=action, reason="serving has work", at_us=us(after_s), **ids, **fields)
@@ -107,7 +107,7 @@ def leases(step: int) -> list[events.Event]:
 
 
 def rollouts(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(8):
         name, group = f"{step}-{n}", f"g{step}-{n // 4}"
         tokens, accepted = 400 + 10 * n, n < 1 + step * 6 // STEPS
@@ -117,7 +117,7 @@ def rollouts(step: int) -> list[events.Event]:
         first: Any = {"turn": 0, "attempt": 0, "outcome": "completed", "cached_tokens": 0, "queue_ns": 0}
         ended: Any = {"task": "lake", "outcome": "finished", "turns": 1, "staleness": n % 2}
         judged: Any = {"verifier": "lake", "reward": float(accepted), "threshold": 1.0}
-        made += [
+        rows += [
             events.Turn(policy_version=step, **ids, **spent, **where, **first),
             events.Trajectory(policy_version=step, **ids, **spent, **ended),
             events.Verdict(accepted=accepted, correct=accepted, **ids, **judged),
@@ -127,11 +127,11 @@ def rollouts(step: int) -> list[events.Event]:
     trained |= {"entropy": 1.0, "kl": 0.0, "grad_norm": 1.0}
     times: Any = {"rollout_ns": 24 * S, "train_ns": 5 * S, "sync_ns": S // 2, "total_ns": 30 * S}
     at: Any = {"step": step, "policy_version": step + 1, "at_us": us(step * STEP_S + 29)}
-    return [*made, events.Step(**at, **counts, **trained, **times)]
+    return [*rows, events.Step(**at, **counts, **trained, **times)]
 
 
 def requests(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(STEP_S):
         lent = 3 <= n < 26
         late = lent and n == 20
@@ -141,17 +141,17 @@ def requests(step: int) -> list[events.Event]:
         times: Any = {"ttft_ns": ttft_ms * 1_000_000, "tpot_mean_ns": (40 + n % 5) * 1_000_000}
         times |= {"tpot_max_ns": 60_000_000, "e2e_ns": 3 * S if late else S, "send_delay_ns": 0}
         budgets: Any = {"ttft_budget_ns": 2 * S, "tpot_budget_ns": 250_000_000, "at_us": us(step * STEP_S + n + 1)}
-        made.append(events.Request(outcome="completed", **ids, **tokens, **times, **budgets))
-    return made
+        rows.append(events.Request(outcome="completed", **ids, **tokens, **times, **budgets))
+    return rows
 
 
 def power(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(0, STEP_S, 10):
         t0_ns = T0_NS + (step * STEP_S + n) * S
         at: Any = {"t0_ns": t0_ns, "t1_ns": t0_ns + 10 * S, "at_us": t0_ns // 1000 + 10**7}
-        made.append(events.Power(device_id="s0", power_mw=400_000 + 10_000 * n, source="rapl", **at))
-    return made
+        rows.append(events.Power(device_id="s0", power_mw=400_000 + 10_000 * n, source="rapl", **at))
+    return rows
 
 
 def a_step(step: int) -> list[events.Event]:
@@ -160,11 +160,11 @@ def a_step(step: int) -> list[events.Event]:
 
 def a_run(name: str = "little fleet") -> list[events.Event]:
     """A run in which s0 was there for a second without a slice."""
-    made: list[events.Event] = [started(name), *joined()]
+    rows: list[events.Event] = [started(name), *joined()]
     for step in range(STEPS):
-        made += a_step(step)
+        rows += a_step(step)
     end_s = STEPS * STEP_S + 1
-    return [*made, *left(end_s), events.Run(action="ended", name=name, reason="last step", at_us=us(end_s))]
+    return [*rows, *left(end_s), events.Run(action="ended", name=name, reason="last step", at_us=us(end_s))]
 
 
 def lease_with_time(after_s: float, seconds: int) -> list[events.Event]:
@@ -204,8 +204,8 @@ def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live_writer(root: Path, run_id: str = "run") -> Iterator[Callable[[list[events.Event]], None]]:
     with LedgerWriter.open(root, "live", run_id, "live", flush_interval_s=0.05) as ledger:
 
-        def record(made: list[events.Event]) -> None:
-            for event in made:
+        def record(rows: list[events.Event]) -> None:
+            for event in rows:
                 ledger.record(event, durable=False)
             ledger.flush()
 
