@@ -156,7 +156,6 @@ async def _stay_ready() -> None:
 
 
 def start(stack: ExitStack, part: str, *arguments: object) -> subprocess.Popen[bytes]:
-    """Start a part that ends with the stack, and return once it is ready."""
     command = [sys.executable, "-m", "benchmarks.parts", part, *map(str, arguments)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     stack.callback(process.wait)
@@ -196,7 +195,6 @@ def open_run(port: int) -> str:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of a process and its children."""
     process = psutil.Process(pid)
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in times))

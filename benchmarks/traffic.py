@@ -244,7 +244,6 @@ def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _leases(slots: Slots) -> Columns:
-    """Return each lease's grant, its renewals, and its close."""
     device, second = slots.all(slots.serving)
     phase = (second + device * 37) % CYCLE_S
     granted = (phase == 0) | ((second == 0) & (phase < LENT_S))
@@ -328,7 +327,6 @@ def _syncs(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
-    """Return trajectories that begin in these seconds, with turns and verdicts."""
     _, begin = slots.draw(rng, "trajectory", slots.devices)
     n = len(begin)
     number = np.arange(n)

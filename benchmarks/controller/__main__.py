@@ -38,8 +38,6 @@ TURN_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Tokens of each turn, and how turns arrive."""
-
     prompt: int
     output: int
     arrivals: str

@@ -47,7 +47,6 @@ def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seco
 
 
 def claim_beside(report: Report, played: dict[str, list[Round]], budgets: Budgets, load: str) -> None:
-    """Make the claims about a serving that is never empty."""
     report.detail[load] = {
         "budgets_ms": {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6},
         "rounds": [rounds.round_figures(one, budgets) for series in played.values() for one in series],
@@ -76,8 +75,7 @@ def _claim_latency(report: Report, played: dict[str, list[Round]], budgets: Budg
 
 
 def _claim_given(report: Report, played: dict[str, list[Round]], seconds: float, layers: int) -> None:
-    """Claim the time from a request's hand-over to serving's scheduler until rollouts are off the device: at most a
-    layer and a margin. Where the kernel has no idle class, claim the time that rollouts still computed."""
+    """Claim the time from an arrival until rollouts are off the device: at most a layer and a margin."""
     detail = report.detail["given_way"] = {
         name: _given(played[name], layers) for name in played if POLICIES[name].lends and POLICIES[name].decides == ROSE
     }

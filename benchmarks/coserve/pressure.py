@@ -115,7 +115,6 @@ def _lend(host: Host, number: int) -> None:
 
 
 def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
-    """Renew the lease until `met`; return False after _WAIT_S."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         _lend(host, number)

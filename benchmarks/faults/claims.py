@@ -63,7 +63,6 @@ def touched(served: Sequence[Served], trial: Trial) -> list[Served]:
 
 
 def _powered(seen: Seen) -> list[Asked]:
-    """Return the questions to hosts with power and a serving engine."""
     off = [
         (trial.fault.host, trial.at_ns, trial.replaced_ns or trial.until_ns)
         for trial in seen.trials
@@ -98,7 +97,6 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
 
 
 def claim(report: Report, seen: Seen, books: Books | None) -> None:
-    """Make the claims; `books` is None if the ledger could not be read."""
     trials = list(seen.trials)
     hit = {id(one): one for trial in trials for one in touched(seen.served, trial)}
     failed = [one for one in hit.values() if one.failed]
@@ -246,7 +244,6 @@ class RunsSeen:
 
 
 def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
-    """Make all claims about two runs; claims about memory need a `long` run."""
     claim_books(report, seen.books)
     report.claim("events of the second host that the ledger lacks", _missing_events(seen), "events", 0, "lower")
     _claim_trainers(report, seen)
@@ -276,7 +273,6 @@ def _claim_trainers(report: Report, seen: RunsSeen) -> None:
 
 
 def _claim_money(report: Report, seen: RunsSeen) -> None:
-    """Claim that the charges of runs, teams and the report sum to the bill."""
     own = seen.books.bill
     summed = {"charges of runs and teams": sum(row["cost_nano"] for row in own["charges"])}
     for by, answer in seen.costs.items():
@@ -309,7 +305,6 @@ def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
 
 
 def _missing_events(seen: RunsSeen) -> int:
-    """Return how many of the second host's events are missing or doubled."""
     here = {row["writer"]: row["events"] for row in seen.books.tables["writers"]}
     own = [row for row in seen.writers_there if row["writer"].startswith("other.")]
     return sum(abs(row["events"] - here.get(row["writer"], 0)) for row in own) if own else 1

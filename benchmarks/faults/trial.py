@@ -106,7 +106,6 @@ class Striker:
         )
 
     def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
-        """Strike; return the function that ends the fault, None if the part was gone."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
             case Victim.HOST:

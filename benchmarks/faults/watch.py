@@ -31,8 +31,6 @@ class LeaseSeen:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Processor time of all rollout engines until `at_ns`."""
-
     at_ns: int
     cpu_ns: int
 
@@ -160,7 +158,6 @@ def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_n
 
 
 def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
-    """Return the processor time of rollout engines in [begin_ns, end_ns)."""
     first = bisect.bisect_right(ran, begin_ns, key=lambda one: one.at_ns) - 1
     last = bisect.bisect_left(ran, end_ns, key=lambda one: one.at_ns)
     if first < 0 or last >= len(ran):

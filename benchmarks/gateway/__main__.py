@@ -54,7 +54,6 @@ def main() -> None:
 
 
 def latency(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure one request at a time, each side in turn."""
     with ExitStack() as stack:
         engines = [(port, one.pid) for port, one in sides.start_engines(stack, 2, OUTPUT, 0)]
         taken = uvloop.run(_latency(stack.enter_context(sides.opened(folder / "sides", scope.router, engines)), scope))
@@ -85,7 +84,6 @@ async def _latency(compared: Sequence[Side], scope: Scope) -> dict[str, list[flo
 
 
 def rates(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure requests a second with so many clients."""
     done: dict[int, dict[str, Counter[str]]] = {count: defaultdict(Counter) for count in CONCURRENT}
     with ExitStack() as stack:
         engines = [(port, one.pid) for port, one in sides.start_engines(stack, 2, OUTPUT, 0)]
@@ -130,7 +128,6 @@ async def _rate(side: Side, count: int, seconds: float) -> Counter[str]:
 
 
 def kills(report: Report, folder: Path, scope: Scope) -> None:
-    """Kill one of three engines under both gateways."""
     trials = []
     for number in range(scope.kills):
         with ExitStack() as stack:
@@ -182,7 +179,6 @@ async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, fl
 
 
 def prefixes(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure the cached share of the prompts of several trajectories."""
     if report.quick:
         report.detail["prefixes"] = {"skipped": "by --quick: an engine takes half a minute to start"}
         return

@@ -58,7 +58,6 @@ def start_engines(stack: ExitStack, count: int, *settings: object) -> list[tuple
 
 
 def start_sglang(stack: ExitStack, count: int, folder: Path) -> list[tuple[int, int]]:
-    """Start SGLang with ROSE's smallest model; return ports and process ids."""
     model = models.resolve(models.FROZENLAKE, CACHE, lambda text: echo(text, err=True))
     engines = []
     for number in range(count):
@@ -98,7 +97,6 @@ def opened(folder: Path, python: str, engines: Sequence[tuple[int, int]]) -> Ite
 
 
 async def _ready(side: Side) -> None:
-    """Return once the side answers. Raises UserError."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         with suppress(OSError):

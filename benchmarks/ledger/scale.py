@@ -57,7 +57,6 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def measure_receipt(report: Report, folder: Path) -> None:
-    """Time `rose ledger receipt` after new segments."""
     fleet = FLEET_QUICK if report.quick else FLEET
     root = folder.parent / "scale" / "ledger"
     if not root.exists():
