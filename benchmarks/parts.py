@@ -91,19 +91,19 @@ def http_post(path: str, body: dict[str, Any], session: str = "") -> bytes:
 
 
 async def engine(port: int, tokens: int, turn_s: float) -> None:
-    made = [number % 250 for number in range(tokens)]
+    token_ids = [number % 250 for number in range(tokens)]
     meta_info = {
         "id": "0" * 32,
         "finish_reason": {"type": "length", "length": tokens},
         "prompt_tokens": 1,
         "completion_tokens": tokens,
         "cached_tokens": 0,
-        "output_token_logprobs": [[-random.random(), number, None] for number in made],
+        "output_token_logprobs": [[-random.random(), number, None] for number in token_ids],
         "weight_versions": [{"version": "0", "start": 0, "end": tokens}],
     }
     # A router asks for the model's names, in the same answer.
     names = dict.fromkeys(("model_path", "served_model_name"), MODEL)
-    answer = json.dumps({"text": "", "output_ids": made, "meta_info": meta_info, **names}).encode()
+    answer = json.dumps({"text": "", "output_ids": token_ids, "meta_info": meta_info, **names}).encode()
     await asyncio.get_running_loop().create_server(lambda: StandIn(answer, turn_s), "127.0.0.1", port, backlog=4096)
     await _stay_ready()
 
@@ -155,9 +155,8 @@ async def _stay_ready() -> None:
     await asyncio.Event().wait()
 
 
-def start(stack: ExitStack, part: str, *given: object) -> subprocess.Popen[bytes]:
-    """Start a part that ends with the stack, and return once it is ready."""
-    command = [sys.executable, "-m", "benchmarks.parts", part, *map(str, given)]
+def start(stack: ExitStack, part: str, *arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "benchmarks.parts", part, *map(str, arguments)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     stack.callback(process.wait)
     stack.callback(process.kill)
@@ -187,27 +186,26 @@ def sglang(folder: Path, model: Path, tokens: int, **options: Any) -> EngineProc
 
 def open_run(port: int) -> str:
     """Open a run with a version at the controller, for requests that name no run."""
-    wanted = {"name": "benchmark", "model": MODEL, "expires_s": 600, "tags": {"token": "anyone"}}
+    body = {"name": "benchmark", "model": MODEL, "expires_s": 600, "tags": {"token": "anyone"}}
     url = f"http://127.0.0.1:{port}"
-    opened = call(url, "POST", "/runs", wanted)
+    opened = call(url, "POST", "/runs", body)
     version = {"fence": opened["fence"], "version": 0, "url": "http://store"}
     call(url, "POST", f"/runs/{opened['run_id']}/versions", version)
     return str(opened["run_id"])
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of a process and its children."""
     process = psutil.Process(pid)
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in times))
 
 
 def main() -> None:
-    part, *given = sys.argv[1:]
+    part, *arguments = sys.argv[1:]
     works = {
-        "engine": lambda: engine(int(given[0]), int(given[1]), float(given[2])),
-        "controller": lambda: controller(int(given[0]), given[1]),
-        "agents": lambda: agents(int(given[0]), given[1], int(given[2]), *given[3:]),
+        "engine": lambda: engine(int(arguments[0]), int(arguments[1]), float(arguments[2])),
+        "controller": lambda: controller(int(arguments[0]), arguments[1]),
+        "agents": lambda: agents(int(arguments[0]), arguments[1], int(arguments[2]), *arguments[3:]),
     }
     uvloop.run(works[part]())  # As Ray runs the controller.
 

@@ -28,7 +28,6 @@ Part = Callable[[Report, Path], None]
 
 
 def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = ()) -> argparse.ArgumentParser:
-    """Return a parser with the options of every suite."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
@@ -53,8 +52,7 @@ def finish(report: Report, file: Path | None) -> None:
 
 @contextmanager
 def measured(report: Report, file: Path | None, home: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary folder under `home`, then print and write the report. Exits with 130 if interrupted, 1 after
-    UserError."""
+    """Yield a temporary folder, then print and write the report. Exits with 130 if interrupted, 1 after UserError."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does.
     code = 0
     try:

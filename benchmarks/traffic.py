@@ -244,7 +244,6 @@ def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _leases(slots: Slots) -> Columns:
-    """Return each lease's grant, its renewals, and its close."""
     device, second = slots.all(slots.serving)
     phase = (second + device * 37) % CYCLE_S
     granted = (phase == 0) | ((second == 0) & (phase < LENT_S))
@@ -328,7 +327,6 @@ def _syncs(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
-    """Return trajectories that begin in these seconds, with turns and verdicts."""
     _, begin = slots.draw(rng, "trajectory", slots.devices)
     n = len(begin)
     number = np.arange(n)
@@ -338,15 +336,15 @@ def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
     group_name = np.array([f"g{slots.devices[0]}-{slots.first_s}-{k}" for k in range(n // 8 + 1)], dtype=object)[group]
     version, ended = begin // STEP_S, begin + 2 * turns
     lost = rng.random(n) < 0.01
-    of, turn_columns = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
+    owner, turn_columns = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
     turn_columns |= {
-        "trajectory_id": name[of],
-        "group_id": group_name[of],
-        "step": version[of],
-        "policy_version": version[of],
+        "trajectory_id": name[owner],
+        "group_id": group_name[owner],
+        "step": version[owner],
+        "policy_version": version[owner],
     }
     output_tokens = turn_columns["output_tokens"]
-    total = np.bincount(of, output_tokens, minlength=n).astype(np.int64)
+    total = np.bincount(owner, output_tokens, minlength=n).astype(np.int64)
     at_us = slots.at_us(ended, rng)
     judged = ~lost & (rng.random(n) < 0.98)
     accepted = rng.random(int(judged.sum())) < 0.6
@@ -383,17 +381,17 @@ def _counted(turns: Ints) -> Ints:
     return np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
 
 
-def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Ints, Columns]:
+def _turns(rng: np.random.Generator, slots: Slots, owner: Ints, turn: Ints, begin: Ints) -> tuple[Ints, Columns]:
     """Return an attempt at each turn, two seconds apart; some were cut on another device first."""
-    second = begin[of] + 2 * turn + 1
-    cut = rng.random(len(of)) < 0.03
-    of, turn, second = (np.concatenate([each, each[cut]]) for each in (of, turn, second))
+    second = begin[owner] + 2 * turn + 1
+    cut = rng.random(len(owner)) < 0.03
+    owner, turn, second = (np.concatenate([values, values[cut]]) for values in (owner, turn, second))
     attempt = np.concatenate([cut.astype(np.int64), np.zeros(int(cut.sum()), dtype=np.int64)])
-    whole = np.arange(len(of)) < len(cut)
-    device = rng.choice(slots.devices, len(of))
+    whole = np.arange(len(owner)) < len(cut)
+    device = rng.choice(slots.devices, len(owner))
     idle = ~_dedicated(device) & (_lease_number(device, second) < 0)  # A serving device without a lease takes no turn.
-    device = np.where(idle, rng.choice(slots.rollout, len(of)), device)
-    n, tokens = len(of), rng.integers(20, 60, len(of))
+    device = np.where(idle, rng.choice(slots.rollout, len(owner)), device)
+    n, tokens = len(owner), rng.integers(20, 60, len(owner))
     prompt = rng.integers(180, 330, n)
     columns = {
         "at_us": slots.at_us(second, rng),
@@ -410,4 +408,4 @@ def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: 
         "queue_ns": rng.integers(1_000_000, 6_000_000, n),
         "duration_ns": rng.integers(300_000_000, 1_200_000_000, n),
     }
-    return of, columns
+    return owner, columns

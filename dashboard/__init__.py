@@ -1,4 +1,4 @@
-"""The dashboard, which can show any ledger. Importing this package does not import Streamlit."""
+"""The dashboard. Importing this package does not import Streamlit."""
 
 from importlib import resources
 from pathlib import Path
@@ -8,8 +8,7 @@ from rose.ledger.files.layout import LedgerError
 
 
 def ledger_to_show(ledger: Path | None) -> Path:
-    """Return `ledger` if it is given. Otherwise return ./ledger if it exists, or else the sample ledger. Raises
-    LedgerError."""
+    """Return `ledger`, else ./ledger if it exists, else the sample ledger. Raises LedgerError."""
     if ledger is not None:
         return layout.check(ledger)
     for folder in (Path.cwd() / "ledger", Path(str(resources.files("sample_traces"))) / "ledger"):

@@ -1,4 +1,4 @@
-"""The entry point of `streamlit run`. It shows the page that the visitor chose."""
+"""The entry point of `streamlit run`."""
 
 import streamlit as st
 

@@ -35,7 +35,7 @@ class _Choice:
 
 
 def requested_run() -> str:
-    """Return the requested run id, or an empty text without a choice. The run may not exist."""
+    """Return the requested run id, or an empty text. The run may not exist."""
     return _from_address()[0].run or ""
 
 
@@ -44,7 +44,7 @@ def chosen() -> Link:
 
 
 def choose(**changes: str | None) -> None:
-    """Change choices; this function is called from a callback."""
+    """Change choices. Only callbacks may call this function."""
     for name in CHOICES:
         if name in changes:
             st.session_state[_key(name)] = changes[name]
@@ -53,14 +53,13 @@ def choose(**changes: str | None) -> None:
 
 
 def redraw() -> None:
-    """Draw the whole page again if a choice of the bar changed while Streamlit ran only a fragment."""
+    """Draw the whole page if a choice changed while Streamlit ran only a fragment."""
     if st.session_state.get(_CHANGED):
         st.rerun()
 
 
 def show(ledger: Ledger, runs: list[Run], uses: Collection[str], no_run: str) -> list[str]:
-    """Draw the choices named in `uses`, which the page depends on. The label `no_run` means that no run is chosen.
-    Return the names of ignored choices, escaped for Markdown."""
+    """Draw the choices in `uses`. Return the names of ignored choices, escaped for Markdown."""
     st.session_state.pop(_CHANGED, None)
     choices = _choices(ledger, runs, no_run)
     now, ignored = _from_address()

@@ -1,5 +1,4 @@
-"""The charts. Their colours suit colour-blind readers (Okabe and Ito; Tol). A colour has the same meaning in every
-chart."""
+"""The charts. Colours suit colour-blind readers (Okabe and Ito; Tol) and mean the same in every chart."""
 
 import json
 import textwrap
@@ -58,7 +57,6 @@ def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, column
 
 
 def _from_zero(values: Sequence[float | None]) -> list[float]:
-    """Return the range of an axis that starts at 0 and leaves room for a label at its right end."""
     numbers = [value for value in values if value is not None]
     low, high = min([0.0, *numbers]), max([0.0, *numbers])
     return [low, (high + (high - low) / 6) or 1.0]
@@ -72,8 +70,7 @@ def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
 
 
 def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt.LayerChart:
-    """Draw a bar for each UTC day, and a line at `of_day`, the budget for one day. The columns are day, what, amount
-    and text."""
+    """Draw cost by UTC day, and the daily budget `of_day`. Columns: day, what, amount, text."""
     shown = frame.with_columns(pl.col("day").cast(pl.String))
     plain = alt.Chart(shown, height=280).mark_bar(size=max(4, min(60, 900 // shown["day"].n_unique())))
     bars = plain.encode(
@@ -94,8 +91,7 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
 
 
 def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
-    """Draw a bar for each row, in row order, and divide each bar by bucket. The columns are name, bucket, cost, text,
-    total and text of total."""
+    """Draw a bar for each name, divided by bucket. Columns: name, bucket, cost, text, total, text of total."""
     order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
     base = alt.Chart(frame.with_columns(order=order), height=34 * max(frame["name"].n_unique(), 2) + 110)
     y, scale = _labels(frame, "name"), alt.Scale(domain=_from_zero(frame["total"].to_list()))
@@ -114,7 +110,7 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
 
 
 def waterfall(steps: Sequence[tuple[str, int, bool]], currency: str, title: str) -> alt.LayerChart:
-    """Draw each step from the point where the step before ended. A step is (name, nano-units, whether it is a sum)."""
+    """Draw each step from the end of the step before. A step is (name, nano-units, whether it is a sum)."""
     end, ranges = 0.0, []
     for name, nano, is_sum in steps:
         begin = 0.0 if is_sum else end
@@ -137,7 +133,7 @@ def waterfall(steps: Sequence[tuple[str, int, bool]], currency: str, title: str)
 
 
 def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
-    """Draw each share with its 95% interval. The columns are place, share, low, high, name and text."""
+    """Draw shares with 95% intervals. Columns: place, share, low, high, name, text."""
     base = alt.Chart(frame, height=300)
     x = alt.X("place:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d", grid=False))
     scale = alt.Scale(domain=[0, 1])
@@ -156,7 +152,7 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
 def lanes(
     begin: datetime, end: datetime, states: pl.DataFrame, leases: pl.DataFrame, preemptions: pl.DataFrame
 ) -> list[alt.Chart]:
-    """Draw the rows of queries in `sql/dashboard` between two UTC times that carry no zone. The charts are stacked."""
+    """Draw the rows of queries in `sql/dashboard` between two UTC times without a zone."""
 
     def lane_chart(
         frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any
@@ -193,8 +189,7 @@ def lanes(
 
 
 def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budget_ms: float | None) -> alt.LayerChart:
-    """Draw the p99 and p50 of `ttft` or `tpot`, and the budget as a line. The columns are t, requests, {name}_p99_ms
-    and {name}_p50_ms."""
+    """Draw `ttft` or `tpot`, with its budget. Columns: t, requests, {name}_p99_ms, {name}_p50_ms."""
     shown = frame.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [float(str(top)) for top in (shown["p99"].max(), budget_ms) if top is not None]
@@ -219,7 +214,7 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
 
 
 def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add a column `state`, the largest bucket of each bin. Also add the share of every bucket in the bin."""
+    """Add `state`, the largest bucket of each bin, and the share of every bucket."""
     most, whole = pl.max_horizontal(BUCKETS), pl.sum_horizontal(BUCKETS)
     return frame.filter(whole > 0).with_columns(
         state=pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS)),

@@ -1,6 +1,4 @@
-"""The data of the screens. It is cached until the ledger gains an event.
-
-Each query opens the catalog read-only and closes it afterwards, so a page never blocks a writer or a compaction."""
+"""The data of the screens, cached until the ledger gains an event. Open connections never outlive a query."""
 
 import os
 import threading
@@ -75,7 +73,7 @@ _newest_lock = threading.Lock()
 
 
 class ReadError(UserError):
-    """The page has no figures. The message says why, and what the reader can do."""
+    """The page has no figures. The message says what the reader can do."""
 
 
 class Window(NamedTuple):
@@ -87,7 +85,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run. If its events have several `provenances`, the run has no figures."""
+    """A run. With several `provenances` it has no figures."""
 
     run_id: str
     fleet_run_id: str  # The run that owns its devices and their requests.
@@ -109,7 +107,6 @@ class Run:
 
     @property
     def is_of_fleet(self) -> bool:
-        """Return whether this is a fleet's own run, not an RL run."""
         return self.run_id == self.fleet_run_id
 
     @property
@@ -146,7 +143,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """The charges of a period. In `frame`, `amount_nano` is in the chosen view and `rollout` is Boolean."""
+    """The charges of a period. In `frame`, `amount_nano` is in the chosen view, and `rollout` is Boolean."""
 
     period: Period
     frame: pl.DataFrame
@@ -160,8 +157,7 @@ class Spent:
         return int(self.rollout["amount_nano"].sum())
 
     def by_day(self) -> pl.DataFrame:
-        """Return nano-dollars for each UTC `day`, in the columns `rollouts` and `all else`. A day without charges has
-        0."""
+        """Return nano-dollars by UTC `day`, in `rollouts` and `all else`. Days without charges have 0."""
         amount = pl.col("amount_nano")
         sums = {"rollouts": amount.filter("rollout").sum(), "all else": amount.filter(~pl.col("rollout")).sum()}
         summed = self.frame.group_by(day=pl.col("hour").dt.date()).agg(**sums).sort("day")
@@ -172,36 +168,31 @@ class Spent:
 
 
 def opened() -> Ledger:
-    """Return the ledger that ROSE_LEDGER names. Otherwise return the ledger that `ledger_to_show` finds. Raises
-    LedgerError."""
+    """Return the ledger in ROSE_LEDGER, or else the one of `ledger_to_show`. Raises LedgerError."""
     path = os.environ.get("ROSE_LEDGER")
     return _opened(str(dashboard.ledger_to_show(Path(path) if path else None)))
 
 
 @st.cache_resource(show_spinner=False)
 def _opened(root: str) -> Ledger:
-    """Open a ledger once for all sessions, together with the findings of its last verification."""
     ledger = Ledger(root)
     ledger.seen = verified.load(ledger)
     return ledger
 
 
 def runs(ledger: Ledger, run_id: str = "") -> list[Run]:
-    """Return the newest runs, newest first. Also return the run `run_id`, even if it is old. Raises ReadError or
-    LedgerError."""
+    """Return the newest runs, newest first, and the run `run_id`. Raises ReadError or LedgerError."""
     return [Run(**row) for row in rows(ledger, "dashboard/runs", run_id=run_id).drop("runs").to_dicts()]
 
 
 def run_count(ledger: Ledger) -> int:
-    """Return how many runs the ledger has, including runs that `runs` does not list. Raises ReadError or
-    LedgerError."""
+    """Return how many runs the ledger has. Raises ReadError or LedgerError."""
     counted = rows(ledger, "dashboard/runs", run_id="")
     return int(counted["runs"][0]) if counted.height else 0
 
 
 def span(ledger: Ledger) -> Period | None:
-    """Return the period of whole UTC days in which the ledger has devices, or None if it has no devices. Raises
-    ReadError or LedgerError."""
+    """Return the UTC days in which the ledger has devices, if any. Raises ReadError or LedgerError."""
     ((from_ns, to_ns),) = rows(ledger, "dashboard/span").iter_rows()
     if from_ns is None or to_ns is None:
         return None
@@ -223,7 +214,7 @@ def rows(ledger: Ledger, query: str, **variables: object) -> pl.DataFrame:
 
 @st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
 def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], mark: str) -> pl.DataFrame:
-    """Read rows. `mark` is used only in the cache key."""
+    """Read rows. `mark` is only a part of the cache key."""
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, period_end_ns=time.time_ns(), **dict(variables))
@@ -240,8 +231,7 @@ def _read(ledger: str, query: str, variables: tuple[tuple[str, object], ...], ma
 
 
 def named_rows(ledger: Ledger, query: str, columns: str = "", **variables: object) -> pl.DataFrame:
-    """Return at most `ROWS_MAX` rows of a named query. Columns in nanoseconds (`_ns`) are converted to ms or s. Raises
-    UserError."""
+    """Return up to ROWS_MAX rows of a named query, with `_ns` converted to ms or s. Raises UserError."""
 
     def read() -> pl.DataFrame:
         text = {name: str(value) for name, value in variables.items() if value is not None}
@@ -272,13 +262,13 @@ def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def mark(ledger: Ledger) -> str:
-    """Return the name of each writer's newest segment as one text. This text changes when the ledger gains events."""
+    """Return a text that changes when the ledger gains events."""
     heads = sorted((ledger.folder / "heads").glob("[!.]*.json"))
     return "\n".join(f"{head.name} {head.read_text(encoding='utf-8')}" for head in heads)
 
 
 def _current(ledger: Ledger) -> str:
-    """Return `mark(ledger)`. If the ledger has changed, first drop everything that was cached before the change."""
+    """Return `mark(ledger)`. After a change, first drop everything in the cache."""
     with _newest_lock:
         now = mark(ledger)
         if _newest.get(ledger.folder, now) != now:
@@ -289,7 +279,7 @@ def _current(ledger: Ledger) -> str:
 
 
 def kept(make: Callable[[], T], ledger: Ledger, *key: object) -> T:
-    """Return the result of `make()`. It is cached under `key` until the ledger gains an event. Raises UserError."""
+    """Return `make()`, cached under `key` until the ledger gains an event. Raises UserError."""
     value, error = _keep((str(ledger.folder), _current(ledger), *map(repr, key)), make)
     if error is not None:
         raise ReadError(error)
@@ -307,14 +297,13 @@ def _keep(key: tuple[str, ...], _make: Callable[[], object]) -> tuple[Any, str |
 
 
 def why(error: Exception) -> str:
-    """Return the message of an error for a reader. For a damaged file, leave out the SQL in the message."""
+    """Return an error's message. For a damaged file, it leaves out the SQL."""
     cause = error if isinstance(error, duckdb.Error) else error.__cause__
     return _DAMAGED if isinstance(cause, duckdb.IOException | duckdb.InvalidInputException) else str(error)
 
 
 def problems(ledger: Ledger) -> list[str]:
-    """Verify files that are new or changed, at most once every CHECKED_S. Return the problems found. Raises
-    LedgerError."""
+    """Return the problems of new or changed files. Verifies at most once every CHECKED_S. Raises LedgerError."""
     return _problems(ledger, mark(ledger))
 
 
@@ -326,7 +315,7 @@ def _problems(ledger: Ledger, mark: str) -> list[str]:
 
 
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:
-    """Return the price book. The dashboard chooses it by the same rule as every command. Raises UserError."""
+    """Return the price book, chosen as every command does. Raises UserError."""
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
 
@@ -348,7 +337,7 @@ def book_key(book: PriceBook) -> tuple[str, str]:
 
 
 def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T, Stamp]:
-    """Price a run with its price book and apply `make` to it. `make` is a function of a module. Raises UserError."""
+    """Return `make` of the priced run. `make` must be a function of a module. Raises UserError."""
     book = price_book(ledger, run)
 
     def build() -> tuple[T, Stamp]:
@@ -359,7 +348,7 @@ def of_run(ledger: Ledger, run: Run, make: Callable[[PricedRun], T]) -> tuple[T,
 
 
 def period(ledger: Ledger, chosen: Link) -> Period | None:
-    """Return the period chosen in the bar, or None if the ledger has no devices. Raises PricingError or LedgerError."""
+    """Return the chosen period, or None without devices. Raises PricingError or LedgerError."""
     days = span(ledger)
     if days is None or chosen.period == ALL:
         return days
@@ -376,19 +365,18 @@ def months(days: Period) -> list[Period]:
 
 
 def provenances(ledger: Ledger, within: Period) -> list[str]:
-    """Return the provenances of runs and closes in a period: live, replay or simulated. Raises ReadError."""
+    """Return the provenances of runs and closes in a period. Raises ReadError."""
     return kept(lambda: bills.provenances(ledger, within), ledger, "provenances", within)
 
 
 def bill(scope: Scope) -> Bill:
-    """Return the bill. Closed hours have the charges of the close and its corrections. Open hours are priced by the
-    book. Raises UserError."""
+    """Return the bill. Closed hours keep their charges; the book prices open hours. Raises UserError."""
     make = partial(bills.bill, scope.ledger, scope.period, scope.book, provenance=scope.provenance)
     return kept(make, scope.ledger, "bill", *scope.key)
 
 
 def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
-    """Return the charges for `part` of the billed period, in the view and for the team chosen in the bar."""
+    """Return the charges for `part` of a bill, in the chosen view and for the chosen team."""
     if chosen.view == FULLY_LOADED:
         key = replace(scope, period=billed.period).key
         frame = kept(lambda: charges.fully_load(billed.frame), scope.ledger, "loaded", *key)
@@ -402,8 +390,7 @@ def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:
 
 
 def bill_with_history(scope: Scope) -> Bill:
-    """Return the bill of a period together with the period before. If earlier hours cannot be priced, return the bill
-    of the period alone."""
+    """Return the bill of a period, including the period before if it can be priced."""
     try:
         return bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns)))
     except UserError:
@@ -411,15 +398,13 @@ def bill_with_history(scope: Scope) -> Bill:
 
 
 def promise(requests: pl.DataFrame) -> Promise:
-    """Return serving's promise. Each row has `requests`, and `kept`: how many of these requests kept both budgets."""
+    """Return serving's promise from `requests` and `kept`, which counts requests within both budgets."""
     count = int(requests["requests"].sum())
     return Promise(late=count - int(requests["kept"].sum()), requests=count, target=SERVING_TARGET)
 
 
 def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle), from the time of serving devices, or None without unused time.
-
-    Serving takes longer while rollouts run on the same device. This delay, `beyond_ns`, counts as unused time too."""
+    """Return rollout / (rollout + headroom + idle + delay of serving) of serving devices, or None without such time."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
@@ -428,7 +413,7 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
 
 
 def serving_time(scope: Scope) -> dict[str, int] | None:
-    """Return `delayed_ns` and `withheld_idle_ns` of a period, or None if events of the period were archived."""
+    """Return `delayed_ns` and `withheld_idle_ns`, or None after archiving."""
     try:
         preconditions.refuse_archived_since(scope.ledger, scope.period.from_ns)
     except PricingError:
@@ -438,7 +423,7 @@ def serving_time(scope: Scope) -> dict[str, int] | None:
 
 
 def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link) -> Changes:
-    """Return how the amortized cost changed since the period before, by team and effect. Raises UserError."""
+    """Return the change of the amortized cost since the period before, by team and effect. Raises UserError."""
 
     def compare() -> Changes:
         stamps = [replace(billed.stamp, from_ns=part.period.from_ns, to_ns=part.period.to_ns) for part in (before, now)]
@@ -449,7 +434,7 @@ def changed(scope: Scope, billed: Bill, before: Spent, now: Spent, chosen: Link)
 
 
 def budgets(scope: Scope) -> list[TeamBudget]:
-    """Return the budgets of the month in which the period ends. Forecasts are cached for an hour. Raises UserError."""
+    """Return budgets of the month of the period's end, cached for an hour. Raises UserError."""
     month = month_at(scope.period.to_ns - 1)
     if not kept(lambda: budget.budgets(scope.ledger, month), scope.ledger, "budgets", month):
         return []
@@ -457,8 +442,7 @@ def budgets(scope: Scope) -> list[TeamBudget]:
 
 
 def expected(scope: Scope) -> list[Expected]:
-    """Return forecasts for the month in which the period ends. The fleet's comes first, then each team's. Raises
-    UserError."""
+    """Return forecasts for that month, first for the fleet and then by team. Raises UserError."""
     return _watched(scope, budget.expected)
 
 
@@ -469,7 +453,7 @@ def _watched(scope: Scope, ask: Callable[..., list[T]]) -> list[T]:
 
 
 def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
-    """Return the past months that still have open charges, oldest first. Raises UserError."""
+    """Return past months with open charges, oldest first. Raises UserError."""
     days = span(ledger)
     try:
         posted = closes(ledger)
@@ -484,7 +468,7 @@ def not_closed(ledger: Ledger, provenance: str) -> list[Period]:
 
 
 def saved(scope: Scope) -> Saved | None:
-    """Return the savings of a period, or None if the period has no charges. Raises UserError."""
+    """Return the savings of a period, or None without charges. Raises UserError."""
 
     def sum_up() -> Saved | None:
         try:

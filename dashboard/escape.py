@@ -1,6 +1,4 @@
-"""Text from a ledger is shown as plain text in Markdown, tables, charts and CSV.
-
-A name in a ledger must not load a page, imitate a heading, or run as a formula in a spreadsheet."""
+"""Shows ledger text as plain text. A name must not load a page, imitate a heading, or run as a formula."""
 
 import io
 import re
@@ -24,7 +22,7 @@ _CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
 def cell(text: str) -> str:
-    """Return a sentence of ROSE's own, without code marks, for a cell of a table."""
+    """Return one of ROSE's own sentences without code marks."""
     return _CODE.sub(r"\1", text)
 
 
@@ -34,7 +32,7 @@ def markdown(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escape a sentence of ROSE's own, such as an error. Its code spans stay code."""
+    """Escape one of ROSE's own sentences. Its code spans stay code."""
     parts = _CODE.split(visible_lines(text))
     return "".join(f"`{part}`" if place % 2 else markdown(part) for place, part in enumerate(parts))
 
@@ -45,19 +43,19 @@ def _inert(start: re.Match[str]) -> str:
 
 
 def table(rows: pl.DataFrame, **options: Any) -> None:
-    """Show rows. `options` are those of Streamlit's `dataframe`. Control characters become visible."""
+    """Show rows, with `options` of `st.dataframe`. Control characters become visible."""
     settings = {"hide_index": True, "width": "stretch", "placeholder": "", **options}
     st.dataframe(_cells(rows).rename(visible), **settings)
 
 
 def static(rows: pl.DataFrame) -> None:
-    """Show a table of sentences of ROSE's own. Long sentences wrap."""
+    """Show a table of ROSE's own sentences, which wrap."""
     texts = rows.with_columns(pl.all().map_elements(prose, return_dtype=pl.String).fill_null(""))
     st.table(texts.rename(prose), hide_index=True)
 
 
 def chart(figure: alt.TopLevelMixin, about: str) -> None:
-    """Show a chart. Control characters become visible. Screen readers read `about` aloud."""
+    """Show a chart, with `about` for screen readers. Control characters become visible."""
     _escape(figure)
     st.altair_chart(figure, width="stretch", alt=visible(about))
 

@@ -1,4 +1,4 @@
-"""Functions that write times, shares, amounts and terms as text."""
+"""Writes times, shares and amounts as text."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -54,8 +54,7 @@ def minute(at: datetime | None) -> str:
 
 
 def period(shown: Period) -> str:
-    """Return a text such as `2026-11`, `2026-11-03`, or `2026-11-03 to 2026-11-05` (both days are included). If a day
-    is not whole, the text has hours."""
+    """Return a text such as `2026-11`, `2026-11-03` or `2026-11-03 to 2026-11-05`, which includes both days."""
     if shown.from_ns % NS_PER_DAY or shown.to_ns % NS_PER_DAY or "-to-" not in shown.label:
         return shown.label.replace("-to-", " to ")
     return f"{day_of(shown.from_ns)} to {day_of(shown.to_ns - 1)}"
@@ -70,7 +69,6 @@ def duration(seconds: float) -> str:
 
 
 def withheld(ns: int) -> str:
-    """Return a sentence that says how long the fleet was idle in windows in which leases were withheld."""
     return f"Idle because the experiment withheld leases: {duration(ns / 1e9)}."
 
 
@@ -82,8 +80,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def percent(share: Fraction | None, digits: int = 1) -> str | None:
-    """Return a text such as `41.2%`. The text is 100% only if the share is exactly 1, and 0% only if it is exactly
-    0."""
+    """Return a text such as `41.2%`. The text is 100% or 0% only if the share is exactly 1 or 0."""
     if share is None:
         return None
     text = f"{float(share):.{digits}%}"
@@ -101,13 +98,12 @@ def change(now: int | Fraction | None, before: int | Fraction | None, name: str)
 
 
 def points(now: Fraction | None, before: Fraction | None, name: str) -> str | None:
-    """Return the change of a share as a text such as `+1.2 points on 2026-05`, or None if it is unknown."""
+    """Return a text such as `+1.2 points on 2026-05`, or None if the change is unknown."""
     return None if now is None or before is None else f"{float(now - before) * 100:+.1f} points on {name}"
 
 
 def amount(nano: int | Fraction, currency: str) -> str:
-    """Return an amount as text, computed from exact nano-units: `$1,234.57`, `$0.00123`. An amount below a
-    ten-thousandth is written like `$4.57 x 10⁻⁷`."""
+    """Return a text such as `$1,234.57`, `$0.00123` or `$4.57 x 10⁻⁷`, rounded from exact nano-units."""
     exact = Fraction(nano)
     if exact == 0 or abs(exact) >= _TINY_NANO:
         return format_money(round(exact), currency)
@@ -118,7 +114,7 @@ def amount(nano: int | Fraction, currency: str) -> str:
 
 
 def money_column(label: str, amounts: Iterable[float | None], currency: str) -> ColumnConfig:
-    """Return the format of a column of money. Its decimals show three digits of the smallest amount."""
+    """Return a money format with three digits of the smallest amount."""
     places = _places(amounts)
     shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
     name = label if shown in _WHOLE.values() else f"{label} ({currency})"
@@ -126,13 +122,13 @@ def money_column(label: str, amounts: Iterable[float | None], currency: str) -> 
 
 
 def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
-    """Return the format of a column such as device-hours. Its decimals show three digits of the smallest number."""
+    """Return a number format with three digits of the smallest number."""
     places = _places(values)
     return st.column_config.NumberColumn(format="accounting" if places == 2 else f"%.{places}f", help=about)
 
 
 def column(values: pl.Series) -> ColumnConfig:
-    """Return the format of a column of numbers, chosen by the column's name and type."""
+    """Return the format that fits a column's name and type."""
     if values.name.endswith("share"):
         return st.column_config.NumberColumn(format="%.2f%%")
     if values.dtype.is_integer():
@@ -146,7 +142,7 @@ def _places(values: Iterable[float | None]) -> int:
 
 
 def stamp(stamped: Stamp) -> str:
-    """Return the currency, the period, the provenance and the price book, as Markdown."""
+    """Return the currency, period, provenance and price book as Markdown."""
     begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
     return (
         f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
@@ -156,12 +152,12 @@ def stamp(stamped: Stamp) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape dollar signs. In Streamlit's Markdown they would start a formula."""
+    """Escape dollar signs, which would start a formula in Streamlit's Markdown."""
     return text.replace("\\$", "$").replace("$", "\\$")
 
 
 def trace(run: Run) -> str:
-    """Return a text that describes the run's serving traffic, and how the traffic was scaled."""
+    """Return the run's serving traffic and its scaling as Markdown."""
     if not run.trace:
         return "Serving traffic: requests of users; no trace is replayed."
     share = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"

@@ -1,6 +1,7 @@
-"""The frame around every page: the bar, the trust chip, provenance, refresh, errors, tables and files."""
+"""The frame around every page: bar, trust chip, provenance, refresh, errors, tables and files."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _PROBLEMS_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """The outcome of verification. If `problems` is None, verification itself failed, and `why` gives the reason."""
+    """The outcome of verification. If verification itself failed, `problems` is None, and `why` says why."""
 
     until: datetime | None
     problems: tuple[str, ...] | None
@@ -51,7 +52,7 @@ class Trust:
 def page(
     title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, any_run: bool = False
 ) -> None:
-    """Draw a page about one run. By default it is the newest fleet's run; with `any_run` it is the newest run."""
+    """Draw a page about one run. The default is the newest fleet's run, or with `any_run` the newest run."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
@@ -77,7 +78,7 @@ def page(
 
 
 def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:
-    """Draw a page about all runs. `uses` names the choices of the bar that change the page."""
+    """Draw a page about all runs. `uses` names the choices in its bar."""
 
     def show_runs(ledger: Ledger, runs: list[Run]) -> None:
         every = QUIET_S if any(run.going_on for run in runs) else None
@@ -89,7 +90,7 @@ def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None]
 def _draw(
     title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str], no_run: str
 ) -> None:
-    """Draw the heading, the bar and the page. The trust chip is drawn last because its verification takes time."""
+    """Draw the heading, the bar and the page. The trust chip comes last because verification takes time."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
@@ -143,7 +144,7 @@ def _chip(trust: Trust, ledger: Ledger) -> None:
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """Draw `body` as a fragment. Streamlit can run it again without the page around it."""
+    """Draw `body` as a fragment, which Streamlit can run again alone."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:
@@ -191,8 +192,7 @@ def stamp(stamped: Stamp) -> None:
 
 
 def scope(ledger: Ledger) -> Scope | None:
-    """Return the choices of the bar and a price book. If a part is missing, show a message and return None. Raises
-    UserError."""
+    """Return the chosen scope. If a part is missing, show why and return None. Raises UserError."""
     if (choices := charged(ledger)) is None:
         return None
     period, provenance = choices
@@ -200,8 +200,7 @@ def scope(ledger: Ledger) -> Scope | None:
 
 
 def charged(ledger: Ledger) -> tuple[Period, str] | None:
-    """Return the period and the provenance chosen in the bar. If one is missing, show a message and return None. Raises
-    UserError."""
+    """Return the chosen period and provenance. If one is missing, show why and return None. Raises UserError."""
     chosen = bar.chosen()
     period = data.period(ledger, chosen)
     if period is None:
@@ -221,7 +220,7 @@ def charged(ledger: Ledger) -> tuple[Period, str] | None:
 
 
 def verdict(good: bool | None, text: str, *, over: bool = False) -> None:
-    """Show a verdict in green or red, or in amber if it is unknown. For a run that is `over` (has ended), use grey."""
+    """Show a verdict in green, red, or amber if it is unknown. `over` means grey, for a run that ended."""
     if over:
         with st.container(border=True):
             st.markdown(f":gray-badge[over] {text}")
@@ -236,7 +235,7 @@ def figures(*cards: tuple[str, str, str]) -> None:
 
 
 def show(section: Section, source: str, *, skip: Collection[str] = (), folded: Collection[str] = ()) -> None:
-    """Show a section without the parts in `skip`. Parts in `folded` open when the reader clicks."""
+    """Show a section without the parts in `skip`. Parts in `folded` open on a click."""
     for name, part in section.parts.items():
         if name in folded:
             with st.expander(part.title if isinstance(part, Table) else name):
@@ -263,8 +262,7 @@ def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> N
 
 
 def pricing_table(priced: Table, source: str) -> None:
-    """Show a table of pricing with its totals, source and notes. A reader can sort columns of money; other tables
-    wrap."""
+    """Show a table of pricing with its totals, source and notes. Tables without money wrap."""
     priced = priced.plain()
     rows, shown, money = [*priced.rows, *priced.footer], [], {}
     for index, column in enumerate(priced.columns):
@@ -286,22 +284,19 @@ def pricing_table(priced: Table, source: str) -> None:
 
 
 def query(ledger: Ledger, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
-    """Show the rows of a named query and how to read them. Without rows, show `nothing`. Return whether there are
-    rows."""
-    rows = pl.DataFrame()
+    """Show a named query, or `nothing` if it has no rows. Return whether it has rows."""
     with errors_shown():
         rows = data.named_rows(ledger, name, columns, **variables)
         if rows.is_empty():
             st.info(nothing)
-    if rows.is_empty():
-        return False
-    if "reason" in rows.columns:
-        rows = rows.with_columns(pl.col("reason").cast(pl.String).replace(words.REASONS))
-    more = f" The first {data.ROWS_MAX:,} rows." if rows.height == data.ROWS_MAX else ""
-    reading = named.load(name).reading.replace("_ns`", "`")
-    reading = reading.replace(", in nanoseconds", "").replace(", nanoseconds", "")
-    table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", name=name)
-    return True
+            return False
+        if "reason" in rows.columns:
+            rows = rows.with_columns(pl.col("reason").cast(pl.String).replace(words.REASONS))
+        more = f" The first {data.ROWS_MAX:,} rows." if rows.height == data.ROWS_MAX else ""
+        reading = re.sub("_ns`", "`", re.sub(",( in)? nanoseconds", "", named.load(name).reading))
+        table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", name=name)
+        return True
+    return False
 
 
 def table(
@@ -310,12 +305,9 @@ def table(
     columns: Mapping[str, Any] | None = None,
     *,
     name: str | None = None,
-    key: str | None = None,
     on_pick: Callable[[int | None], None] | None = None,
 ) -> None:
-    """Show a table with its source. `columns` has the formats of columns.
-
-    If `on_pick` is given, it receives the number of the row that the reader clicked, or None. It needs a `key`."""
+    """Show a table with its source. `on_pick` receives the clicked row's number or None, and needs a `name`."""
     shown = frame.rename(lambda column: column.replace("_", " "))
     # A sum in the last row stays visible.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
@@ -323,12 +315,12 @@ def table(
     shown = shown.with_columns(pl.col(shares) * 100)
     formats = {column.name: words.column(column) for column in shown if column.dtype.is_numeric()}
     options: dict[str, Any] = {"height": height, "column_config": formats | dict(columns or {})}
-    if on_pick is not None and key is not None:
-        pick, chosen_key = on_pick, key
+    if on_pick is not None:
+        key = f"rows-{name}"
 
         def picked() -> None:
-            rows = st.session_state[chosen_key]["selection"]["rows"]
-            pick(rows[0] if rows else None)
+            rows = st.session_state[key]["selection"]["rows"]
+            on_pick(rows[0] if rows else None)
 
         options |= {"key": key, "on_select": picked, "selection_mode": "single-row"}
     escape.table(shown, **options)
@@ -341,14 +333,14 @@ def _below(frame: pl.DataFrame, source: str, name: str | None) -> None:
 
 
 def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None:
-    """Offer the rows as a CSV file. `name` must be unique on the page."""
+    """Offer rows as CSV. `name` must be unique on the page."""
     key = f"csv-{hashlib.sha256(f'{name} {frame.columns}'.encode()).hexdigest()[:16]}"
     options = {"key": key, "type": "tertiary", "icon": ":material/download:"}
     download_button(label, lambda: escape.csv(frame), "rose.csv", "text/csv", **options)
 
 
 def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
-    """Offer a file for download. A click creates the file and records the export in the access log."""
+    """Offer a file. A click creates it and records the export in the access log."""
     ledger, who = data.opened(), login.person()
 
     def content() -> bytes | str:
@@ -359,9 +351,7 @@ def download_button(label: str, make: Callable[[], bytes | str], name: str, mime
 
 
 def radio(label: str, name: str, options: Mapping[str, str]) -> str:
-    """Show a choice between `options`, which maps values to labels. Return the chosen value.
-
-    The page's address holds the choice as `name`."""
+    """Show a choice of the address between `options`, which maps values to labels. Return the value."""
     key = f"page-{name}"
     st.session_state[key] = value = str(getattr(bar.chosen(), name))
 
@@ -373,7 +363,7 @@ def radio(label: str, name: str, options: Mapping[str, str]) -> str:
 
 
 def window(run: Run) -> tuple[data.Window, dict[str, str]]:
-    """Return the chosen window of a run. Also return it as the variables `since` and `until` of a named query."""
+    """Return the chosen window of a run, also as variables of a named query."""
     seconds = link.WINDOWS_S[radio("Last", "window", {name: name for name in link.WINDOWS_S})]
     whole = run.whole
     shown = data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)

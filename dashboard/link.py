@@ -1,6 +1,4 @@
-"""A page's choices as the query of the page's address. Default choices are left out.
-
-An impossible value is ignored, and the page names it."""
+"""A page's choices as the query of its address. Default choices are left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -42,7 +40,7 @@ class Link:
 
 
 def parse(query: Mapping[str, Sequence[str]]) -> tuple[Link, list[str]]:
-    """Return the link that a query describes, and the names of ignored choices, escaped for Markdown."""
+    """Return the link of a query, and the names of ignored choices, escaped for Markdown."""
     link, ignored = Link(), []
     for name, values in query.items():
         if name in _FIELDS and len(values) == 1 and _FIELDS[name](values[0]):

@@ -1,6 +1,4 @@
-"""Access to the dashboard. Without login, only this machine has access.
-
-With login by OpenID Connect, the people listed in Streamlit's `secrets.toml` have access."""
+"""Access for this machine alone, or for people listed in Streamlit's `secrets.toml`, by OpenID Connect."""
 
 import os
 import sys
@@ -77,9 +75,7 @@ class Login(BaseModel):
         return self
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """Return the person's name if the claims of the ID token give access, or None if they do not.
-
-        An e-mail address counts only if the provider verified it. A token for another application gives no access."""
+        """Return a person's name, or None without access. Only verified addresses and this client's tokens count."""
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
             return None
@@ -95,7 +91,7 @@ class Login(BaseModel):
 
 
 def load(path: Path) -> Login:
-    """Read and check a login file. Raises LoginError, whose message never contains a secret."""
+    """Read a login file. Raises LoginError, whose message never contains a secret."""
     try:
         if (mode := path.stat().st_mode) & _EVERYBODY:  # The group may read: systemd gives credentials mode 0440.
             raise LoginError(
@@ -122,8 +118,7 @@ class Start:
 
 
 def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
-    """Return the process that shows `ledger`. Raises LoginError if other machines could connect without login, or if
-    the login file is unusable."""
+    """Return the process that shows `ledger`. Raises LoginError if others could connect without login."""
     environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
     if path is None:
         refuse_without_login(host)
@@ -164,7 +159,7 @@ def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
 
 
 def refuse_without_login(host: str) -> None:
-    """Raise LoginError if other machines can reach `host`, because the dashboard has no login."""
+    """Raise LoginError if other machines can reach `host`."""
     if not is_loopback(host):
         raise LoginError(
             f"--host {host} is reachable from other machines, without a login: name a login file with --auth "
@@ -173,7 +168,7 @@ def refuse_without_login(host: str) -> None:
 
 
 def person() -> str | None:
-    """Return the visitor's name, or None without login. Raises LoginError if the visitor has no access."""
+    """Return the visitor's name, or None without login. Raises LoginError without access."""
     path = os.environ.get(VARIABLE)
     if path is None:
         refuse_without_login(st.get_option("server.address") or "localhost")  # Also when Streamlit was started by hand.
@@ -188,7 +183,7 @@ def person() -> str | None:
 
 
 def navigation(pages: list[StreamlitPage]) -> StreamlitPage:
-    """Return the chosen page. If the visitor has no access, show the reason and stop."""
+    """Return the chosen page. Without access, show the reason and stop."""
     try:
         name = person()
     except LoginError as error:
@@ -223,7 +218,6 @@ def _refuse(pages: list[StreamlitPage], error: LoginError) -> None:
 
 @st.fragment(run_every=_CHECK_S)
 def _watch() -> None:
-    """Check repeatedly whether the visitor of an open page still has access."""
     try:
         person()
     except LoginError:

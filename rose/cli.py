@@ -1,4 +1,4 @@
-"""The `rose` command. Each command imports its heavy packages itself, so that `rose --help` is fast."""
+"""The `rose` command. Each command imports its heavy packages itself, to keep `rose --help` fast."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ from rose.pricing.commands.price import price_command
 from rose.pricing.commands.run import borrow_command, correct_command, report_command
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
 from rose.runtime.engines.serve_cpu import serve_cpu_command
-from rose.runtime.service.commands import (
-    down_command,
-    drain_command,
-    reload_command,
-    restart_command,
-    status_command,
-    up_command,
-)
+from rose.runtime.service import commands as service
 from rose.runtime.training.commands import train_command
 from rose.terminal import echo, echo_data, echo_error, user_errors
 
@@ -47,7 +40,7 @@ def _planned(settings: Settings) -> list[Job]:
 
 
 class _RoseGroup(TyperGroup):
-    """A group of commands that refuses empty arguments. They come from shell variables that are not set."""
+    """Commands that refuse empty arguments, which come from unset shell variables."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for previous, argument in itertools.pairwise(["rose", *args]):
@@ -67,12 +60,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _FLEET, _COST, _LEDGER = "Fleet", "Cost", "Ledger"
-app.command("status", rich_help_panel=_FLEET)(status_command)
+app.command("status", rich_help_panel=_FLEET)(service.status_command)
 app.command("train", rich_help_panel=_FLEET)(train_command)
-app.command("drain", rich_help_panel=_FLEET)(drain_command)
-app.command("reload", rich_help_panel=_FLEET)(reload_command)
-app.command("restart", rich_help_panel=_FLEET)(restart_command)
-app.command("down", rich_help_panel=_FLEET)(down_command)
+app.command("drain", rich_help_panel=_FLEET)(service.drain_command)
+app.command("reload", rich_help_panel=_FLEET)(service.reload_command)
+app.command("restart", rich_help_panel=_FLEET)(service.restart_command)
+app.command("down", rich_help_panel=_FLEET)(service.down_command)
 app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
 app.command("serve-cpu", rich_help_panel=_FLEET)(serve_cpu_command)
@@ -117,11 +110,11 @@ LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledg
 
 
 @app.command("up", rich_help_panel=_FLEET)
-@functools.wraps(up_command)
+@functools.wraps(service.up_command)
 def up(config: Path, **options: Any) -> None:
     with user_errors():
         _load(config)
-    up_command(config, **options)
+    service.up_command(config, **options)
 
 
 @app.command(rich_help_panel=_FLEET)
@@ -164,7 +157,6 @@ def demo(
 
 
 def _load(file: Path) -> FleetConfig:
-    """Return the fleet in a file, after showing the problems of the file and its prices. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
@@ -175,8 +167,7 @@ def _load(file: Path) -> FleetConfig:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether the fleet has a price book, and warn if it has none. Raises PriceBookError if a price is
-    missing."""
+    """Return whether the fleet has a price book, or warn. Raises PriceBookError for a missing price."""
     from rose.clock import utc_us
     from rose.ledger.files import layout
     from rose.ledger.ledger import Ledger

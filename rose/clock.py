@@ -1,5 +1,4 @@
-"""The clock of a host: CLOCK_MONOTONIC for durations, and UTC for the ledger. The offset between them is fixed for a
-run or a boot. So a change of the wall clock does not stretch any interval."""
+"""A host's clocks. Their offset is fixed for a run or a boot, so that no change of the wall clock stretches time."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return the monotonic time and the UTC time of one moment, in nanoseconds. Five pairs are read; the closest pair
-    is used."""
+    """Return monotonic and UTC nanoseconds of one moment, from the closest of five pairs."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before + after) // 2, utc
@@ -24,7 +22,7 @@ def both_ns() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The offset from this host's monotonic clock to UTC, in nanoseconds. It is valid until the next boot."""
+    """The offset from this boot's monotonic clock to UTC, in nanoseconds."""
 
     utc_minus_monotonic_ns: int
 
@@ -40,7 +38,7 @@ class Anchor:
         return self.utc_ns(monotonic) // 1000
 
     def now_us(self) -> int:
-        """Return the time now in UTC microseconds. Changes of the wall clock do not affect it."""
+        """Return the time now in UTC microseconds, whatever happens to the wall clock."""
         return self.utc_us(monotonic_ns())
 
 
@@ -50,6 +48,6 @@ def iso(us: int) -> str:
 
 
 def utc(ns: int) -> str:
-    """Return a text such as `2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch, cut to microseconds."""
+    """Return a text such as `2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch."""
     seconds, rest = divmod(ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"

@@ -1,4 +1,4 @@
-"""Checks this host for `rose doctor`, and says what to do about problems."""
+"""Checks this host for `rose doctor`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. `missing` means that a live run needs this. `absent` means that it is optional."""
+    """The result of a check. A `missing` item stops a live run. An `absent` item is optional."""
 
     what: str
     status: Status
@@ -53,12 +53,12 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Run all checks. This takes seconds, because SGLang is loaded in a separate process."""
+    """Return the results of all checks. This takes seconds: a separate process loads SGLang."""
     return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
 
 
 def main(as_json: bool) -> int:
-    """Print the findings; return 0 if a live run can start here, else 1."""
+    """Print the findings. Return 0 if a live run can start here, else 1."""
     findings = examine()
     if as_json:
         echo_data(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -77,18 +77,17 @@ def main(as_json: bool) -> int:
 
 
 def token_ids_only(fleet: FleetConfig) -> list[str]:
-    """Return a line for each rollout model whose engines have no tokenizer. Only the file and this host are
-    examined."""
+    """Return a line for each rollout model whose engines have no tokenizer."""
     from rose.runtime.models import models
 
-    found = []
+    reasons = []
     for table, rollout in fleet.rollouts.items():
         folder = models.local(rollout.model)
         if not rollout.tokenizer:
-            found.append(f"{table}.tokenizer is false")
+            reasons.append(f"{table}.tokenizer is false")
         elif folder is not None and not models.has_tokenizer(folder):
-            found.append(f"{table}.model has no tokenizer.json in {folder}")
-    return [f"{why}: its engines take token ids only, and refuse texts, stop strings and grammars" for why in found]
+            reasons.append(f"{table}.model has no tokenizer.json in {folder}")
+    return [f"{why}: its engines take token ids only, and refuse texts, stop strings and grammars" for why in reasons]
 
 
 def _host() -> list[Finding]:

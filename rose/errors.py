@@ -1,4 +1,4 @@
-"""The base class of the errors that users see without a traceback."""
+"""The errors that users see without a traceback."""
 
 import difflib
 import traceback
@@ -24,20 +24,18 @@ class UserError(Exception):
     exit_code: ClassVar[int] = 2  # 2: wrong input; 1: a failure.
 
 
-def did_you_mean(value: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown value. It suggests the nearest known name, or lists the known
-    names."""
-    if not known:
+def did_you_mean(value: str, names: Collection[str]) -> str:
+    """Return the end of a message: the nearest of `names`, or else all of them."""
+    if not names:
         return ""
-    if near := difflib.get_close_matches(value, known, n=1):
+    if near := difflib.get_close_matches(value, names, n=1):
         return f"; did you mean {near[0]!r}?"
-    names = sorted(known)
     ellipsis = " ..." if len(names) > _NAMES_MAX else ""
-    return f"; there is {', '.join(names[:_NAMES_MAX])}{ellipsis}"
+    return f"; there is {', '.join(sorted(names)[:_NAMES_MAX])}{ellipsis}"
 
 
 class NotInstalledError(UserError):
-    """An error: a package that belongs to an extra is not installed. The message names both."""
+    """A package of an extra is not installed. The message names both."""
 
 
 def extra_of(module: str) -> str | None:
@@ -45,8 +43,7 @@ def extra_of(module: str) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError) -> NotInstalledError | None:
-    """Return an error that names the missing extra, or None. The extra belongs to the first ROSE module in the
-    traceback of `error` that needs one."""
+    """Return an error that names the missing extra, from the first ROSE module in the traceback."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if (extra := next(filter(None, map(extra_of, modules)), None)) is None:
         return None

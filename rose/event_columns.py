@@ -1,8 +1,7 @@
-"""The columns of the ledger: the fields of all kinds of events, with their SQL types."""
+"""The columns of the ledger, which are the fields of all kinds of events."""
 
 import dataclasses
 import functools
-import types
 import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -25,30 +24,18 @@ COMMON_COLUMNS: dict[str, str] = {  # SQL types of every event's columns; the le
     "policy_version": "BIGINT",
 }
 
-_OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
 
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
     """Return the own fields of a kind with their SQL types, in order. Raises KeyError."""
-    cls = KINDS[kind]
-    hints = typing.get_type_hints(cls)
-    return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}
-
-
-def _sql_type(hint: object) -> str:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
-    if typing.get_origin(hint) is Literal:
-        hint = type(typing.get_args(hint)[0])
-    assert isinstance(hint, type)
-    return _SQL_TYPES[hint]
+    return {field.name: field.sql_type for field in fields(kind) if field.name not in COMMON_COLUMNS}
 
 
 @functools.cache
 def all_columns() -> dict[str, str]:
-    """Return the common columns, and then the columns of each kind. A name has the same type in all kinds."""
+    """Return the common columns, then each kind's. A name has one type in all kinds."""
     merged = dict(COMMON_COLUMNS)
     for kind in KINDS:
         for name, sql_type in columns(kind).items():
@@ -78,20 +65,22 @@ class Field:
 
 @functools.cache
 def fields(kind: str) -> tuple[Field, ...]:
-    hints = typing.get_type_hints(KINDS[kind], include_extras=True)
-    needs = KINDS[kind].needs
-    return tuple(_field(name, hints[name], needed=name in needs) for name in (*_OWN_COMMON, *columns(kind)))
+    cls = KINDS[kind]
+    hints = typing.get_type_hints(cls, include_extras=True)
+    names = [field.name for field in dataclasses.fields(cls)]
+    return tuple(_field(name, hints[name], needed=name in cls.needs) for name in names)
 
 
 def _field(name: str, hint: Any, *, needed: bool) -> Field:
     optional = type(None) in typing.get_args(hint)
     if optional:
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-    allowed = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    marks = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+    marks = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    plain = typing.get_args(hint)[0] if marks else hint
+    allowed = typing.get_args(plain) if typing.get_origin(plain) is Literal else ()
     limits = next((mark for mark in marks if isinstance(mark, Range)), None)
     filled = any(isinstance(mark, NotEmpty) for mark in marks)
-    sql_type = all_columns()[name]
+    sql_type = _SQL_TYPES[type(allowed[0]) if allowed else plain]
     if sql_type == "BIGINT" and limits is None:
         raise TypeError(f"field {name!r} is an integer without a range: use a type of rose.event_fields")
     return Field(name, sql_type, optional and not needed, allowed, limits, filled)

@@ -1,5 +1,4 @@
-"""The limits of event fields. Times are below 2^62 ns (February 2116), and amounts are below 2^55 (417 days or 32 PiB).
-So an instant plus some durations, or a sum of 255 amounts, fits into 64 bits."""
+"""The limits of event fields. An instant plus some durations, or 255 amounts together, fit into 64 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -27,8 +26,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on several fields of an event. Its text `holds` is valid in Python and NumPy; for SQL, `==` becomes
-    `=`. An error says that `field` must be `wanted`."""
+    """A condition in Python, NumPy and, with `=` for `==`, SQL. If it fails, `field` must be `wanted`."""
 
     field: str
     holds: str

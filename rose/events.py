@@ -1,13 +1,10 @@
-"""The vocabulary of the ledger: one class for each kind of event. An event never changes; a correction is a new event.
-
-`at_us` is UTC microseconds since the epoch. `t0_ns` and `t1_ns` are UTC nanoseconds. Other `*_ns` are nanoseconds, and
-`*_bytes` are bytes. The agent of a device uses the clock of that device, see `Clock`. None means unknown or not
-applicable. A ledger refuses an event that breaks a type or one of its `rules`."""
+"""The kinds of events. `at_us` is UTC microseconds; `t0_ns` and `t1_ns` are UTC nanoseconds by the device's clock."""
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 from rose.clock import utc_us
 from rose.event_fields import (
@@ -26,6 +23,7 @@ from rose.event_fields import (
 )
 
 Provenance = Literal["live", "replay", "simulated"]
+KINDS: dict[str, type["Event"]] = {}  # By name, in the order of the ledger's columns.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,117 +43,30 @@ class Event:
     policy_version: Count | None = None
 
 
+E = TypeVar("E", bound=Event)
+
+
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
+def _kind(
+    name: str, *, durable: bool = False, needs: tuple[str, ...] = (), rules: tuple[Rule, ...] = ()
+) -> Callable[[type[E]], type[E]]:
+    def register(cls: type[E]) -> type[E]:
+        cls = dataclass(frozen=True, kw_only=True, slots=True)(cls)
+        cls.kind, cls.durable, cls.needs, cls.rules = name, durable, needs, rules
+        KINDS[name] = cls
+        return cls
+
+    return register
+
+
 class Record(typing.Protocol):
-    """A receiver of events, such as the method `record` of a writer. If `durable` is None, the kind decides."""
+    """A receiver of events, such as a writer's `record`. If `durable` is None, the kind decides."""
 
     def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScaleDown(Event):
-    """A decision about a device for [t0_ns, t1_ns): a person or an autoscaler kept the device or gave it up."""
-
-    kind: ClassVar[str] = "scale_down"
-    durable: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    decision: Literal["kept", "let_go"]  # A serving device stayed to be lent; a dedicated device left.
-    t0_ns: InstantNs
-    t1_ns: InstantNs
-    device_class: str
-    decided_by: str  # A person or an autoscaler.
-    reason: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clock(Event):
-    """The offset of a host's clocks from the clock of the controller. It is valid until the next such event of the
-    device. The offset is too low by the delay of the quickest message."""
-
-    kind: ClassVar[str] = "clock"
-    needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
-    action: Literal["heard", "set", "moved"]
-    offset_ns: OffsetNs
-    #: The agent's clock minus the wall clock of the controller. It is fixed when the host boots, so changes of the wall
-    #: clock do not affect it. None: unknown.
-    device_time_offset_ns: OffsetNs | None = None
-    host: Id | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerAction(Event):
-    """An action of the ledger on itself, such as a compaction, dropped events, or a job."""
-
-    kind: ClassVar[str] = "ledger"
-    durable: ClassVar[bool] = True
-    action: str
-    detail_json: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Access(Event):
-    """A read of the ledger, or the refusal of a read. `count` above 1 stands for several events within a second: equal
-    refusals of one peer, or reads of writers by one peer."""
-
-    kind: ClassVar[str] = "access"
-    durable: ClassVar[bool] = True
-    who: Id  # A token's name, or `user@host` for a command on the folder.
-    action: Literal[  # `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.
-        "query",
-        "info",
-        "export",
-        "verify",
-        "report",
-        "receipt",
-        "token_denied",
-        "read_denied",
-        "append_denied",
-        "admin_denied",
-    ]
-    outcome: Literal["ok", "refused", "failed", "timeout"]
-    peer: str | None = None  # Caller's address; None for a command on the folder.
-    statement: str | None = None  # The first 1,000 characters; the SHA-256 is of the whole UTF-8 text.
-    statement_sha256: str | None = None
-    result_rows: Count | None = None
-    duration_ns: DurationNs | None = None
-    count: Count | None = None
-
-
-NOT_MEASURED: Final = "not measured"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Power(Event):
-    """The mean power and use of a device over [t0_ns, t1_ns). `power_mw` is None if and only if `source` is "not
-    measured"; `reason` then says why."""
-
-    kind: ClassVar[str] = "power"
-    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    t0_ns: InstantNs
-    t1_ns: InstantNs
-    power_mw: Count | None
-    source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
-    energy_mj: Count | None = None  # Increase of the device's energy counter, millijoules.
-    package_energy_mj: Count | None = None  # Increase for the CPU packages that contain the device, millijoules.
-    busy_share: Share | None = None  # Share of time with a running kernel (NVML's last sample), or of busy cores.
-    memory_used_bytes: Bytes | None = None
-    sm_clock_mhz: Count | None = None
-    clock_reasons: str | None = None  # Limits of the GPU's clocks; empty: no limit.
-    mig_instances: Count | None = None
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.power_mw is None) != (self.source == NOT_MEASURED):
-            raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("run", durable=True)
 class Run(Event):
-    """A run began or ended. `config_json` is the configuration of the run, and `host_json` describes its host."""
-
-    kind: ClassVar[str] = "run"
-    durable: ClassVar[bool] = True
     action: Literal["started", "ended", "failed"]
     name: str
     config_json: str | None = None
@@ -170,14 +81,10 @@ class Run(Event):
     trace_time_scale: float | None = None  # Factor of gaps between requests.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("device", durable=True, needs=("device_id",))
 class Device(Event):
-    """A device joined or left the fleet. In between, it is provisioned. The pool and the class of a device never
-    change."""
+    """A device joined or left the fleet. In between it is provisioned, with the same pool and class."""
 
-    kind: ClassVar[str] = "device"
-    durable: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("device_id",)
     action: Literal["joined", "left"]
     t_ns: InstantNs
     pool: Literal["serving", "rollout", "train"]
@@ -188,13 +95,10 @@ class Device(Event):
     hardware_id: Id | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("engine", durable=True)
 class Engine(Event):
-    """A change in the life of an engine. `memory_mechanism` and `compute_mechanism` say by which means memory and
-    compute are shared."""
+    """A change in an engine's life. The mechanisms say how memory and compute are shared."""
 
-    kind: ClassVar[str] = "engine"
-    durable: ClassVar[bool] = True
     #: `attached`, `detached`: a foreign engine joined or left the page of the device. `refused`: that engine cannot
     #: share. `activated`, `deactivated`: `moved_bytes` of memory came to a rollout engine, or left it.
     action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
@@ -209,13 +113,10 @@ class Engine(Event):
     moved_bytes: Bytes | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("lease", durable=True, needs=("lease_id",))
 class Lease(Event):
-    """A change of a lease. Exactly one event closes a lease: released, preempted or expired."""
+    """A change of a lease. Exactly one event closes it: released, preempted or expired."""
 
-    kind: ClassVar[str] = "lease"
-    durable: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("lease_id",)
     action: Literal[  # `throttled`: compute and regret shares were halved; `restored`: a halving was undone.
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
@@ -228,14 +129,11 @@ class Lease(Event):
     rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("preemption", durable=True)
 class Preemption(Event):
-    """Serving took back device time or memory. `yield`: rollout steps waited `count` times within a second, and
-    `duration_ns` is the sum of these waits. `cut`: the KV budget shrank; requests that no longer fit ended and kept
-    their tokens. `revoke`: the lease ended."""
+    """Serving took back time or memory. `yield`: rollout steps waited `count` times within a second, `duration_ns` in
+    all. `cut`: the KV budget shrank, and ended requests kept their tokens. `revoke`: the lease ended."""
 
-    kind: ClassVar[str] = "preemption"
-    durable: ClassVar[bool] = True
     action: Literal["yield", "cut", "revoke"]
     reason: str
     step: Count | None = None
@@ -253,12 +151,10 @@ class Preemption(Event):
     rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("hold")
 class Hold(Event):
-    """Rollouts had work, but did not get the device. This happened `count` times within a second. Without a lease,
-    it is counted once while turns wait."""
+    """Rollouts with work did not get the device, `count` times within a second. Without a lease it counts once."""
 
-    kind: ClassVar[str] = "hold"
     reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
     count: Count
@@ -267,16 +163,10 @@ class Hold(Event):
     explanation: str | None = None  # The reason as a sentence, without a lease.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("holdout", durable=True, needs=("device_id",), rules=INTERVAL)
 class Holdout(Event):
-    """A window [t0_ns, t1_ns) of a serving device, in which leases are withheld if `draw` is below `holdout_share`. The
-    draw is random. It is computed from the seed, the device and t0_ns // window_ns. If the agent is late, its window
-    begins late."""
+    """A window [t0_ns, t1_ns) without leases if its random `draw` is below `holdout_share`."""
 
-    kind: ClassVar[str] = "holdout"
-    durable: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
     t0_ns: InstantNs
     t1_ns: InstantNs
     withheld: bool
@@ -287,23 +177,20 @@ class Holdout(Event):
     washout_ns: DurationNs  # The old state has effects for this long after a change.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("step_time")
 class StepTime(Event):
-    """The quality of an engine's predicted step times. Admission relies on them."""
+    """The quality of an engine's predicted step times, on which admission relies."""
 
-    kind: ClassVar[str] = "step_time"
     role: Literal["serving", "rollout"]
     mode: Literal["prefill", "decode"]
     steps: Count  # Steps of both modes since the last such event.
     error_share: float  # Recent mean of |predicted - measured| / measured.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("sync", durable=True)
 class Sync(Event):
-    """An update of an engine to `policy_version`. It may also be a failed update or a drift; `reason` then says why."""
+    """An update of an engine to `policy_version`. For a failed update or a drift, `reason` says why."""
 
-    kind: ClassVar[str] = "sync"
-    durable: ClassVar[bool] = True
     ok: bool
     base_version: Count | None
     encoding: Literal["delta", "dense"]
@@ -326,11 +213,10 @@ class Sync(Event):
     rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or no run.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("turn")
 class Turn(Event):
-    """A turn of a trajectory on one engine. A preempted turn has one event for each of its engines."""
+    """A turn of a trajectory on one engine. A preempted turn has an event for each engine."""
 
-    kind: ClassVar[str] = "turn"
     fleet_run_id: Id | None = None  # The run of its device, engine and lease. None: its own, or the writer's.
     group_id: Id | None = None
     step: Count | None = None
@@ -347,11 +233,10 @@ class Turn(Event):
     duration_ns: DurationNs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("trajectory")
 class Trajectory(Event):
-    """A trajectory ended. `policy_version` is the oldest version that generated its tokens."""
+    """A trajectory ended. `policy_version` is the oldest that generated its tokens."""
 
-    kind: ClassVar[str] = "trajectory"
     group_id: Id
     step: Count
     task: str
@@ -367,11 +252,10 @@ class Trajectory(Event):
     reason: str | None = None  # Why it was lost or truncated.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("verdict")
 class Verdict(Event):
-    """The verdict of a verifier on a trajectory. `correct` is the ground truth if an audit knows it, or else None."""
+    """A verifier's verdict. `correct` is the ground truth of an audit, or None."""
 
-    kind: ClassVar[str] = "verdict"
     group_id: Id
     step: Count
     verifier: str
@@ -387,12 +271,10 @@ class Verdict(Event):
 REQUESTS_PER_ROW_MAX = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("request")
 class Request(Event):
-    """A serving request, recorded by its engine or by the client that replays traffic. `lease_id` is the lease that the
-    device had when the request arrived."""
+    """A serving request from its engine or a replaying client. `lease_id` is the device's lease at arrival."""
 
-    kind: ClassVar[str] = "request"
     request_id: Id
     outcome: Literal["completed", "failed", "aborted"]  # `aborted`: given up or mistaken by its client.
     prompt_tokens: Count
@@ -416,22 +298,17 @@ class Request(Event):
 
 #: The seven buckets of device time in display order.
 BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
+_WHOLE = Rule(
+    "t1_ns",
+    f"{' + '.join(f'{bucket}_ns' for bucket in BUCKETS)} == t1_ns - t0_ns",
+    "t0_ns and the sum of the seven buckets",
+)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("device_slice", needs=("device_id",), rules=(*INTERVAL, _WHOLE))
 class DeviceSlice(Event):
-    """The use of a device in [t0_ns, t1_ns). The sum of the seven buckets is exactly t1_ns - t0_ns."""
+    """The use of a device. The seven buckets sum to exactly t1_ns - t0_ns."""
 
-    kind: ClassVar[str] = "device_slice"
-    needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    rules: ClassVar[tuple[Rule, ...]] = (
-        *INTERVAL,
-        Rule(
-            "t1_ns",
-            f"{' + '.join(f'{bucket}_ns' for bucket in BUCKETS)} == t1_ns - t0_ns",
-            "t0_ns and the sum of the seven buckets",
-        ),
-    )
     t0_ns: InstantNs
     t1_ns: InstantNs
     serving_ns: DurationNs
@@ -456,11 +333,10 @@ class DeviceSlice(Event):
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_kind("step")
 class Step(Event):
-    """An RL step: rollout, update and sync. `policy_version` is the version that it published."""
+    """An RL step: rollout, update and sync. It published `policy_version`."""
 
-    kind: ClassVar[str] = "step"
     step: Count
     groups: Count
     trajectories: Count
@@ -477,28 +353,85 @@ class Step(Event):
     total_ns: DurationNs
 
 
-KINDS: dict[str, type[Event]] = {
-    cls.kind: cls
-    for cls in (
-        Run,
-        Device,
-        Engine,
-        Lease,
-        Preemption,
-        Hold,
-        Holdout,
-        StepTime,
-        Sync,
-        Turn,
-        Trajectory,
-        Verdict,
-        Request,
-        DeviceSlice,
-        Step,
-        Power,
-        ScaleDown,
-        Clock,
-        LedgerAction,
-        Access,
-    )
-}
+NOT_MEASURED: Final = "not measured"
+
+
+@_kind("power", rules=INTERVAL)
+class Power(Event):
+    """Mean power and use of a device over [t0_ns, t1_ns). If power is "not measured", `reason` says why."""
+
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    power_mw: Count | None
+    source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
+    energy_mj: Count | None = None  # Increase of the device's energy counter, millijoules.
+    package_energy_mj: Count | None = None  # Increase for the CPU packages that contain the device, millijoules.
+    busy_share: Share | None = None  # Share of time with a running kernel (NVML's last sample), or of busy cores.
+    memory_used_bytes: Bytes | None = None
+    sm_clock_mhz: Count | None = None
+    clock_reasons: str | None = None  # Limits of the GPU's clocks; empty: no limit.
+    mig_instances: Count | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.power_mw is None) != (self.source == NOT_MEASURED):
+            raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
+
+
+@_kind("scale_down", durable=True, needs=("device_id",), rules=INTERVAL)
+class ScaleDown(Event):
+    """A person or an autoscaler kept a device or gave it up for [t0_ns, t1_ns)."""
+
+    decision: Literal["kept", "let_go"]  # A serving device stayed to be lent; a dedicated device left.
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    device_class: str
+    decided_by: str  # A person or an autoscaler.
+    reason: str | None = None
+
+
+@_kind("clock", needs=("device_id",))
+class Clock(Event):
+    """A host's clocks against the controller's. `offset_ns` is too low by the quickest message's delay."""
+
+    #: `heard`: first contact; `set`: changed wall clock; `moved`: drift, at most once a minute.
+    action: Literal["heard", "set", "moved"]
+    offset_ns: OffsetNs
+    #: The agent's clock minus the wall clock of the controller. It is fixed when the host boots, so changes of the wall
+    #: clock do not affect it. None: unknown.
+    device_time_offset_ns: OffsetNs | None = None
+    host: Id | None = None
+
+
+@_kind("ledger", durable=True)
+class LedgerAction(Event):
+    """An action of the ledger on itself, such as a compaction or a job."""
+
+    action: str
+    detail_json: str | None = None
+
+
+@_kind("access", durable=True)
+class Access(Event):
+    """A read of the ledger, or a refusal. `count` above 1 stands for similar events of one peer within a second."""
+
+    who: Id  # A token's name, or `user@host` for a command on the folder.
+    action: Literal[  # `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.
+        "query",
+        "info",
+        "export",
+        "verify",
+        "report",
+        "receipt",
+        "token_denied",
+        "read_denied",
+        "append_denied",
+        "admin_denied",
+    ]
+    outcome: Literal["ok", "refused", "failed", "timeout"]
+    peer: str | None = None  # Caller's address; None for a command on the folder.
+    statement: str | None = None  # The first 1,000 characters; the SHA-256 is of the whole UTF-8 text.
+    statement_sha256: str | None = None
+    result_rows: Count | None = None
+    duration_ns: DurationNs | None = None
+    count: Count | None = None

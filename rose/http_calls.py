@@ -1,5 +1,4 @@
-"""HTTP calls to a controller: the header for a token, how long clients wait, and sockets that notice a vanished
-host."""
+"""HTTP calls to a controller: the token header, timeouts, and sockets that notice a vanished host."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 def notice_gone(connection: socket.socket) -> None:
-    """Make the kernel break a TCP connection if the other host vanishes. It uses probes and timeouts. Accepted sockets
-    inherit this."""
+    """Let the kernel break a connection if the other host vanishes. Accepted sockets inherit this."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _IDLE_S),
@@ -32,7 +30,7 @@ def notice_gone(connection: socket.socket) -> None:
 
 
 def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that waits for long answers, but breaks as soon as the host of the peer is gone."""
+    """Return a socket that waits for long answers, but breaks if the peer's host vanishes."""
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)

@@ -17,11 +17,11 @@ _DIFFERENT_MIN = 6
 
 
 class SecretError(UserError, ValueError):
-    """An error: a secret cannot be used. The message does not show the secret."""
+    """A secret cannot be used. The message does not show it."""
 
 
 def check_token(token: str, name: str = "the token") -> str:
-    """Return `token`. Raises SecretError if the token is easy to guess; the message calls it `name`."""
+    """Return `token`. Raises SecretError if it is easy to guess; the message calls it `name`."""
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(
             f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}: make it with `openssl rand -hex 32`"
@@ -35,7 +35,7 @@ def check_token(token: str, name: str = "the token") -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file at `path` and sync it to disk. Raises OSError."""
+    """Replace a private file and sync it to disk. Raises OSError."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -46,17 +46,13 @@ def write(path: Path, text: str) -> None:
 
 
 def create(path: Path) -> None:
-    """Make an empty private file. If the file exists, close it to other users. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
+    """Make an empty private file, or close an existing file to others. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
 
 
 def open_to_others(path: Path) -> str | None:
-    """Return the mode of the file and what to do, if its group or others may use it. Otherwise return None. Raises
-    OSError."""
+    """Return a file's mode and remedy if others may use it, else None. Raises OSError."""
     mode = path.stat().st_mode
     if not mode & 0o077:
         return None
@@ -64,12 +60,11 @@ def open_to_others(path: Path) -> str | None:
 
 
 class NotPrivateError(OSError):
-    """An error: the folder or file is a link, or another user owns it or may use it."""
+    """The folder or file is a link, or another user owns it or may use it."""
 
 
 def make(path: Path) -> Path:
-    """Make a private folder. If it exists and others may only read it, close it to them. Raises NotPrivateError or
-    OSError."""
+    """Make a private folder, or close one that others may only read. Raises NotPrivateError or OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -81,8 +76,7 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder that `link` points to. A missing folder is made in `home`, with a name that nobody can
-    guess. Raises OSError."""
+    """Return the private folder behind `link`. A new folder in `home` has a secret name. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -98,7 +92,7 @@ def make_linked(link: Path, home: Path, prefix: str) -> Path:
 
 
 def is_private(folder: Path, users: Collection[int] = ()) -> bool:
-    """Return whether the folder exists, belongs to this user or one of `users`, and is closed to others."""
+    """Return whether a folder belongs to this user or one of `users`, and is closed to others."""
     try:
         os.close(_open(folder, os.O_RDONLY | os.O_DIRECTORY, users))
     except OSError:
@@ -107,8 +101,7 @@ def is_private(folder: Path, users: Collection[int] = ()) -> bool:
 
 
 def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
-    """Open a private file of this user or one of `users`. With O_CREAT in `flags`, a missing file is made. Raises
-    NotPrivateError or OSError."""
+    """Open a private file of this user or of `users`. Raises NotPrivateError or OSError."""
     folder = _open(path.parent, os.O_RDONLY | os.O_DIRECTORY, users)
     try:
         return _open(path, os.O_RDWR | flags, users, folder)
@@ -146,8 +139,7 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
 
 
 class TemporaryFolder:
-    """A temporary folder in `home`, which exists until `close`. Folders with `prefix` that killed processes of this
-    user left behind are removed."""
+    """A temporary folder until `close`. Folders that killed processes left behind are removed."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())

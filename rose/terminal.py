@@ -1,4 +1,4 @@
-"""Prints for the `rose` command. Names and errors from elsewhere are shown as they are, and never interpreted."""
+"""Prints for the `rose` command. Outside text is shown as it is, and never interpreted."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ _BLANK = {  # Characters without ink, except emoji's variation selector.
 
 
 class Escapes(dict[int, str]):
-    """A table for `str.translate` that escapes all invisible characters except those in `kept`."""
+    """A table for `str.translate` that escapes invisible characters, except those in `kept`."""
 
     def __init__(self, escape: Callable[[str], str], *, kept: str = "") -> None:
         super().__init__({ord(char): char for char in kept})
@@ -43,12 +43,12 @@ _LINE, _LINES = Escapes(_as_in_python), Escapes(_as_in_python, kept="\n\t")
 
 
 def visible(text: str) -> str:
-    """Return `text` as one harmless line. The end of a line is shown as `\\n`."""
+    """Return `text` as one harmless line, with `\\n` for the end of a line."""
     return text.translate(_LINE)
 
 
 def visible_lines(text: str) -> str:
-    """Return `text` as `visible` does, but keep line ends and tabs."""
+    """Return harmless text with its line ends and tabs."""
     return text.translate(_LINES)
 
 
@@ -58,14 +58,13 @@ def echo(*lines: str, err: bool = False, colour: str | None = None) -> None:
 
 
 def echo_error(message: object) -> None:
-    """Print an error on stderr, and keep its line ends."""
+    """Print an error on stderr, with its line ends."""
     typer.secho(f"rose: {visible_lines(str(message))}", fg=typer.colors.RED, err=True)
 
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Print a UserError or a missing extra, and exit with the code of the error. For Ctrl-C, print `interrupted` and
-    exit with code 130."""
+    """Print a UserError or a missing extra, and exit with its code. For Ctrl-C, exit with 130."""
     try:
         try:
             yield
@@ -80,7 +79,7 @@ def user_errors(interrupted: str = "stopped") -> Iterator[None]:
 
 
 def echo_data(text: str) -> None:
-    """Print text for a program. A file or a pipe gets the exact text. A terminal gets the escaped text."""
+    """Print text for a program: exact in a file or pipe, escaped on a terminal."""
     text = text.removesuffix("\n")
     typer.echo(visible_lines(text) if sys.stdout.isatty() else text, color=True)
 

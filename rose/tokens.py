@@ -1,5 +1,4 @@
-"""The named tokens of a controller, with scopes and expiry. A token is 32 random bytes. The file of tokens has only
-SHA-256 hashes."""
+"""The named tokens of a controller. Their file has only SHA-256 hashes of 32 random bytes."""
 
 import fcntl
 import hashlib
@@ -28,11 +27,11 @@ _PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
 
 
 class TokenError(UserError):
-    """An error: a file of tokens cannot be used, or a command on the file failed."""
+    """A file of tokens cannot be used, or a command on it failed."""
 
 
 class UnknownTokenError(UserError):
-    """An error: the token of a request is not valid. `who` is the name of an expired token, or else None."""
+    """A request's token is not valid. `who` names an expired token."""
 
     def __init__(self, text: str, who: str | None = None) -> None:
         super().__init__(text)
@@ -92,8 +91,8 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
         if hmac.compare_digest(token.sha256, sha256):
             match = token
     if match is None:
-        fault = "is unknown" if secret else "is missing"
-        raise UnknownTokenError(f"the token {fault}: send a token as `Authorization: Bearer ...`")
+        fault = "unknown" if secret else "missing"
+        raise UnknownTokenError(f"the token is {fault}: send a token as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
         until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise UnknownTokenError(
@@ -103,12 +102,10 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
 
 
 class Watched:
-    """The tokens in a file. The file is read again after a change. While it cannot be read, the last tokens stay
-    valid."""
+    """The tokens in a file, read again after a change. While it is damaged, the last tokens stay valid."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
-        """Read the tokens. `warn` is called with later errors of the file. Raises TokenError if the file cannot be read
-        now."""
+        """Read the tokens. `warn` receives later errors. Raises TokenError for a damaged file."""
         self._path, self._warn = path, warn
         self._mutex = threading.Lock()
         self._mark = self._look()
@@ -133,7 +130,7 @@ class Watched:
 
 
 def read(path: Path) -> tuple[Token, ...]:
-    """Return the tokens in a file. Raises TokenError if the file is damaged, or open to other users."""
+    """Return the tokens in a file. Raises TokenError for a damaged file, or one that is open to others."""
     try:
         content, fault = path.read_bytes(), private_files.open_to_others(path)
     except OSError as error:
@@ -160,7 +157,7 @@ def create(
     team: str | None = None,
     run: str | None = None,
 ) -> str:
-    """Make a token and return its secret. The secret is stored nowhere. Raises TokenError."""
+    """Make a token and return its secret, which is stored nowhere. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
     if not scopes or ("append" in scopes and not writers):
         raise TokenError(
@@ -199,7 +196,7 @@ def revoke(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
-    """Yield the tokens by name. If the block succeeds, write them to the file. Raises TokenError."""
+    """Yield the tokens by name, and write them if the block succeeds. Raises TokenError."""
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

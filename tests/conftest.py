@@ -94,7 +94,6 @@ def own_process() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
@@ -216,17 +215,17 @@ def pytest_collection_finish() -> None:
 
 
 def processes_of_group(group: int) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except (ProcessLookupError, psutil.Error):
             continue
-    return found
+    return processes
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gone():
     """Return what is left of a process group after `seconds`."""
 

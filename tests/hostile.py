@@ -49,11 +49,11 @@ VALUES = st.one_of(
 
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [place]
+    places = [place]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in items:
-        found += _places(part, (*place, key))
-    return found
+        places += _places(part, (*place, key))
+    return places
 
 
 @st.composite

@@ -27,11 +27,10 @@ _SERVER.set_forkserver_preload([__name__])
 
 @contextmanager
 def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO]]:
-    """Run Python code with `sys.argv[1:]`; yield its process and output. It is awaited at the end, or killed if the
-    caller fails."""
+    """Run Python code and yield its process and output. It is killed if the caller fails."""
     receiving, sending = _SERVER.Pipe(duplex=False)
-    given = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
-    process = _SERVER.Process(target=_execute, args=given)
+    call = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
+    process = _SERVER.Process(target=_execute, args=call)
     process.start()
     sending.close()
     with receiving, os.fdopen(os.dup(receiving.fileno())) as output:
@@ -47,8 +46,8 @@ def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO
 def run(code: str, *arguments: object) -> tuple[int | None, str]:
     """Return the exit code of Python code (-9 after SIGKILL), and its output."""
     with started(code, *arguments) as (process, output):
-        said = output.read()
-    return process.exitcode, said
+        text = output.read()
+    return process.exitcode, text
 
 
 class Server(Protocol):
@@ -59,7 +58,7 @@ class Server(Protocol):
 
 @contextmanager
 def in_thread(make: Callable[[], Server]) -> Iterator[asyncio.AbstractEventLoop]:
-    """Run a server, made there, in the event loop of a thread, which is yielded."""
+    """Run a server in the event loop of a thread, which is yielded."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

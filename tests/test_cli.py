@@ -24,7 +24,6 @@ def rose(*arguments):
 
 
 def refused(*arguments):
-    """Return a refused command's stderr; it runs in this process."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 2, (arguments, done.stderr)
@@ -46,8 +45,8 @@ def test_help_lists_every_command():
 
 @pytest.mark.parametrize("command", [["report"], ["query", "device_time"]])
 def test_empty_text_is_refused(command):
-    for given in (("--run", ""), ("--run=",)):
-        assert "rose: --run is empty: give a value, or leave it out" in refused(*command, *given)
+    for empty in (("--run", ""), ("--run=",)):
+        assert "rose: --run is empty: give a value, or leave it out" in refused(*command, *empty)
     assert "the argument after `sql` is empty" in refused("sql", "")
 
 

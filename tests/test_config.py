@@ -83,10 +83,7 @@ def _classes(*priorities, ttft_ms=200):
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
         ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
-        (
-            "[gateway]\ntoken = 'x'",
-            "gateway.token: the token has 1 characters and needs 16: make it with `openssl rand -hex 32`",
-        ),
+        ("[gateway]\ntoken = 'x'", "gateway.token: the token has 1 characters and needs 16"),
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
         ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
         ("nonsense", "not valid TOML"),
@@ -96,21 +93,11 @@ def _classes(*priorities, ttft_ms=200):
         (_classes(1, 2, 1), "serving.classes: priorities of classes must differ, got [1, 2, 1]"),
         (_classes(*range(9)), "serving.classes: List should have at most 8 items"),
         (_classes(1, ttft_ms=0), "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001"),
-        (
-            _classes(1, ttft_ms=-2.5),
-            "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001 (got -2.5)",
-        ),
         (_classes(2**40), f"serving.classes.0.priority: Input should be less than 2147483648 (got {2**40})"),
         (_classes(1).replace("ttft_b", "tfft_b"), "serving.classes.0.tfft_budget_ms: no such field; did you mean"),
         ("[serving_models.chat]\nmodle = 'x'", "serving_models.chat.modle: no such field; did you mean 'model'?"),
-        (
-            "[serving_models.chat]\ntpot_budget_ms = 0",
-            "serving_models.chat.tpot_budget_ms: Input should be greater than",
-        ),
-        (
-            _SECOND + "serving_model = 'chta'\n[serving_models.chat]\n",
-            "device 'c' has serving_model 'chta', but there is no [serving_models.chta] table among ['chat']: add one",
-        ),
+        ("[serving_models.chat]\ntpot_budget_ms = 0", "serving_models.chat.tpot_budget_ms"),
+        (_SECOND + "serving_model = 'chta'\n[serving_models.chat]\n", "there is no [serving_models.chta] table"),
         (
             _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nextra_args = ['--tp-size=2']",
             "serving_models.chat.extra_args has --tp-size 2",
@@ -120,10 +107,6 @@ def _classes(*priorities, ttft_ms=200):
             "serving_models.chat.port + 1, of device 'c', and gateway.port are both port 30100",
         ),
         ("[rollout_models.chat]\nmodle = 'x'", "rollout_models.chat.modle: no such field; did you mean 'model'?"),
-        (
-            "[rollout_models.chat]\nmodel = 'x'\n[rollout_models.more]\nmodel = 'x'",
-            "rollout_models.chat and rollout_models.more both have model 'x'",
-        ),
         ("[rollout_models.chat]", "rollout and rollout_models.chat both have model 'frozenlake-tiny'"),
         (
             "[rollout_models.chat]\nmodel = 'x'\nextra_args = ['--tp-size=2']",
@@ -179,14 +162,17 @@ def refused(text: str, named: str) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3"), "'a' and 'b' both have 3."),
+        (
+            MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3"),
+            "gpu 3 belongs to both 'a' and 'b'",
+        ),
         (MINIMAL.replace("[1]", "[-1]"), "device.1.cores.0"),
         (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' has a core twice in cores [1, 1]"),
         (MINIMAL.partition("\n\n")[0], "no device has pool 'rollout'"),
         (MINIMAL.replace('"b"', '"b"\nserving_url = "http://x:1"'), "device 'b' has pool 'rollout' and a serving_url"),
         (
             MINIMAL.replace('"b"', '"b"\nserving_model = "x"') + "[serving_models.x]",
-            "device 'b' has pool 'rollout' and a serving_model: change one of them",
+            "pool 'rollout' and a serving_model",
         ),
         (MINIMAL.replace('"a"', '"a"\nhost = "x"'), "device 'a' is on host 'x', but there is no [[host]] table"),
         (SERVED, "serving_urls must differ"),
@@ -285,14 +271,13 @@ def test_a_file_whose_token_others_may_know_is_warned_of(tmp_path):
     assert warned("0123456789abcdef" * 4, 0o640) == [
         f"{file} has gateway.token and has mode 0640, so that others may use it: type `chmod 600 {file}`"
     ]
-    known, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
-    assert "gateway.token is the documentation's example" in known
+    documented, readable = warned(config.DOCUMENTED_TOKEN, 0o644)
+    assert "gateway.token is the documentation's example" in documented
     assert "has mode 0644" in readable
-    assert config.DOCUMENTED_TOKEN not in known + readable
+    assert config.DOCUMENTED_TOKEN not in documented + readable
 
 
 def test_a_budget_that_no_device_may_keep_is_warned_of(tmp_path):
-    """One class of requests can stop all lending, since its largest prompt must fit at all times."""
     file = tmp_path / "fleet.toml"
 
     def warned(prompt: int, ttft_ms: int) -> list[str]:

@@ -117,7 +117,6 @@ def workplace(tmp_path_factory) -> Path:
 
 
 def record(ledger: Path, run_id: str, at_us: int) -> None:
-    """Record an hour of a serving device, lent for a quarter."""
     hour_ns = 3_600_000_000_000
     t0_ns, t1_ns = at_us * 1000, at_us * 1000 + hour_ns
     serving = {"device_id": "serving-0", "pool": "serving", "device_class": "cpu-core"}
@@ -294,7 +293,6 @@ def test_every_relative_link_leads_to_a_heading_that_is_there():
 
 
 def anchors(file: Path) -> set[str]:
-    """Return the names that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

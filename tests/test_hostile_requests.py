@@ -31,7 +31,6 @@ SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
 
 
 def hostile(examples: int, *, long: int) -> settings:
-    """Settings of the same requests in each run; the long form has 10,000 of all servers together."""
     return settings(
         max_examples=usual(examples, long=long),
         deadline=None,
@@ -147,7 +146,6 @@ class Controller(NamedTuple):
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """A gateway with a state, a ledger, a model and three runs."""
     folder, port, faults = tmp_path_factory.mktemp("controller"), free_port(), list[str]()
     checkpoint = make_checkpoint(folder / "words")
 
@@ -160,10 +158,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         _, answer = answered(port, request(b"POST", b"/runs", [], body))
         return str(json.loads(answer.partition(b"\r\n\r\n")[2])["run_id"])
 
-    with (
-        LedgerWriter.open(folder / "ledger", "controller", "fleet") as writer,
-        programs.in_thread(gateway) as loop,
-    ):
+    with LedgerWriter.open(folder / "ledger", "controller", "fleet") as writer, programs.in_thread(gateway) as loop:
         loop.set_exception_handler(lambda _, context: faults.append(str(context)))
         open_run(tags={"token": "anyone"})
         yield Controller(port, loop, faults, {"RUN": open_run(), "OTHER": open_run()})
@@ -176,14 +171,14 @@ def named_in(value: object, names: dict[str, str]) -> object:
     return json.loads(text)
 
 
-@pytest.mark.parametrize("asked", [CONTROLLER, APIS], ids=["own", "apis"])
+@pytest.mark.parametrize("requests", [CONTROLLER, APIS], ids=["own", "apis"])
 @hostile(120, long=4000)
 @given(data=st.data())
 def test_the_controller_answers_whatever_it_is_sent(
-    controller: Controller, asked: list[tuple[str, str, object]], data: st.DataObject
+    controller: Controller, requests: list[tuple[str, str, object]], data: st.DataObject
 ) -> None:
     port, loop, faults, names = controller
-    method, path, message = data.draw(st.sampled_from(asked))
+    method, path, message = data.draw(st.sampled_from(requests))
     for name, meant in names.items():
         path = path.replace(name, meant)
     body = data.draw(bodies(named_in(message, {**names, "KEY": data.draw(st.sampled_from(["k0", "k1", "k2"]))})))

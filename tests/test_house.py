@@ -82,8 +82,8 @@ def test_the_sample_ledger_names_no_such_path_either():
 
 
 def test_no_file_is_too_long_to_read():
-    found = ((relative(path), len(path.read_text(encoding="utf-8").splitlines())) for path in SOURCES)
-    assert [(path, count) for path, count in found if count > LINES_MAX] == []
+    lengths = ((relative(path), len(path.read_text(encoding="utf-8").splitlines())) for path in SOURCES)
+    assert [(path, count) for path, count in lengths if count > LINES_MAX] == []
 
 
 FILES_MAX = 14
@@ -107,7 +107,6 @@ def test_every_module_with_code_says_what_it_is():
 
 
 def printing(tree: ast.Module) -> set[str]:
-    """Return calls and names that print, or take text as markup."""
     nodes = list(ast.walk(tree))
     calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -117,8 +116,8 @@ def printing(tree: ast.Module) -> set[str]:
 
 def test_text_is_shown_where_nothing_in_it_is_obeyed():
     paths = [path for path in SOURCES if path.suffix == ".py" and relative(path) not in {TERMINAL, DISPLAY, *PRINTERS}]
-    found = {relative(path): printing(tree_of(path)) for path in paths}
-    assert {path: names for path, names in found.items() if names} == {}
+    prints = {relative(path): printing(tree_of(path)) for path in paths}
+    assert {path: names for path, names in prints.items() if names} == {}
     assert printing(ast.parse("from rich.text import Text\ndef f():\n    print('x')")) == {"print", "rich.text.Text"}
 
 
@@ -182,8 +181,8 @@ def test_the_base_install_leaves_a_trainer_s_and_a_serving_image_as_they_are() -
     assert len(BASE) <= BASE_MAX
     bounds = {canonicalize_name(one.name): one.specifier for one in BASE}
     assert not {"torch", "sglang"} & set(bounds)
-    wanted = [Requirement(text) for text in importlib.metadata.requires("sglang") or ()]
-    pins = {canonicalize_name(one.name): lowest(one) for one in wanted if "==" in str(one.specifier)}
+    requirements_of_sglang = [Requirement(text) for text in importlib.metadata.requires("sglang") or ()]
+    pins = {canonicalize_name(one.name): lowest(one) for one in requirements_of_sglang if "==" in str(one.specifier)}
     pins["numpy"] = Version("1.26.4")  # SGLang asks for any, and trainers keep this one.
     assert {name for name in bounds if name in pins and pins[name] not in bounds[name]} == set()
     assert {"numba", "numpy"} <= bounds.keys() & pins.keys()
@@ -209,5 +208,5 @@ def test_pinned_versions_are_allowed(file: str) -> None:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     pins = {canonicalize_name(pin.name): lowest(pin) for pin in map(Requirement, lines)}
     assert pins
-    wanted = [(one, pins.get(canonicalize_name(one.name))) for one in requirements()]
-    assert [f"{one}, pinned at {pin}" for one, pin in wanted if pin is not None and pin not in one.specifier] == []
+    pairs = [(one, pins.get(canonicalize_name(one.name))) for one in requirements()]
+    assert [f"{one}, pinned at {pin}" for one, pin in pairs if pin is not None and pin not in one.specifier] == []

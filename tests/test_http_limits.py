@@ -99,11 +99,11 @@ def test_strangers_hold_no_connection(ports: dict[str, int], kind: str, path: st
             with suppress(ConnectionError):
                 stranger.sendall(next(sent))
             strangers.append(stranger)
-        asked = len(answers)
+        before = len(answers)
         assert all(is_gone(stranger) for stranger in strangers)
         done.set()
         caller.join()
-        assert len(answers) > asked
+        assert len(answers) > before
         assert set(answers) == {200}
 
 
@@ -144,23 +144,23 @@ def test_a_head_without_an_end_is_given_up(controller: int) -> None:
 
 
 def test_a_client_that_sends_requests_and_takes_no_answer_is_cut(controller: int) -> None:
-    asked = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    request = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with socket.create_connection(("127.0.0.1", controller)) as stranger:
         stranger.settimeout(ASKED_S)
         with pytest.raises(ConnectionError):
-            stranger.sendall(asked * 1_000_000)
+            stranger.sendall(request * 1_000_000)
     assert status_of(controller, "/health") == 200
 
 
 def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_none_is_cut(
     ports: dict[str, int],
 ) -> None:
-    asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     address = "127.0.0.1", ports["large"]
     with socket.create_connection(address) as slow, socket.create_connection(address) as silent:
         for client in (slow, silent):
             client.settimeout(ASKED_S)
-            client.sendall(asked)
+            client.sendall(request)
         length = 0
         while length < LARGE_BYTES:
             part = slow.recv(4 << 20, socket.MSG_WAITALL)

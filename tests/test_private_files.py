@@ -28,10 +28,10 @@ def modes(folder: Path) -> dict[str, int]:
 
 def test_each_file_is_this_user_s_alone_from_its_first_byte(tmp_path, open_umask, monkeypatch):
     seen = []
-    made = os.open
+    open_file = os.open
 
     def looked_at(path, flags, *arguments, **named):
-        descriptor = made(path, flags, *arguments, **named)
+        descriptor = open_file(path, flags, *arguments, **named)
         seen.append((Path(path).name, stat.S_IMODE(os.fstat(descriptor).st_mode)))
         return descriptor
 

@@ -89,7 +89,6 @@ def test_an_anchor_turns_a_monotonic_reading_into_utc() -> None:
 
 @pytest.mark.parametrize("first", range(3))
 def test_two_clocks_are_read_at_once_whatever_comes_between(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    """As a switch to another process would, which can come before any reading."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
     names = ("monotonic_ns", "time_ns", "monotonic_ns")
     read, number = getattr(time, names[first]), itertools.count()
@@ -116,7 +115,7 @@ def test_a_time_is_shown_to_the_microsecond_without_rounding_up(ns: int) -> None
 
 def test_only_folders_that_no_process_has_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    held = TemporaryFolder("p-")
+    folder = TemporaryFolder("p-")
     for name in ("p-left", "p-young", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
@@ -127,7 +126,7 @@ def test_only_folders_that_no_process_has_are_removed(tmp_path: Path, monkeypatc
             os.utime(path, (0, 0), follow_symlinks=False)
     others = {"p-young", "p-file", "p-link", "other"}
     with TemporaryFolder("p-") as path:
-        assert {path.name for path in tmp_path.iterdir()} == {*others, held.path.name, path.name}
-    held.close()
+        assert {path.name for path in tmp_path.iterdir()} == {*others, folder.path.name, path.name}
+    folder.close()
     assert {path.name for path in tmp_path.iterdir()} == others
     assert (tmp_path / "other" / "file").exists()

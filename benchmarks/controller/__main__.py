@@ -38,8 +38,6 @@ TURN_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Tokens of each turn, and how turns arrive."""
-
     prompt: int
     output: int
     arrivals: str
@@ -68,11 +66,11 @@ def even(seconds: float) -> list[float]:
 
 
 def main() -> None:
-    given = arguments(__doc__).parse_args()
-    report = Report("controller", given.quick)
-    with measured(report, given.json) as folder:
-        for load in LOADS[:1] if given.quick else LOADS:
-            measure(report, load, 5.0 if given.quick else 30.0, folder)
+    options = arguments(__doc__).parse_args()
+    report = Report("controller", options.quick)
+    with measured(report, options.json) as folder:
+        for load in LOADS[:1] if options.quick else LOADS:
+            measure(report, load, 5.0 if options.quick else 30.0, folder)
 
 
 def measure(report: Report, load: Load, seconds: float, folder: Path) -> None:

@@ -114,7 +114,7 @@ def _compare(
                 echo(f"{load}, round {number + 1} of {options.rounds}, {_line(one, budgets)}", err=True)
     finally:
         # Rounds without a counterpart are left out: the last one may have been cut short.
-        whole = {name: each[: min(map(len, played.values()))] for name, each in played.items()}
+        whole = {name: series[: min(map(len, played.values()))] for name, series in played.items()}
         if whole[SOLO] and load == LIGHT:
             claims.claim(report, whole, budgets, options.seconds, scene.host.rollout_layers)
         elif whole[SOLO]:
@@ -198,9 +198,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _loads(text: str) -> list[str]:
-    known = [LIGHT, *_LIVE]
-    if unknown := sorted(set(text.split(",")) - set(known)):
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no load; the loads are {', '.join(known)}")
+    loads = [LIGHT, *_LIVE]
+    if unknown := sorted(set(text.split(",")) - set(loads)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no load; the loads are {', '.join(loads)}")
     return text.split(",")
 
 

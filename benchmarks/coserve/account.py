@@ -27,13 +27,13 @@ _MOONCAKE_GRAIN_MS = 3000
 def held_ns(one: Round) -> dict[str, int]:
     """Return rollouts' waiting by `Hold`, and the time of yields; their sum is the round's headroom."""
     serving = clipped(one.spans, Span.SERVING, one.t0_ns, one.t1_ns)
-    held: dict[str, int] = {}
+    lengths_ns: dict[str, int] = {}
     for span in one.spans:
         start, end = max(span.start_ns, one.t0_ns), min(span.end_ns, one.t1_ns)
         if span.kind in (Span.HELD, Span.YIELD) and start < end:
             name = _YIELD if span.kind is Span.YIELD else f"held: {Hold(span.aux).name}"
-            held[name] = held.get(name, 0) + end - start - _overlap((start, end), serving)
-    return held
+            lengths_ns[name] = lengths_ns.get(name, 0) + end - start - _overlap((start, end), serving)
+    return lengths_ns
 
 
 def idle_by_cause_ns(one: Round) -> dict[str, int]:

@@ -22,7 +22,7 @@ _YIELD_MARGIN_MS = 2.0
 def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seconds: float, layers: int) -> None:
     report.detail["policies"] = {name: POLICIES[name].about for name in played}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
-    report.detail["rounds"] = [rounds.round_figures(one, budgets) for each in played.values() for one in each]
+    report.detail["rounds"] = [rounds.round_figures(one, budgets) for series in played.values() for one in series]
     report.detail["ratios_to_solo"] = {
         name: {
             f"{what} p{share * 100:g}": account.summary(_latency_ratios(played, name, what, share))
@@ -33,7 +33,7 @@ def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seco
         if name != SOLO
     }
     report.detail["harvest"] = {
-        name: _harvest(played, name) for name, each in played.items() if POLICIES[name].lends and SOLO in played
+        name: _harvest(played, name) for name, series in played.items() if POLICIES[name].lends and SOLO in played
     }
     if IDLE in played and SOLO in played:
         _claim_latency(report, played, budgets)
@@ -47,10 +47,9 @@ def claim(report: Report, played: dict[str, list[Round]], budgets: Budgets, seco
 
 
 def claim_beside(report: Report, played: dict[str, list[Round]], budgets: Budgets, load: str) -> None:
-    """Make the claims about a serving that is never empty."""
     report.detail[load] = {
         "budgets_ms": {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6},
-        "rounds": [rounds.round_figures(one, budgets) for each in played.values() for one in each],
+        "rounds": [rounds.round_figures(one, budgets) for series in played.values() for one in series],
         "frontier": {name: _frontier(played, name, budgets) for name in played},
     }
     rounds.claim_never_empty(report, played, budgets, load)
@@ -76,8 +75,7 @@ def _claim_latency(report: Report, played: dict[str, list[Round]], budgets: Budg
 
 
 def _claim_given(report: Report, played: dict[str, list[Round]], seconds: float, layers: int) -> None:
-    """Claim the time from a request's hand-over to serving's scheduler until rollouts are off the device: at most a
-    layer and a margin. Where the kernel has no idle class, claim the time that rollouts still computed."""
+    """Claim the time from an arrival until rollouts are off the device: at most a layer and a margin."""
     detail = report.detail["given_way"] = {
         name: _given(played[name], layers) for name in played if POLICIES[name].lends and POLICIES[name].decides == ROSE
     }

@@ -15,7 +15,6 @@ _NAMES = {"idle": "rose, stretch 1", "rose": "rose, stretch 1.25", "rose_slack":
 
 
 def _points(detail: dict[str, Any]) -> pl.DataFrame:
-    """Return a point for each policy and load: medians over rounds."""
     points = []
     for load, title in _LOADS.items():
         played = {(one["policy"], one["round"]): one for one in detail[load]["rounds"]}

@@ -91,8 +91,8 @@ def _trial(host: Host, trial: int) -> dict[str, Any] | None:
 
 
 def _filled(page: ArbiterPage) -> bool:
-    held, cached = (page.get(Party.ROLLOUT, word) for word in (Field.KV_TOKENS_USED, Field.KV_TOKENS_CACHED))
-    return held >= _FILL_TOKENS and held + cached >= _CACHE_TOKENS
+    used, cached = (page.get(Party.ROLLOUT, word) for word in (Field.KV_TOKENS_USED, Field.KV_TOKENS_CACHED))
+    return used >= _FILL_TOKENS and used + cached >= _CACHE_TOKENS
 
 
 def _serve(host: Host, seed: int, prompt_tokens: int, new_tokens: int) -> None:
@@ -115,7 +115,6 @@ def _lend(host: Host, number: int) -> None:
 
 
 def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
-    """Renew the lease until `met`; return False after _WAIT_S."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         _lend(host, number)

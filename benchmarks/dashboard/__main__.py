@@ -29,12 +29,12 @@ _FIRST = """return !!document.querySelector(
 
 
 def main() -> None:
-    given = arguments(__doc__, folder=True).parse_args()
+    options = arguments(__doc__, folder=True).parse_args()
     if not browser.is_there():
         sys.exit(browser.MISSING)
-    report = Report("dashboard", given.quick, provenance="simulated")
-    with measured(report, given.json, given.folder) as folder:
-        for name, (fleet, first_max_s) in (QUICK if given.quick else SIZES).items():
+    report = Report("dashboard", options.quick, provenance="simulated")
+    with measured(report, options.json, options.folder) as folder:
+        for name, (fleet, first_max_s) in (QUICK if options.quick else SIZES).items():
             measure(report, name, fleet, first_max_s, folder)
 
 

@@ -66,7 +66,6 @@ class Visitor:
         return self.follow(self.click("Log in").redirect)
 
     def follow(self, address: str) -> httpx.Response:
-        """Follow redirects until the start page."""
         for _ in range(8):
             response = self.http.get(address)
             address = response.headers.get("Location", "")

@@ -32,22 +32,22 @@ _STEPS = 1_000_000
 
 
 def main() -> None:
-    given = _arguments()
-    report = Report("faults", given.quick)
-    with measured(report, given.json) as folder:
+    options = _arguments()
+    report = Report("faults", options.quick)
+    with measured(report, options.json) as folder:
         try:
-            measure(report, folder, given)
+            measure(report, folder, options)
         finally:
-            if given.keep is not None:
-                shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
+            if options.keep is not None:
+                shutil.copytree(folder, options.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
-def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
-    report.detail["engines"] = given.engines
+def measure(report: Report, folder: Path, options: argparse.Namespace) -> None:
+    report.detail["engines"] = options.engines
     struck: list[Trial] = []
     with ExitStack() as stack:
         with phase("fleet"):
-            fleet = stack.enter_context(Fleet(folder, Setting(given.engines), given.seed))
+            fleet = stack.enter_context(Fleet(folder, Setting(options.engines), options.seed))
             # The second host's serving has the core of this device: turns are played on lent devices.
             fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
             trainer = fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
@@ -55,12 +55,12 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
         stack.callback(reader.stop)
         ended, tried = False, 0
         try:
-            striker = Striker(fleet, given.seed)
+            striker = Striker(fleet, options.seed)
             with phase("calm before the first fault"):
                 _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
-            victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
-            trials = given.trials or (3 if given.quick else 100)
-            for tried, fault in enumerate(itertools.islice(faults(given.seed, victims), trials), 1):
+            victims = tuple(map(Victim, options.only)) if options.only else _QUICK if options.quick else tuple(Victim)
+            trials = options.trials or (3 if options.quick else 100)
+            for tried, fault in enumerate(itertools.islice(faults(options.seed, victims), trials), 1):
                 begun = time.monotonic()
                 trial = striker.strike(tried, fault)
                 if trial is None:
@@ -76,7 +76,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
             ended = True
             raise
         finally:
-            last = _end(fleet, given.keep)
+            last = _end(fleet, options.keep)
             report.detail["ends"] = {program.name: program.codes for program in fleet.programs}
             report.detail["steps"] = len(trainer.lines)
             if struck:

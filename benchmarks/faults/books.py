@@ -210,7 +210,6 @@ class Books:
 
 
 def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Books:
-    """Read and verify the ledger; with `seen` only new bytes."""
     with catalog.connect(ledger) as connection:
 
         def values(query: str) -> list[tuple[Any, ...]]:

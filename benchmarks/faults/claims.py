@@ -63,7 +63,6 @@ def touched(served: Sequence[Served], trial: Trial) -> list[Served]:
 
 
 def _powered(seen: Seen) -> list[Asked]:
-    """Return the questions to hosts with power and a serving engine."""
     off = [
         (trial.fault.host, trial.at_ns, trial.replaced_ns or trial.until_ns)
         for trial in seen.trials
@@ -72,8 +71,8 @@ def _powered(seen: Seen) -> list[Asked]:
     return [one for one in seen.health if not any(host == one.host and a <= one.at_ns <= b for host, a, b in off)]
 
 
-def _mute_share(asked: Sequence[Asked]) -> float:
-    return sum(not one.well for one in asked) / len(asked) if asked else 0.0
+def _mute_share(questions: Sequence[Asked]) -> float:
+    return sum(not one.well for one in questions) / len(questions) if questions else 0.0
 
 
 def _late_share(served: Sequence[Served]) -> float:
@@ -98,7 +97,6 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
 
 
 def claim(report: Report, seen: Seen, books: Books | None) -> None:
-    """Make the claims; `books` is None if the ledger could not be read."""
     trials = list(seen.trials)
     hit = {id(one): one for trial in trials for one in touched(seen.served, trial)}
     failed = [one for one in hit.values() if one.failed]
@@ -170,13 +168,13 @@ def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> N
 def _claim_processes(report: Report, samples: dict[str, list[Sample]], long: bool) -> None:
     """Claim that the memory of the fleet's processes did not grow in a `long` run."""
     report.detail["processes"] = {}
-    for name, each in sorted(samples.items()):
-        life = longest_lived(each)
+    for name, readings in sorted(samples.items()):
+        life = longest_lived(readings)
         grown = growth([sample.memory_bytes for sample in life])
         if long and grown is not None:
             report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
         report.detail["processes"][name] = {
-            "processes": len({sample.pid for sample in each}),
+            "processes": len({sample.pid for sample in readings}),
             "longest_life_s": life[-1].at_s - life[0].at_s,
             "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
         }
@@ -246,14 +244,13 @@ class RunsSeen:
 
 
 def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
-    """Make all claims about two runs; claims about memory need a `long` run."""
     claim_books(report, seen.books)
     report.claim("events of the second host that the ledger lacks", _missing_events(seen), "events", 0, "lower")
     _claim_trainers(report, seen)
     _claim_money(report, seen)
     _claim_weights(report, seen.books.tables)
-    known = sum(seen.clock_is_known.values())
-    report.claim("devices whose clock's offset is known", known, "devices", len(HOST_OF), "higher")
+    clocks = sum(seen.clock_is_known.values())
+    report.claim("devices whose clock's offset is known", clocks, "devices", len(HOST_OF), "higher")
     _claim_processes(report, seen.samples, long)
     report.detail |= {"fences": seen.fences, "clients": seen.clients}
 
@@ -267,7 +264,7 @@ def _claim_trainers(report: Report, seen: RunsSeen) -> None:
     report.claim("trainers that did not end as they were to", len(seen.clients), "trainers", 0, "lower")
     report.claim("trainers killed and resumed", seen.fences[1] - seen.fences[0], "trainers", 1, "higher")
     steps = {row["run_id"]: row["steps"] for row in tables["steps"]}
-    differing = sum(abs(steps.get(run_id, 0) - told) for run_id, told in seen.steps_told.items())
+    differing = sum(abs(steps.get(run_id, 0) - reported) for run_id, reported in seen.steps_told.items())
     report.claim("steps that trainers and ledger do not both know", differing, "steps", 0, "lower")
     lent = {row["rollout_run_id"] for row in tables["shared"] if row["device_id"].startswith("serving")}
     report.claim("RL runs that had borrowed time", len(lent & set(steps)), "runs", len(TEAMS), "higher")
@@ -276,7 +273,6 @@ def _claim_trainers(report: Report, seen: RunsSeen) -> None:
 
 
 def _claim_money(report: Report, seen: RunsSeen) -> None:
-    """Claim that the charges of runs, teams and the report sum to the bill."""
     own = seen.books.bill
     summed = {"charges of runs and teams": sum(row["cost_nano"] for row in own["charges"])}
     for by, answer in seen.costs.items():
@@ -309,7 +305,6 @@ def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
 
 
 def _missing_events(seen: RunsSeen) -> int:
-    """Return how many of the second host's events are missing or doubled."""
     here = {row["writer"]: row["events"] for row in seen.books.tables["writers"]}
     own = [row for row in seen.writers_there if row["writer"].startswith("other.")]
     return sum(abs(row["events"] - here.get(row["writer"], 0)) for row in own) if own else 1

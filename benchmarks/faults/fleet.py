@@ -159,7 +159,6 @@ class Fleet:
         return self.start(team.host, f"train-{team.name}", *_ROSE, "train", *options, again=again, ROSE_TOKEN=TOKEN)
 
     def lose(self, name: HostName) -> None:
-        """Cut a host's power, and end its users."""
         host = self.hosts[name]
         for program in [one for one in self._users() if one.host is host]:
             self.programs.remove(program)
@@ -174,7 +173,6 @@ class Fleet:
         threading.Thread(target=self._attend, args=[name], daemon=True).start()
 
     def stop(self) -> None:
-        """End the trainers, and run `rose down`. Raises FleetError."""
         self._stopped = True
         for program in [*self._users(), *(one for one in self.programs if one.name.startswith("train"))]:
             program.stop()

@@ -62,7 +62,6 @@ class Program:
         return self.host.disk / f"{self.name}.log"
 
     def send(self, number: signal.Signals) -> list[psutil.Process]:
-        """Send a signal to the program, a child of the process that entered the host's namespaces."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -125,7 +124,6 @@ def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Progr
 
 
 def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
-    """Send a signal; return whether any process existed."""
     sent = False
     for process in processes:
         with suppress(psutil.NoSuchProcess):

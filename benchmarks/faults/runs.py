@@ -29,10 +29,10 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, help="have the runs go on for that long")
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and generates")
-    given = parser.parse_args()
-    report = Report("fleet", given.quick)
-    with measured(report, given.json) as folder:
-        measure(report, folder, Setting(given.engines), given.minutes)
+    options = parser.parse_args()
+    report = Report("fleet", options.quick)
+    with measured(report, options.json) as folder:
+        measure(report, folder, Setting(options.engines), options.minutes)
 
 
 def measure(report: Report, folder: Path, setting: Setting, minutes: float | None = None) -> None:
@@ -110,8 +110,8 @@ class Round:
         self._seen.fences = before, int(self._run(team)["fence"])
 
     def _go_on_for_steps(self) -> None:
-        wanted = [(team, self._done(team) + self._steps) for team in TEAMS]
-        for team, steps in wanted:
+        targets = [(team, self._done(team) + self._steps) for team in TEAMS]
+        for team, steps in targets:
             self._await_steps(team, steps, *self._newest())
 
     def _interrupt(self) -> None:
@@ -131,10 +131,10 @@ class Round:
         return next((run for status in last for run in status["runs"] if run["team"] == team.name), {})
 
     def _note(self) -> None:
-        known = self._seen.clock_is_known
+        clocks = self._seen.clock_is_known
         for answer in self._statuses():
             for device_id, offset_ns in answer["clock_offsets_ns"].items():
-                known[device_id] = known.get(device_id, False) or offset_ns is not None
+                clocks[device_id] = clocks.get(device_id, False) or offset_ns is not None
             for run in answer["runs"]:
                 team = next(team for team in TEAMS if team.name == run["team"])
                 self._seen.steps_told[run["run_id"]] = self._done(team)

@@ -106,7 +106,6 @@ class Striker:
         )
 
     def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
-        """Strike; return the function that ends the fault, None if the part was gone."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
             case Victim.HOST:
@@ -171,11 +170,11 @@ class Striker:
 
         return first[0] if self._wait(lent, _RECOVERY_TIMEOUT_S) else None
 
-    def _wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
+    def _wait(self, met: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with suppress(psutil.Error, OSError):
-                if there():
+                if met():
                     return True
             self._fleet.check()
             time.sleep(_LOOK_S)

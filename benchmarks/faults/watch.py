@@ -31,8 +31,6 @@ class LeaseSeen:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Processor time of all rollout engines until `at_ns`."""
-
     at_ns: int
     cpu_ns: int
 
@@ -107,8 +105,8 @@ class PageWatch:
 
     def _see_ran(self, page: ArbiterPage) -> None:
         now_ns, number = monotonic_ns(), page.get(Party.ROLLOUT, Field.PID)
-        known, process, before_ns = self._engine
-        if process is None or number != known:
+        before, process, before_ns = self._engine
+        if process is None or number != before:
             if not number or now_ns - self._sought_ns < _LOOKS_APART_NS:
                 return
             self._sought_ns, process = now_ns, self._process(number)
@@ -120,7 +118,7 @@ class PageWatch:
             self._engine = (0, None, 0)
             return
         cpu_ns = int((times.user + times.system) * 1e9)
-        more_ns = cpu_ns - before_ns if number == known else 0  # Time before an engine was first seen does not count.
+        more_ns = cpu_ns - before_ns if number == before else 0  # Time before an engine was first seen does not count.
         self.ran.append(Ran(now_ns, self.ran[-1].cpu_ns + more_ns))
         self._engine = (number, process, cpu_ns)
 
@@ -160,7 +158,6 @@ def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_n
 
 
 def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
-    """Return the processor time of rollout engines in [begin_ns, end_ns)."""
     first = bisect.bisect_right(ran, begin_ns, key=lambda one: one.at_ns) - 1
     last = bisect.bisect_left(ran, end_ns, key=lambda one: one.at_ns)
     if first < 0 or last >= len(ran):

@@ -43,18 +43,17 @@ def main() -> None:
     parts_of = {"latency": latency, "rates": rates, "kills": kills, "prefixes": prefixes}
     parser = arguments(__doc__, only=parts_of)
     parser.add_argument("--router", default=sys.executable, metavar="PYTHON", help=f"a Python that has {sides.ROUTER}")
-    given = parser.parse_args()
-    report, scope = Report("gateway", given.quick), Scope(given.router)
-    if given.quick:
-        scope = Scope(given.router, requests=200, rate_s=0.5, rounds=1, kills=1)
-    with measured(report, given.json) as folder:
-        sides.require_router(given.router)
+    options = parser.parse_args()
+    report, scope = Report("gateway", options.quick), Scope(options.router)
+    if options.quick:
+        scope = Scope(options.router, requests=200, rate_s=0.5, rounds=1, kills=1)
+    with measured(report, options.json) as folder:
+        sides.require_router(options.router)
         measures = {name: lambda report, own, part=part: part(report, own, scope) for name, part in parts_of.items()}
-        measure_parts(report, measures, folder, given.only)
+        measure_parts(report, measures, folder, options.only)
 
 
 def latency(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure one request at a time, each side in turn."""
     with ExitStack() as stack:
         engines = [(port, one.pid) for port, one in sides.start_engines(stack, 2, OUTPUT, 0)]
         taken = uvloop.run(_latency(stack.enter_context(sides.opened(folder / "sides", scope.router, engines)), scope))
@@ -85,7 +84,6 @@ async def _latency(compared: Sequence[Side], scope: Scope) -> dict[str, list[flo
 
 
 def rates(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure requests a second with so many clients."""
     done: dict[int, dict[str, Counter[str]]] = {count: defaultdict(Counter) for count in CONCURRENT}
     with ExitStack() as stack:
         engines = [(port, one.pid) for port, one in sides.start_engines(stack, 2, OUTPUT, 0)]
@@ -96,25 +94,21 @@ def rates(report: Report, folder: Path, scope: Scope) -> None:
                     done[count][side.name] += uvloop.run(_rate(side, count, scope.rate_s))
     report.detail["rates"] = {
         count: {
-            name: {
-                "per_s": _per_s(one),
-                "cpu_us": one["cpu_us"] / max(1, one["answered"]),
-                "failed": one["failed"],
-            }
-            for name, one in of.items()
+            name: {"per_s": _per_s(one), "cpu_us": one["cpu_us"] / max(1, one["answered"]), "failed": one["failed"]}
+            for name, one in counts.items()
         }
-        for count, of in done.items()
+        for count, counts in done.items()
     }
-    for count, of in done.items():
+    for count, counts in done.items():
         for name, path in CONTROLLED.items():
-            ratio = _per_s(of[name]) / max(1e-9, _per_s(of[ROUTED]))
+            ratio = _per_s(counts[name]) / max(1e-9, _per_s(counts[ROUTED]))
             report.claim(f"requests a second of {path}, {count} at once, router 1", ratio, "x", 1, "higher")
-    failed = sum(of[name]["failed"] for of in done.values() for name in CONTROLLED)
+    failed = sum(counts[name]["failed"] for counts in done.values() for name in CONTROLLED)
     report.claim("requests that failed at these rates", failed, "requests", 0, "lower")
 
 
-def _per_s(of: Counter[str]) -> float:
-    return of["answered"] / of["us"] * 1e6
+def _per_s(counts: Counter[str]) -> float:
+    return counts["answered"] / counts["us"] * 1e6
 
 
 async def _rate(side: Side, count: int, seconds: float) -> Counter[str]:
@@ -134,13 +128,12 @@ async def _rate(side: Side, count: int, seconds: float) -> Counter[str]:
 
 
 def kills(report: Report, folder: Path, scope: Scope) -> None:
-    """Kill one of three engines under both gateways."""
     trials = []
     for number in range(scope.kills):
         with ExitStack() as stack:
             engines = sides.start_engines(stack, 3, OUTPUT, _KILL_TURN_S)
-            known = [(port, one.pid) for port, one in engines]
-            compared = stack.enter_context(sides.opened(folder / f"trial-{number}", scope.router, known))
+            ports = [(port, one.pid) for port, one in engines]
+            compared = stack.enter_context(sides.opened(folder / f"trial-{number}", scope.router, ports))
             trials.append(uvloop.run(_kill([side for side in compared if side.name != DIRECT], engines[1][1])))
     report.detail["kills"] = trials
     for name, path in CONTROLLED.items():
@@ -153,7 +146,7 @@ def kills(report: Report, folder: Path, scope: Scope) -> None:
 
 async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, float]]:
     """Return by side how many requests failed, and when the last disturbed request ended after the kill."""
-    asked: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
+    answers: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
     began = time.perf_counter()
     killed, until = began + 8 * _KILL_TURN_S, began + 24 * _KILL_TURN_S
 
@@ -161,7 +154,7 @@ async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, fl
         client, session = await Client.connect(side.port), f"{side.name}-{number}"
         while (sent := time.perf_counter()) < until:
             status = await client.ask(side.request(made_up(PROMPT), OUTPUT, session))
-            asked[side.name].append((sent, time.perf_counter(), status == 200))
+            answers[side.name].append((sent, time.perf_counter(), status == 200))
             if not status:
                 client = await Client.connect(side.port)
 
@@ -172,7 +165,7 @@ async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, fl
     killed = time.perf_counter()
     await asyncio.gather(*working)
     figures = {}
-    for name, requests in asked.items():
+    for name, requests in answers.items():
         slowest = max(ended - sent for sent, ended, _ in requests if ended < killed)
         after = [(ended - killed, ended - sent, well) for sent, ended, well in requests if ended >= killed]
         disturbed = [at for at, took, well in after if not well or took > slowest + _KILL_TURN_S / 2]
@@ -186,7 +179,6 @@ async def _kill(compared: Sequence[Side], engine: Any) -> dict[str, dict[str, fl
 
 
 def prefixes(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure the cached share of the prompts of several trajectories."""
     if report.quick:
         report.detail["prefixes"] = {"skipped": "by --quick: an engine takes half a minute to start"}
         return
@@ -198,9 +190,10 @@ def prefixes(report: Report, folder: Path, scope: Scope) -> None:
         for number in range(scope.rounds):
             for side in compared[:: -1 if number % 2 else 1]:
                 tokens[side.name] += uvloop.run(_trajectories(side, number))
-    hits = {name: of["cached"] / of["prompt"] for name, of in tokens.items()}
+    hits = {name: counts["cached"] / counts["prompt"] for name, counts in tokens.items()}
     report.detail["prefixes"] = {
-        name: {"hit_rate": hits[name], "turns_per_s": of["turns"] / of["us"] * 1e6, **of} for name, of in tokens.items()
+        name: {"hit_rate": hits[name], "turns_per_s": counts["turns"] / counts["us"] * 1e6, **counts}
+        for name, counts in tokens.items()
     }
     ratio = hits[GENERATE] / max(hits[ROUTED], 1e-9)
     report.claim("prefix hits on multi-turn traffic, router 1", ratio, "x", 1, "higher")

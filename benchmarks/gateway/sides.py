@@ -36,9 +36,9 @@ class Side:
     pid: int
 
     def request(self, ids: Sequence[int], tokens: int, session: str = "") -> bytes:
-        asked: dict[str, Any] = {"input_ids": ids, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
+        body: dict[str, Any] = {"input_ids": ids, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
         # The controller's own answers always have log probabilities.
-        return http_post(self.path, asked if self.name == OWN else asked | {"return_logprob": True}, session)
+        return http_post(self.path, body if self.name == OWN else body | {"return_logprob": True}, session)
 
 
 def made_up(tokens: int) -> list[int]:
@@ -46,19 +46,18 @@ def made_up(tokens: int) -> list[int]:
 
 
 def require_router(python: str) -> None:
-    found = subprocess.run([python, "-c", "import sglang_router"], capture_output=True, check=False)
-    if found.returncode:
+    probe = subprocess.run([python, "-c", "import sglang_router"], capture_output=True, check=False)
+    if probe.returncode:
         install = f"`python -m venv FOLDER && FOLDER/bin/pip install {ROUTER}`, then name `--router FOLDER/bin/python`"
         raise UserError(f"--router is {python}, which has no sglang_router: {install}")
 
 
-def start_engines(stack: ExitStack, count: int, *given: object) -> list[tuple[int, subprocess.Popen[bytes]]]:
+def start_engines(stack: ExitStack, count: int, *settings: object) -> list[tuple[int, subprocess.Popen[bytes]]]:
     ports = [free_port() for _ in range(count)]
-    return [(port, parts.start(stack, "engine", port, *given)) for port in ports]
+    return [(port, parts.start(stack, "engine", port, *settings)) for port in ports]
 
 
 def start_sglang(stack: ExitStack, count: int, folder: Path) -> list[tuple[int, int]]:
-    """Start SGLang with ROSE's smallest model; return ports and process ids."""
     model = models.resolve(models.FROZENLAKE, CACHE, lambda text: echo(text, err=True))
     engines = []
     for number in range(count):
@@ -98,7 +97,6 @@ def opened(folder: Path, python: str, engines: Sequence[tuple[int, int]]) -> Ite
 
 
 async def _ready(side: Side) -> None:
-    """Return once the side answers. Raises UserError."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         with suppress(OSError):

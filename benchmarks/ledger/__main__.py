@@ -16,10 +16,10 @@ PARTS = {
 
 
 def main() -> None:
-    given = arguments(__doc__, folder=True, only=PARTS).parse_args()
-    report = Report("ledger", given.quick)
-    with measured(report, given.json, given.folder) as folder:
-        measure_parts(report, PARTS, folder, given.only)
+    options = arguments(__doc__, folder=True, only=PARTS).parse_args()
+    report = Report("ledger", options.quick)
+    with measured(report, options.json, options.folder) as folder:
+        measure_parts(report, PARTS, folder, options.only)
 
 
 if __name__ == "__main__":

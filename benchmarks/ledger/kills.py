@@ -90,7 +90,6 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _killed(process: subprocess.Popen[str]) -> list[str]:
-    """Kill a writer and return the acknowledged lines left in its pipe."""
     assert process.stdout is not None
     process.send_signal(signal.SIGKILL)
     return [line.strip() for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
@@ -189,7 +188,6 @@ def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], d
 
 
 def _fill(disk: Path, ballast: Path, free_bytes: int) -> None:
-    """Leave `free_bytes` on the disk at most."""
     space = os.statvfs(disk)
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         for _ in range(max(0, space.f_bavail * space.f_frsize - free_bytes) // 4096):

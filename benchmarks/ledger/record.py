@@ -30,7 +30,6 @@ Way = Callable[[Sequence[Event]], object]
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Time `record`, queued and durable, and SQLite's durable commit."""
     seconds, durable = (0.6, 20) if report.quick else (4.0, 200)
     queued: list[Any] = []
     taken: dict[str, list[Any]] = {}
@@ -111,7 +110,6 @@ def _lease(number: int) -> Lease:
 
 
 def _p(point: float, rounds: list[Any]) -> float:
-    """Return the median over rounds of a percentile, nanoseconds."""
     return float(np.median([np.percentile(one, point) for one in rounds]))
 
 

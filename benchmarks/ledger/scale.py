@@ -57,7 +57,6 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def measure_receipt(report: Report, folder: Path) -> None:
-    """Time `rose ledger receipt` after new segments."""
     fleet = FLEET_QUICK if report.quick else FLEET
     root = folder.parent / "scale" / "ledger"
     if not root.exists():
@@ -79,8 +78,8 @@ def measure_receipt(report: Report, folder: Path) -> None:
 
 
 def _sound(check: Callable[[Ledger], Verification], root: Path) -> float:
-    found, seconds = timed(lambda: check(Ledger(root)))
-    assert found.ok, found.problems
+    outcome, seconds = timed(lambda: check(Ledger(root)))
+    assert outcome.ok, outcome.problems
     return seconds
 
 

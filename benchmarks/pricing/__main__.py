@@ -24,11 +24,11 @@ ROUNDS = 5
 
 
 def main() -> None:
-    given = arguments(__doc__, folder=True).parse_args()
+    options = arguments(__doc__, folder=True).parse_args()
     # Every process of the benchmark inherits these cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    report = Report("pricing", given.quick, provenance="simulated")
-    with measured(report, given.json, given.folder) as folder:
+    report = Report("pricing", options.quick, provenance="simulated")
+    with measured(report, options.json, options.folder) as folder:
         measure(report, folder)
 
 

@@ -58,12 +58,12 @@ def increments(root: Path, devices: str, seconds: str, events: str, rounds: str)
     fleet, book, ledger = Fleet(int(devices), int(seconds)), pricebook.load("example"), Ledger(root)
     (root / "pricing.duckdb").touch()  # Pricing keeps its results for a small ledger only if the file exists.
     _, first = timed(lambda: of_rose.price(ledger, book))
-    each, appended = [], []
+    later_s, appended = [], []
     for number in range(int(rounds)):
         appended.append(fleet.more(root, int(events), number))
-        each.append(timed(lambda: of_rose.price(ledger, book))[1])
+        later_s.append(timed(lambda: of_rose.price(ledger, book))[1])
     _, unchanged = timed(lambda: of_rose.price(ledger, book))
-    return {"first_s": first, "after_more_s": each, "events_appended": appended, "unchanged_s": unchanged}
+    return {"first_s": first, "after_more_s": later_s, "events_appended": appended, "unchanged_s": unchanged}
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ Fate = tuple[int, str, str, str]
 
 
 def price(root: Path, book: str) -> pd.DataFrame:
-    """Return every charge of the ledger: columns KEY and AMOUNTS. `hour` counts from the epoch."""
+    """Return every charge of the ledger, with columns KEY and AMOUNTS and hours since the epoch."""
     prices = Prices(book)
     with catalog.connect(root) as ledger:
 
@@ -48,8 +48,6 @@ def price(root: Path, book: str) -> pd.DataFrame:
 
 
 class Prices:
-    """A price book's entries by the hour in which they hold."""
-
     def __init__(self, text: str) -> None:
         self._tables = tomllib.loads(text, parse_float=Decimal)
 
@@ -132,9 +130,9 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
     by = ["run_id", "device_id", "hour", "lease_id", "version", "task", "fate", "cause"]
     again = turns[turns["again"] > 0].assign(fate="recomputed", cause="recomputed after preemption")
     outputs = pd.concat([turns, lost])
-    for kind, given in (("output", outputs), ("input", again)):
+    for kind, rows in (("output", outputs), ("input", again)):
         tokens = "output_tokens" if kind == "output" else "again"
-        for *key, count in given.groupby(by)[tokens].sum().reset_index().itertuples(index=False):
+        for *key, count in rows.groupby(by)[tokens].sum().reset_index().itertuples(index=False):
             if not count:
                 continue
             rates = prices.entry("tokens", key[2])
@@ -291,7 +289,6 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
 
 
 def of_charges(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the product's charges in the form of `of_naive`."""
     rows = frame.with_columns(
         pl.col("hour").dt.epoch("s") // 3600,
         pl.col("policy_version").fill_null(-1),

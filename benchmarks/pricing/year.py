@@ -52,7 +52,6 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def make(root: Path, devices: int) -> int:
-    """Write a ledger with the closes of a year; return the rows of its charges."""
     for number in range(RUNS):
         with LedgerWriter.open(root, f"writer-{number}", f"run-{number}", "live") as writer:
             at_us = int(datetime(YEAR, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000

@@ -1,1 +1,1 @@
-"""The pages, each in its own file. `dashboard/app.py` lists them."""
+"""The pages, which `dashboard/app.py` lists."""

@@ -1,4 +1,4 @@
-"""The page about the books: closes, corrections, bills of teams, forecasts, budgets, alerts, and files to download."""
+"""Closes, corrections, bills of teams, forecasts, budgets, alerts and files."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -90,8 +90,6 @@ def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
 
 
 def _files(name: str, bill: Callable[[], Bill], answer: Callable[[], cost.Cost], what: str) -> None:
-    """Offer a bill as files. `answer` becomes an HTML page with the title `what`."""
-
     def file_of(write: Callable[[Bill, Path], object], ending: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
             path = Path(folder) / f"{name}{ending}"

@@ -1,4 +1,4 @@
-"""The page about the savings that borrowing brings, and what these savings depend on."""
+"""The savings of borrowing, and what they depend on."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""The page about charges by payer and purpose. A reader can go down to one lease and the events behind its charges."""
+"""Charges by payer and purpose, down to one lease and its events."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -117,7 +117,7 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, runs: Mapping[str, Run]) -
         "cost": words.money_column("cost", table["cost"], currency),
         "nano-dollars": None,
     }  # The latter for the CSV.
-    frame.table(table, source, shown, name="cost", key=f"cost-{by}", on_pick=pick)
+    frame.table(table, source, shown, name=f"cost-{by}", on_pick=pick)
 
 
 def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str) -> None:

@@ -1,4 +1,4 @@
-"""The page about the policy's learning, the cost of a correct answer, and ways to lower this cost."""
+"""What the policy learned, the cost of a correct answer, and ways to lower this cost."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The page that shows whether serving is safe now, what every device does, and why devices were not lent."""
+"""Serving's safety, the use of every device, and reasons for refusing leases."""
 
 from fractions import Fraction
 
@@ -49,7 +49,6 @@ def show(ledger: Ledger, run: Run) -> None:
 
 
 def _verdict(ledger: Ledger, run: Run) -> None:
-    """Show whether serving had kept its promises when the last event was recorded."""
     newest = {"from_ns": run.whole.to_ns - _JUDGED_MIN * _MINUTE_NS, "to_ns": run.whole.to_ns, "blocks": 1}
     promise = data.promise(data.rows(ledger, "dashboard/latency", run_id=run.fleet_run_id, **newest))
     target = words.percent(data.SERVING_TARGET, 0)
@@ -126,7 +125,7 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
         f"`lease`, {which} of this time, newest first, times in UTC, {run.provenances[0]}. Click a row for the lease's "
         "charges and events on the page Cost."
     )
-    frame.table(shown, source, name="leases", key="fleet-leases", on_pick=pick)
+    frame.table(shown, source, name="leases", on_pick=pick)
     if bar.chosen().lease is not None:
         st.page_link("screens/cost.py", label="The lease's charges and events")
 

@@ -1,4 +1,4 @@
-"""The overview for a finance lead: rollout cost, savings from borrowing, and open issues."""
+"""Rollout cost, savings and open issues for a finance lead."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -129,7 +129,7 @@ def _card(
     good: bool | None = None,
     verdict: str = "",
 ) -> None:
-    """Show a figure in `place`, with a badge that gives the `verdict`: green, red, or amber if it is unknown."""
+    """Show a figure with a badge for its `verdict`: green, red, or amber if it is unknown."""
     with place.container(border=True, height="stretch"):
         colour = "off" if more_is_worse is None else "inverse" if more_is_worse else "normal"
         st.metric(label, value or "unknown", delta, delta_color=colour)  # type: ignore[arg-type]
@@ -210,8 +210,7 @@ def _trust_card(place: Place, ledger: Ledger) -> None:
 
 
 def _saved(shown: _Content, below: Place) -> Saved | None:
-    """Return the savings from borrowing. With many runs, compute them only after the reader clicks `below`. Raises
-    UserError."""
+    """Return the savings. With many runs, compute them only after a click. Raises UserError."""
     scope, key = shown.scope, f"overview-saved {shown.scope.period.label} {shown.scope.provenance}"
     count = int(shown.now.frame["run_id"].n_unique())
     if count > _RUNS_MAX and not st.session_state.get(key):
@@ -296,8 +295,7 @@ def _drivers(shown: _Content) -> None:
 
 
 def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool]]:
-    """Return the steps of a waterfall chart: the cost before, the visible effects, the smaller effects, and the cost
-    now."""
+    """Return a waterfall chart's steps: cost before, visible effects, smaller effects, and cost now."""
     total = change.total
     least = max(abs(total.before_nano), abs(total.cost_nano)) * _SEEN_SHARE
     large = [name for name in EFFECTS if abs(total.effects[name]) >= least]
@@ -332,7 +330,7 @@ def _teams(shown: _Content) -> None:
     amounts = [*table["cost"], *table["for rollouts"]]
     priced = {name: words.money_column(name, amounts, shown.currency) for name in ("cost", "for rollouts")}
     source = f"charges by the tags of runs, {shown.bill.stamp}. Click a team to see it alone."
-    frame.table(table, source, priced, name="teams", key="overview-teams", on_pick=pick)
+    frame.table(table, source, priced, name="teams", on_pick=pick)
     if table["team"].to_list() == [charge_algebra.UNALLOCATED]:
         st.info('No run has a team tag. Start runs with one: `tags = {"team": "research"}`.')
 

@@ -1,4 +1,4 @@
-"""The page about all runs, and the cost report of the chosen run."""
+"""All runs, and the cost report of the chosen run."""
 
 import json
 
@@ -54,7 +54,7 @@ def _list(ledger: Ledger) -> bool:
         bar.choose(run=None if row is None else table["run_id"][row])
 
     source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
-    frame.table(table, source, name="runs", key="runs", on_pick=pick)
+    frame.table(table, source, name="runs", on_pick=pick)
     return True
 
 

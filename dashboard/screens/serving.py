@@ -1,4 +1,4 @@
-"""The page about how lending harms serving: withheld leases, latency with its budgets, and preemptions."""
+"""The harm of lending to serving: withheld leases, latency with budgets, and preemptions."""
 
 from datetime import timedelta
 from fractions import Fraction
@@ -48,7 +48,6 @@ def show(ledger: Ledger, run: Run) -> None:
 
 
 def _harm(ledger: Ledger, fleet: str, provenance: str) -> None:
-    """Show how lending harms serving. The harm is measured by withholding leases at random."""
     st.header("What does lending do to serving?")
     measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)
     harmful = risk.harmful(measured)

@@ -1,4 +1,4 @@
-"""The page that shows whether the ledger can be trusted: the outcome of verification, the jobs and the writers."""
+"""The outcome of verification, the jobs and the writers."""
 
 import polars as pl
 import streamlit as st

@@ -1,4 +1,4 @@
-"""The configuration of a fleet, in one TOML file. It is validated here, without importing torch."""
+"""The configuration of a fleet, in one TOML file. It is validated here, without torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _PASSWORD = re.compile(r"//[^/]*@")
 
 
 def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """Return one line for each wrong field. The line has the field's path, the fault, and the value if it cannot be
-    secret."""
+    """Return a line for each wrong field: path, fault, and the value if it cannot be secret."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
@@ -41,10 +40,8 @@ def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
     tables = [file]
     for name in place:
         # Other parts are numbers, table names, and the kind of a table in a list.
-        if field := next(
-            (table_fields[str(name)] for table_fields in map(_fields, tables) if name in table_fields), None
-        ):
-            tables = _tables(field.annotation) or tables
+        if inner := [table[str(name)] for table in map(_fields, tables) if name in table]:
+            tables = _tables(inner[0].annotation) or tables
         else:
             tables = [table for table in tables if _is_of_kind(table, name)] or tables
     return {name for table in tables for name in _fields(table)}
@@ -65,8 +62,7 @@ def _is_of_kind(table: type[BaseModel], kind: object) -> bool:
 
 
 class Section(BaseModel):
-    """A table of the file. Unknown keys are refused, because a misspelt field would have no effect. Types are
-    strict."""
+    """A table of the file. Unknown keys are refused, because a misspelt field would have no effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -79,51 +75,40 @@ PathText = Annotated[Path, Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 #: Reports and exports write such a name unchanged.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$")]
+Cores = list[Annotated[int, Field(ge=0)]]
+Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class HostConfig(Section):
-    name: str = Field(
-        description="Name of the host, on screens and in its ledger writers' names.",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$",
-    )
-    address: str | None = Field(
-        default=None,
-        description="IP address of its Ray node. Not needed for one host, or with `resource`.",
-        pattern=r"^[0-9A-Fa-f.:]+$",
+    name: HostName = Field(description="Name of the host, on screens and in its ledger writers' names.")
+    address: Annotated[str, Field(pattern=r"^[0-9A-Fa-f.:]+$")] | None = Field(
+        default=None, description="IP address of its Ray node. Not needed for one host, or with `resource`."
     )
     resource: str | None = Field(
-        default=None, description="A Ray resource of this node only, for changing addresses.", min_length=1
+        default=None, min_length=1, description="A Ray resource of this node only, for changing addresses."
     )
-    cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="Cores for agents and HTTP. Default: all cores that do not serve."
-    )
+    cores: Cores = Field(default=[], description="Cores for agents and HTTP. Default: all cores that do not serve.")
     zone: str = Field(default="", description="Availability zone, for prices of traffic between hosts.")
     region: str = Field(default="", description="Region, for prices of traffic between hosts.")
 
 
 class DeviceConfig(Section):
-    id: str = Field(
-        description="Name of the device in the ledger, on screens and of folders: no '/' in it.",
-        min_length=1,
-        max_length=128,
+    id: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        description="Name of the device in the ledger, on screens and of folders: no '/' in it."
     )
     pool: Literal["serving", "rollout"] = Field(
         description="`serving` devices serve and lend; `rollout` devices run rollouts, the first also a trainer."
     )
-    device_class: str = Field(description="Class of the device in the price book.", min_length=1)
+    device_class: str = Field(min_length=1, description="Class of the device in the price book.")
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index. Leave it out on a host without a GPU.")
-    cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="CPU cores: the device itself without a GPU, else its host cores."
-    )
-    kv_bytes: int = Field(
-        gt=0,
-        le=AMOUNT_MAX,
-        description="KV-cache bytes that serving and rollouts share. A GPU has a pool of up to this size for each.",
+    cores: Cores = Field(default=[], description="CPU cores: the device itself without a GPU, else its host cores.")
+    kv_bytes: Annotated[int, Field(gt=0, le=AMOUNT_MAX)] = Field(
+        description="KV-cache bytes that serving and rollouts share. A GPU has a pool of up to this size for each."
     )
     host: str | None = Field(default=None, description="Name of its `[[host]]` table. Needed for several hosts.")
     serving_url: str | None = Field(
-        default=None,
-        description="Root URL of an SGLang server to attach to. Default: ROSE starts a server.",
+        default=None, description="Root URL of an SGLang server to attach to. Default: ROSE starts a server."
     )
     serving_model: str | None = Field(
         default=None, description="Name of its `[serving_models.NAME]` table. Default: `[serving]`."
@@ -158,13 +143,11 @@ DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
 class ConfigError(UserError):
-    """An error: a configuration cannot be used. The message names the file, the field and the value, and says what to
-    do."""
+    """A configuration cannot be used. The message names the file, the field and the value."""
 
 
 def _absolute_file(name: str) -> str:
-    """Return the path of a TOML file as an absolute path, because its readers may be in other folders. Other names
-    stay."""
+    """Return an absolute path for a TOML file, whose readers may be in other folders."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -173,8 +156,7 @@ def _absolute_path(path: Path) -> Path:
 
 
 def _whole_path(place: str) -> str:
-    """Return `place` as an absolute path, because its users may be in other folders. URLs and paths that begin with `~`
-    stay unchanged."""
+    """Return an absolute path. URLs and paths that begin with `~` stay."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -208,7 +190,7 @@ class ServingConfig(Section):
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
     tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of each further token, in milliseconds.")
     classes: Annotated[list[RequestClassConfig], AfterValidator(_with_distinct_priorities)] = Field(
-        default_factory=list,
+        default=[],
         max_length=8,
         description="Budgets by the `priority` of a request in SGLang's API, as in "
         "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the budgets above. Lending "
@@ -216,16 +198,12 @@ class ServingConfig(Section):
     )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
-        default=None,
-        description="KV-cache slots of its engine, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores.",
+        default=None, description="KV-cache slots, in tokens. Default: all of `kv_bytes` on a GPU, 8192 on cores."
     )
-    port: int | None = Field(
-        default=None,
-        ge=1,
-        le=65535,
-        description="HTTP port of the first serving device; others count up. Default: free ports.",
+    port: Port | None = Field(
+        default=None, description="HTTP port of the first serving device; others count up. Default: free ports."
     )
-    extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
+    extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
 
 class RolloutConfig(Section):
@@ -234,16 +212,14 @@ class RolloutConfig(Section):
         description="The policy: `frozenlake-tiny` for the built-in model, or a Hugging Face checkpoint folder or id.",
     )
     max_total_tokens: PositiveInt | None = Field(
-        default=None,
-        description="KV-cache slots of an engine. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores.",
+        default=None, description="KV-cache slots. Default: `kv_bytes` minus headroom on a GPU, 32768 on cores."
     )
     tokenizer: bool = Field(
-        default=True,
-        description="False: engines take token ids only, and refuse `stop`, grammars and `min_new_tokens`.",
+        default=True, description="False: engines take token ids only, and refuse `stop`, grammars and minimum lengths."
     )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Maximum turns in flight on one rollout engine.")
-    extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
+    extra_args: list[str] = Field(default=[], description="More arguments for `sglang.launch_server`.")
 
 
 class CoservingConfig(Section):
@@ -254,27 +230,18 @@ class CoservingConfig(Section):
         "`share_all` lends regardless of serving, `static_split` lends a fixed share of time and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
-    high_watermark: Share = Field(
-        default=0.5, description="Memory pressure begins when serving uses this share of headroom."
-    )
+    high_watermark: Share = Field(default=0.5, description="Memory pressure begins at this share of used headroom.")
     lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease ends this long after its last renewal.")
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="Interval of renewals and load reports.")
     compute_share: Share = Field(default=1.0, description="Largest share of time for rollouts.")
     regret_share: Share = Field(default=0.05, description="Largest share by which lending may delay a serving request.")
-    stretch: float = Field(
+    stretch: Annotated[float, Field(ge=1, le=100)] = Field(
         default=1.25,
-        ge=1,
-        le=100,
-        description="Largest mean factor by which lending may slow a live request's tokens. "
-        "1 lends only while serving is idle.",
+        description="Largest mean factor by which lending may slow a live request's tokens; 1: lend only in idle time.",
     )
-    slack_share: Share = Field(
-        default=1.0, description="Share of the latency budgets' slack that lending may use beside live requests."
-    )
-    holdout_share: float = Field(
+    slack_share: Share = Field(default=1.0, description="Share of the budgets' slack for lending beside live requests.")
+    holdout_share: Annotated[float, Field(ge=0, le=0.5)] = Field(
         default=0.05,
-        ge=0,
-        le=0.5,
         description="Share of time, in random windows, without lending, to measure what lending "
         "costs serving. It reduces the harvest by as much. With 0 the cost cannot be measured.",
     )
@@ -284,9 +251,7 @@ class CoservingConfig(Section):
     )
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the random windows.")
     recorded_requests_per_s_max: PositiveFloat = Field(
-        default=20.0,
-        description="Serving requests of a device that the ledger records as single rows. At higher rates a row is for "
-        "several requests; counts stay exact.",
+        default=20.0, description="Serving requests of a device that get a row each; beyond, a row is for several."
     )
     activation: Literal["resident", "leased"] = Field(
         default="resident",
@@ -294,13 +259,10 @@ class CoservingConfig(Section):
         "(which begin up to 5 s later) and syncs, else in the host's memory.",
     )
     drift_audit_s: DayS = Field(
-        default=300.0,
-        description="Seconds without a sync after which an engine checks its weights and mends drift. 0: off.",
+        default=300.0, description="Seconds without a sync until an engine checks its weights and mends drift. 0: off."
     )
     meter_s: DayS = Field(
-        default=1.0,
-        description="Seconds between readings of a device's power, utilisation and memory. CPU cores have no power "
-        "meter: the price book's figure counts. 0: off.",
+        default=1.0, description="Seconds between readings of a device's power, utilisation and memory. 0: off."
     )
 
     @model_validator(mode="after")
@@ -326,20 +288,17 @@ class TrafficConfig(Section):
         description="Serving traffic of the demo: a CSV file in the columns of the public Azure LLM inference "
         "traces, or `bursty` for the sample trace.",
     )
-    requests_per_s_max: PositiveFloat = Field(
-        default=0.9, description="Maximum mean rate; a denser trace loses requests at random."
-    )
+    requests_per_s_max: PositiveFloat = Field(default=0.9, description="Maximum mean rate; the rest is left out.")
     prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile of scaled prompts.")
     output_tokens_max: PositiveInt = Field(default=10, description="99th percentile of scaled outputs.")
     seed: int = Field(default=5, description="Seed of dropped requests and of the prompts' text.")
 
 
 class TaskConfig(Section):
-    environment: str = Field(
+    environment: Annotated[str, Field(pattern=r"^[\w./@-]+(:[\w./@:-]+)?$")] = Field(
         default="frozenlake",
         description="The environment: `frozenlake`, `arithmetic`, `gymnasium:ID`, `verifiers:NAME`, or the name of an "
         "entry point of group `rose.environments`. All but `frozenlake` need a chat model as `rollout.model`.",
-        pattern=r"^[\w./@-]+(:[\w./@:-]+)?$",
     )
     options: dict[str, Any] = Field(
         default={}, description="Arguments of the environment, as in { digits = 3 }. Not for `frozenlake`."
@@ -352,9 +311,7 @@ class TaskConfig(Section):
         default=None, description="Smallest reward of an accepted trajectory. Default: the environment's."
     )
     recheck_share: Share = Field(
-        default=0.1,
-        description="Share of accepted trajectories that an environment with a `recheck` judges again, to measure "
-        "their precision.",
+        default=0.1, description="Share of accepted trajectories that `recheck` judges again, to measure precision."
     )
     answer_tokens_max: PositiveInt = Field(default=256, description="Maximum tokens of a turn. Not for `frozenlake`.")
     call_s_max: PositiveFloat = Field(default=30.0, description="Maximum seconds of an environment's step, with tools.")
@@ -383,11 +340,9 @@ class TrainingConfig(Section):
 
 class GatewayConfig(Section):
     host: str = Field(default="127.0.0.1", description="Address that the rollout gateway binds.")
-    port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port. Default: a free port.")
+    port: Port | None = Field(default=None, description="HTTP port. Default: a free port.")
     token: Annotated[str, AfterValidator(private_files.check_token)] | None = Field(
-        default=None,
-        description="Bearer token from `openssl rand -hex 32`, required unless `host` is loopback. Keep its "
-        "file private (`chmod 600`).",
+        default=None, description="Bearer token from `openssl rand -hex 32`, required unless `host` is loopback."
     )
     tokens: Annotated[PathText, AfterValidator(_absolute_path)] | None = Field(
         default=None, description="File of named tokens with scopes, from `rose token create`."
@@ -401,12 +356,9 @@ class GatewayConfig(Section):
 
 
 class OriginsConfig(Section):
-    files: bool = Field(
-        default=False,
-        description="Whether a run may also publish a `file:///FOLDER` of each host.",
-    )
+    files: bool = Field(default=False, description="Whether a run may also publish a `file:///FOLDER` of each host.")
     hosts: list[HostText] = Field(
-        default_factory=list,
+        default=[],
         description="Allowed hosts of weights although their addresses are loopback, link-local, "
         "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on "
         "the controller's host may publish at loopback in any case.",
@@ -419,9 +371,7 @@ class ArchiveConfig(Section):
         description="Destination for old events of the ledger: a folder of the first host, or a URL such as "
         "s3://bucket/prefix. Default: none, and the ledger grows.",
     )
-    after_days: float | None = Field(
-        default=None, gt=0, le=36_500, description="Age of archived events in days, such as 90."
-    )
+    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of archived events, in days.")
     delete: bool = Field(default=False, description="Remove archived events from the ledger.")
 
     @model_validator(mode="after")
@@ -442,10 +392,8 @@ class ArchiveConfig(Section):
 class FleetConfig(Section):
     name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
-    host: str = Field(
-        default="",
-        description="Name of this host for its ledger writers. Needed if several hosts share a ledger.",
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
+    host: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$")] = Field(
+        default="", description="Name of this host for its ledger writers. Needed if several hosts share a ledger."
     )
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that ROSE creates.")
     price_book: PriceBookText | None = Field(
@@ -460,32 +408,31 @@ class FleetConfig(Section):
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
-        default_factory=list,
-        description="Several hosts, as `[[host]]` tables instead of `host`. The first has controller and ledger.",
+        default=[], description="Several hosts, as `[[host]]` tables, not `host`. The first has controller and ledger."
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
-    serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
+    serving: ServingConfig = Field(default=ServingConfig(), description="The serving engine.")
     serving_models: dict[TagName, ServingConfig] = Field(
         default={}, description="Other serving engines: `[serving_models.NAME]` tables with the fields of `[serving]`."
     )
-    rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
+    rollout: RolloutConfig = Field(default=RolloutConfig(), description="The rollout engines.")
     rollout_models: dict[TagName, RolloutConfig] = Field(
         default={},
         description="Other models of runs: `[rollout_models.NAME]` tables with the fields of `[rollout]`. "
         "Every device can have each model, one at a time: its engine restarts to change it.",
     )
-    coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="Lending of devices.")
-    traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
-    task: TaskConfig = Field(default_factory=TaskConfig, description="Task of the policy.")
-    training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
-    gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
-    origins: OriginsConfig = Field(default_factory=OriginsConfig, description="Sources of published versions.")
-    archive: ArchiveConfig = Field(default_factory=ArchiveConfig, description="Archive of old events.")
+    coserving: CoservingConfig = Field(default=CoservingConfig(), description="Lending of devices.")
+    traffic: TrafficConfig = Field(default=TrafficConfig(), description="Serving traffic to replay.")
+    task: TaskConfig = Field(default=TaskConfig(), description="Task of the policy.")
+    training: TrainingConfig = Field(default=TrainingConfig(), description="The RL loop.")
+    gateway: GatewayConfig = Field(default=GatewayConfig(), description="The rollout gateway.")
+    origins: OriginsConfig = Field(default=OriginsConfig(), description="Sources of published versions.")
+    archive: ArchiveConfig = Field(default=ArchiveConfig(), description="Archive of old events.")
 
     @model_validator(mode="before")
     @classmethod
     def _tables_of_hosts(cls, data: Any) -> Any:
-        """Rename the tables `[[host]]` to the field `hosts`. The field `host` is the name of a single host."""
+        """Rename `[[host]]` tables to `hosts`. The field `host` names a single host."""
         if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
             return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
         return data
@@ -497,7 +444,7 @@ class FleetConfig(Section):
 
     @property
     def rollouts(self) -> dict[str, RolloutConfig]:
-        """Return the tables of rollout models by name. The table of the default model comes first."""
+        """Return the tables of rollout models by name, the default first."""
         return {"rollout": self.rollout} | {
             f"rollout_models.{name}": table for name, table in self.rollout_models.items()
         }
@@ -507,8 +454,7 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Read a fleet file, which is TOML or `.json`. Its folders become absolute paths. Raises ConfigError, which names
-    all wrong fields."""
+    """Return the fleet in a TOML or `.json` file, with absolute folders. Raises ConfigError for all wrong fields."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -516,31 +462,24 @@ def load(path: Path) -> FleetConfig:
     except UnicodeDecodeError as error:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))
-    folders = {name: getattr(config, name) for name in _FOLDERS}
+    folders = {name: getattr(config, name) for name in ("ledger", "state", "cache")}
     return config.model_copy(
         update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
     )
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return warnings about secrets that others can read, and about budgets that may stop lending. Raises OSError."""
-    token, problem = config.gateway.token, private_files.open_to_others(path)
-    demanding = list(checks.demanding(config))
-    if token is None:
-        return demanding
-    example_token = [f"{path}: gateway.token is the documentation's example: make your own with `openssl rand -hex 32`"]
-    return [
-        *demanding,
-        *(example_token if token == DOCUMENTED_TOKEN else []),
-        *([] if problem is None else [f"{path} has gateway.token and {problem}"]),
-    ]
-
-
-_FOLDERS = ("ledger", "state", "cache")
+    """Return warnings about readable secrets, and about budgets that may stop lending. Raises OSError."""
+    lines, token = list(checks.demanding(config)), config.gateway.token
+    if token == DOCUMENTED_TOKEN:
+        lines.append(f"{path}: gateway.token is the documentation's example: make your own with `openssl rand -hex 32`")
+    if token is not None and (problem := private_files.open_to_others(path)) is not None:
+        lines.append(f"{path} has gateway.token and {problem}")
+    return lines
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Return the fleet that a text describes. Errors call the text `source`. Raises ConfigError."""
+    """Return the fleet in a text, which errors call `source`. Raises ConfigError."""
     if source.endswith(".json"):
         try:
             return FleetConfig.model_validate_json(text)
@@ -554,7 +493,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """Return the fleet that a table describes. Errors call the table `source`. Raises ConfigError."""
+    """Return the fleet in a table, which errors call `source`. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

@@ -28,7 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check(config: FleetConfig) -> None:
-    """Raise ValueError if fields conflict. The error names the fields and their values, and says what to do."""
+    """Raise ValueError if fields conflict. It names the fields and values, and says what to do."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)
@@ -84,27 +84,21 @@ def _check_hosts(config: FleetConfig) -> None:
 
 
 def _check_hardware(config: FleetConfig) -> None:
-    gpus: dict[tuple[str | None, int], str] = {}
+    owners: dict[tuple[str | None, str], str] = {}
     for device in config.device:
-        if device.gpu is not None and (other := gpus.setdefault((device.host, device.gpu), device.id)) != device.id:
-            raise ValueError(
-                f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Combine them in a device of pool "
-                "'serving', which serving and rollouts share, or change one gpu"
-            )
-    owners: dict[tuple[str | None, int], str] = {}
-    for device in config.device:
-        for core in device.cores if device.gpu is None else ():
-            if (device.host, core) in owners:
-                owner = owners[device.host, core]
-                raise ValueError(f"core {core} belongs to both {owner!r} and {device.id!r}: change `cores`")
-            owners[device.host, core] = device.id
+        cores = [f"core {core}" for core in device.cores]
+        for part in cores if device.gpu is None else [f"gpu {device.gpu}"]:
+            if (owner := owners.setdefault((device.host, part), device.id)) != device.id:
+                raise ValueError(
+                    f"{part} belongs to both {owner!r} and {device.id!r}: change one of them, or combine them in a "
+                    "device of pool 'serving', which serving and rollouts share"
+                )
     if (pools := {device.pool for device in config.device}) != {"serving", "rollout"}:
         missing = sorted({"serving", "rollout"} - pools)
         raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}: add a device")
 
 
 def _check_ranks(config: FleetConfig) -> None:
-    """Raise ValueError for an engine of several ranks that would fail or never get weights."""
     for device in config.device if config.coserving.enabled else ():
         many = more_ranks(config.serving_on(device).extra_args)
         if many is not None and device.pool == "serving" and device.serving_url is None:

@@ -1,4 +1,4 @@
-"""Builds the example fleet file, which `rose config` prints, from the fields of the configuration."""
+"""Builds the example fleet file of `rose config` from the configuration's fields."""
 
 import json
 import textwrap
@@ -13,10 +13,6 @@ _EXAMPLE_HEAD = """\
 # A fleet for `rose up -c fleet.toml`. Every field has its default here; a field after `#` is unset. Check a file with
 # `rose doctor -c fleet.toml`.
 """
-
-_EXAMPLE_HOSTS = """
-# {description}
-{table}"""
 
 _EXAMPLE_DEVICES = """
 # One table for each device. This device lends GPU 0's idle time ...
@@ -48,18 +44,15 @@ def example() -> str:
 
 
 def _hosts() -> str:
-    description = FleetConfig.model_fields["hosts"].description or ""
-    table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
-    lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]
-    return _EXAMPLE_HOSTS.format(
-        description="\n# ".join(textwrap.wrap(f"hosts: {description}", 116)),
-        table="".join(f"{line}\n" for line in lines),
-    )
+    description = textwrap.wrap(f"hosts: {FleetConfig.model_fields['hosts'].description}", 116)
+    table = _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"}).splitlines()
+    lines = [line if line.startswith("#") else f"# {line}" for line in (*description, "[[host]]", *table)]
+    return "\n" + "".join(f"{line}\n" for line in lines)
 
 
 def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
     return "".join(
-        _field(name, field, values.get(name, field.get_default(call_default_factory=True)), explained=explained)
+        _field(name, field, values.get(name, field.get_default()), explained=explained)
         for name, field in section.model_fields.items()
     )
 
@@ -75,8 +68,7 @@ _KV_BYTES = 64 << 20  # A burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """Return the fleet of the demo, with one core for serving and one core for rollouts. Raises ConfigError if there
-    are fewer than two cores."""
+    """Return the demo's fleet: one core for serving and one for rollouts. Raises ConfigError below two cores."""
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}: use `rose up -c`")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}

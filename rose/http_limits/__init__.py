@@ -1,4 +1,4 @@
-"""Limits of an HTTP server's clients, whatever serves them; `protocol` holds uvicorn to them."""
+"""Limits of an HTTP server's clients; `protocol` holds uvicorn to them."""
 
 import resource
 
@@ -19,5 +19,5 @@ def raise_file_limit() -> None:
 
 
 def connections_max() -> int:
-    """Return a server's connection limit: half of the open files, since an answer may need a file or connection too."""
+    """Return the connection limit. It is half of the open files, since an answer may open a file too."""
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, 65_536)

@@ -1,5 +1,4 @@
-"""Limits of an HTTP server's clients: for a request's head and body, and for taking the answer. Idle connections may be
-closed for room. A client that sends a request before the last answer is cut."""
+"""Uvicorn within limits. Idle connections are closed for room, and a client that does not wait for answers is cut."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class Connections:
         self._sweeping: asyncio.TimerHandle | None = None
 
     def made(self, connection: LimitedProtocol) -> None:
-        """Add a connection; beyond the limit, cut the one that waits longest."""
+        """Add a connection. Beyond the limit, cut the one that waits longest."""
         self._count += 1
         self.waits(connection, "head")
         if self._count > self._most:
@@ -65,7 +64,7 @@ class Connections:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol within these limits. A server's connections share `limits`."""
+    """Uvicorn's protocol within limits. A server's connections share `limits`."""
 
     def __init__(self, *arguments: Any, limits: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -121,7 +120,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def takes(self) -> bool:
-        """Return whether the client took a part of the answer since the last call or the answer's start."""
+        """Return whether the client took a part of the answer since the last call."""
         before, self._unsent_bytes = self._unsent_bytes, self._connected.get_write_buffer_size()
         return before - self._unsent_bytes >= ANSWER_BYTES_MIN
 

@@ -43,9 +43,11 @@ def is_there() -> bool:
 
 
 @contextmanager
-def served(ledger: Path, folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run `rose dashboard` on a ledger; yield its address and its process. Its output is in `folder`/server.log."""
-    port = free_port()
+def served(
+    ledger: Path, folder: Path, port: int | None = None, **environment: str
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Yield the address and process of `rose dashboard`. Its output is in `folder`/server.log."""
+    port = port or free_port()
     command = [sys.executable, "-m", "rose.cli", "dashboard", "--ledger", str(ledger), "--port", str(port)]
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(
@@ -87,7 +89,6 @@ def chromium(screen: Screen) -> Iterator[Any]:
 
 
 def resize(driver: Any, screen: Screen) -> None:
-    """Give the page that size, which may be narrower than a window can be, and that theme."""
     size = {"width": screen.width, "height": screen.height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     theme = {"name": "prefers-color-scheme", "value": "dark" if screen.dark else "light"}
@@ -100,7 +101,6 @@ def pages(driver: Any, url: str) -> dict[str, str]:
 
 
 def settled(driver: Any) -> bool:
-    """Return whether the script has run and every chart and table is drawn."""
     return bool(driver.execute_script(_SETTLED))
 
 
@@ -108,12 +108,11 @@ def height(driver: Any) -> int:
     return int(driver.execute_script(_HEIGHT))
 
 
-def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    """Return the first true value of `found`. Raises AssertionError after WAIT_S."""
+def wait_for(what: str, look: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
-            if value := found():
+            if value := look():
                 return value
         except OSError:
             pass

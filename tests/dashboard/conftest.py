@@ -29,14 +29,14 @@ def us(after_s: float) -> int:
 
 def write(
     root: Path,
-    made: Iterable[events.Event],
+    rows: Iterable[events.Event],
     *,
     run_id: str = "run",
     writer: str = "test",
     provenance: events.Provenance = "simulated",
 ) -> Path:
     with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
-        for event in made:
+        for event in rows:
             ledger.record(event, durable=False)
     return root
 
@@ -59,8 +59,7 @@ left = functools.partial(devices, "left")
 
 
 def slices(step: int) -> list[events.Event]:
-    """One slice a second of each device."""
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(STEP_S):
         t0_ns = T0_NS + (step * STEP_S + n) * S
         busy = (100 + 20 * (n * (STEP_S - n) // 10)) * S // 1000
@@ -75,8 +74,8 @@ def slices(step: int) -> list[events.Event]:
             ns: Any = {f"{bucket}_ns": spent.get(bucket, 0) for bucket in events.BUCKETS} | {"idle_ns": idle}
             lease_id = f"L{step}" if device_id == "s0" and 3 <= n < 26 else None
             at: Any = {"lease_id": lease_id, "t0_ns": t0_ns, "t1_ns": t0_ns + S, "at_us": t0_ns // 1000 + 10**6}
-            made.append(events.DeviceSlice(device_id=device_id, **at, **ns))
-    return made
+            rows.append(events.DeviceSlice(device_id=device_id, **at, **ns))
+    return rows
 
 
 def leases(step: int) -> list[events.Event]:
@@ -88,10 +87,10 @@ def leases(step: int) -> list[events.Event]:
     versions: Any = {"device_id": "s0", "engine_id": "s0/rollout", "base_version": step, "policy_version": step + 1}
     sent: Any = {"encoding": "delta", "wire_bytes": 2_000_000, "dense_bytes": 60_000_000, "total_ns": 400_000_000}
     sent |= {"pause_ns": 20_000_000, "source": "relay", "route": "inter-region", "step": step}
-    held: Any = {"engine_id": "s0/rollout", "kv_budget_bytes": 10**9, "compute_share": 1.0}
+    engine: Any = {"engine_id": "s0/rollout", "kv_budget_bytes": 10**9, "compute_share": 1.0}
 
     def change(action: Any, after_s: float) -> events.Lease:
-        return events.Lease(action=action, expires_at_us=us(after_s + 10), at_us=us(after_s), **held, **ids)
+        return events.Lease(action=action, expires_at_us=us(after_s + 10), at_us=us(after_s), **engine, **ids)
 
     def preemption(action: Any, after_s: float, **fields: Any) -> events.Preemption:
         return events.Preemption(action=action, reason="serving has work", at_us=us(after_s), **ids, **fields)
@@ -108,7 +107,7 @@ def leases(step: int) -> list[events.Event]:
 
 
 def rollouts(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(8):
         name, group = f"{step}-{n}", f"g{step}-{n // 4}"
         tokens, accepted = 400 + 10 * n, n < 1 + step * 6 // STEPS
@@ -118,7 +117,7 @@ def rollouts(step: int) -> list[events.Event]:
         first: Any = {"turn": 0, "attempt": 0, "outcome": "completed", "cached_tokens": 0, "queue_ns": 0}
         ended: Any = {"task": "lake", "outcome": "finished", "turns": 1, "staleness": n % 2}
         judged: Any = {"verifier": "lake", "reward": float(accepted), "threshold": 1.0}
-        made += [
+        rows += [
             events.Turn(policy_version=step, **ids, **spent, **where, **first),
             events.Trajectory(policy_version=step, **ids, **spent, **ended),
             events.Verdict(accepted=accepted, correct=accepted, **ids, **judged),
@@ -128,11 +127,11 @@ def rollouts(step: int) -> list[events.Event]:
     trained |= {"entropy": 1.0, "kl": 0.0, "grad_norm": 1.0}
     times: Any = {"rollout_ns": 24 * S, "train_ns": 5 * S, "sync_ns": S // 2, "total_ns": 30 * S}
     at: Any = {"step": step, "policy_version": step + 1, "at_us": us(step * STEP_S + 29)}
-    return [*made, events.Step(**at, **counts, **trained, **times)]
+    return [*rows, events.Step(**at, **counts, **trained, **times)]
 
 
 def requests(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(STEP_S):
         lent = 3 <= n < 26
         late = lent and n == 20
@@ -142,17 +141,17 @@ def requests(step: int) -> list[events.Event]:
         times: Any = {"ttft_ns": ttft_ms * 1_000_000, "tpot_mean_ns": (40 + n % 5) * 1_000_000}
         times |= {"tpot_max_ns": 60_000_000, "e2e_ns": 3 * S if late else S, "send_delay_ns": 0}
         budgets: Any = {"ttft_budget_ns": 2 * S, "tpot_budget_ns": 250_000_000, "at_us": us(step * STEP_S + n + 1)}
-        made.append(events.Request(outcome="completed", **ids, **tokens, **times, **budgets))
-    return made
+        rows.append(events.Request(outcome="completed", **ids, **tokens, **times, **budgets))
+    return rows
 
 
 def power(step: int) -> list[events.Event]:
-    made: list[events.Event] = []
+    rows: list[events.Event] = []
     for n in range(0, STEP_S, 10):
         t0_ns = T0_NS + (step * STEP_S + n) * S
         at: Any = {"t0_ns": t0_ns, "t1_ns": t0_ns + 10 * S, "at_us": t0_ns // 1000 + 10**7}
-        made.append(events.Power(device_id="s0", power_mw=400_000 + 10_000 * n, source="rapl", **at))
-    return made
+        rows.append(events.Power(device_id="s0", power_mw=400_000 + 10_000 * n, source="rapl", **at))
+    return rows
 
 
 def a_step(step: int) -> list[events.Event]:
@@ -160,16 +159,15 @@ def a_step(step: int) -> list[events.Event]:
 
 
 def a_run(name: str = "little fleet") -> list[events.Event]:
-    """A run; s0 was there for a second that no slice reports."""
-    made: list[events.Event] = [started(name), *joined()]
+    """A run in which s0 was there for a second without a slice."""
+    rows: list[events.Event] = [started(name), *joined()]
     for step in range(STEPS):
-        made += a_step(step)
+        rows += a_step(step)
     end_s = STEPS * STEP_S + 1
-    return [*made, *left(end_s), events.Run(action="ended", name=name, reason="last step", at_us=us(end_s))]
+    return [*rows, *left(end_s), events.Run(action="ended", name=name, reason="last step", at_us=us(end_s))]
 
 
 def lease_with_time(after_s: float, seconds: int) -> list[events.Event]:
-    """A lease L of s0, and a slice of so many seconds under it that is all rollout."""
     lease: Any = {"lease_id": "L", "device_id": "s0", "at_us": us(after_s)}
     t0_ns, zeros = 1000 * us(after_s), dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
     spent: Any = zeros | {"rollout_ns": seconds * S}
@@ -185,7 +183,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hostile(event: events.Event) -> events.Event:
-    """The event with hostile text wherever it has free text, also in the ids of its devices and engines."""
     tags = json.dumps({"team": HOSTILE, "serving_team": HOSTILE, "p": HOSTILE})
     texts = {"tags_json": tags, "name": HOSTILE, "trace": HOSTILE, "reason": HOSTILE, "task": HOSTILE}
     changes = {name: text for name, text in texts.items() if isinstance(getattr(event, name, None), str)}
@@ -195,7 +192,7 @@ def hostile(event: events.Event) -> events.Event:
 
 @pytest.fixture(scope="session")
 def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run by somebody who writes hostile text wherever an event has text, and a short one ten days earlier."""
+    """The run with hostile text in every field, and a short run ten days earlier."""
     root = write(tmp_path_factory.mktemp("hostile") / "ledger", map(hostile, a_run()), run_id=HOSTILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "T0_NS", T0_NS - 10 * 86_400 * S)
@@ -204,12 +201,11 @@ def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def live_writer(root: Path) -> Iterator[Callable[[list[events.Event]], None]]:
-    """Yield what records events of a live run and puts them on disk at once."""
-    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
+def live_writer(root: Path, run_id: str = "run") -> Iterator[Callable[[list[events.Event]], None]]:
+    with LedgerWriter.open(root, "live", run_id, "live", flush_interval_s=0.05) as ledger:
 
-        def record(made: list[events.Event]) -> None:
-            for event in made:
+        def record(rows: list[events.Event]) -> None:
+            for event in rows:
                 ledger.record(event, durable=False)
             ledger.flush()
 
@@ -226,7 +222,7 @@ OpenPage = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def open_page() -> Iterator[OpenPage]:
-    """Run a page of the dashboard on a ledger, as a browser would. What one page has read, the next one has too."""
+    """Run a page as a browser would. Pages share what they have read."""
     from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import AppTest
 
@@ -249,7 +245,7 @@ def open_page() -> Iterator[OpenPage]:
 
 @pytest.fixture(scope="session")
 def drawn(open_page: OpenPage) -> OpenPage:
-    """A page drawn once for all tests, which only read it; serving and fleet without a price book."""
+    """A page drawn once for all tests. Serving and fleet have no price book."""
 
     @functools.cache
     def draw(ledger: Path, page: str, **link: str) -> Any:
@@ -266,7 +262,6 @@ def values(app: Any) -> dict[str, str]:
 
 
 def unescaped(text: str) -> str:
-    """Markdown as a reader sees it, as far as escapes go."""
     return re.sub(r"\\([^\w\s]|_)", r"\1", text).replace("\u2060", "")
 
 
@@ -276,7 +271,7 @@ def page_text(app: Any) -> str:
 
 
 def tables(app: Any) -> list[Any]:
-    """The tables of a page as a reader sees them: first those that sort, then those that wrap."""
+    """The tables as a reader sees them: first those that sort, then those that wrap."""
     texts = [static.value.rename(columns=unescaped).map(unescaped) for static in app.table]
     return [*(frame.value for frame in app.dataframe), *texts]
 

@@ -1,4 +1,4 @@
-"""A real OpenID provider on loopback: discovery, codes with PKCE, tokens signed with a key of its own, logout."""
+"""A real OpenID provider on loopback, with codes, PKCE, tokens and logout."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ CLIENT_ID, CLIENT_SECRET = "rose-dashboard", 'a secret of the client, with "quot
 
 
 class Provider:
-    """Somebody is always logged in there: `person` is whom it says that is. `lies` are put into the next token."""
+    """`person` is logged in. The next token has `lies`."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "one"})
@@ -55,13 +55,13 @@ class Provider:
 
     def token(self, form: dict[str, str], authorization: str) -> dict[str, Any]:
         client = base64.b64decode(authorization.removeprefix("Basic ")).decode().split(":", 1)
-        asked = self._codes.pop(form["code"])
+        request = self._codes.pop(form["code"])
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
         assert client == [CLIENT_ID, CLIENT_SECRET]
-        assert challenge.rstrip("=") == asked["code_challenge"]
-        assert form["redirect_uri"] == asked["redirect_uri"]
+        assert challenge.rstrip("=") == request["code_challenge"]
+        assert form["redirect_uri"] == request["redirect_uri"]
         now_s = int(time.time())
-        claims = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now_s, "exp": now_s + 300, "nonce": asked["nonce"]}
+        claims = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now_s, "exp": now_s + 300, "nonce": request["nonce"]}
         key = self.forger or self.key
         id_token = jwt.encode({"alg": "RS256", "kid": "one"}, claims | self.person | self.lies, key)
         return {"access_token": "opaque", "token_type": "Bearer", "expires_in": 300, "id_token": id_token}

@@ -81,8 +81,8 @@ def test_harvest_is_what_rollouts_took_of_the_time_that_serving_left(ended: Path
 
 def test_work_beside_serving_counts_in_the_period_where_its_slice_begins(tmp_path: Path, kit: Any) -> None:
     beside = {"beside_ns": 3 * kit.S // 10, "beside_work_ns": kit.S // 10, "delayed_ns": kit.S // 4}
-    made = [replace(one, **beside) for one in kit.slices(0)[:9] if one.device_id == "s0"]
-    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *made])
+    slices = [replace(one, **beside) for one in kit.slices(0)[:9] if one.device_id == "s0"]
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *slices])
     window = {"from_ns": kit.T0_NS + kit.S, "to_ns": kit.T0_NS + 60 * kit.S, "provenance": "simulated"}
     assert data.rows(Ledger(root), "dashboard/serving_time", **window)["delayed_ns"].to_list() == [2 * 3 * kit.S // 20]
     other = data.rows(Ledger(root), "dashboard/serving_time", **{**window, "provenance": "live"})
@@ -125,12 +125,12 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
         for head in range(4):
             ledger.record(events.Run(action="started", name=f"{head}"))
             # A key that no later state asks for again, as the window of a run that goes on.
-            made = data.kept(Made, Ledger(root), "made", head)
-            assert made is data.kept(Made, Ledger(root), "made", head)
-            kept.append((head, weakref.ref(made)))
-            del made
+            value = data.kept(Made, Ledger(root), "made", head)
+            assert value is data.kept(Made, Ledger(root), "made", head)
+            kept.append((head, weakref.ref(value)))
+            del value
     gc.collect()
-    assert [head for head, made in kept if made() is not None] == [3]
+    assert [head for head, value in kept if value() is not None] == [3]
 
 
 def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(

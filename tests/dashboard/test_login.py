@@ -1,11 +1,6 @@
-"""Login against a real provider and a real server: HTTP with cookies, and the messages of Streamlit's WebSocket."""
+"""Login against a real provider and a real server."""
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 from joserfc.jwk import RSAKey
 from streamlit import config
@@ -23,10 +17,11 @@ from benchmarks.dashboard.visitor import Visitor
 from dashboard import login
 from dashboard.login import LoginError
 from rose import cli
+from rose.runtime.engines.ports import free_port
+from tests.dashboard import browser
 from tests.dashboard import provider as oidc
 from tests.ledger.conftest import ask
 
-WAIT_S = 90
 CFO = {"email": "cfo@example.com", "email_verified": True}
 LINES = {
     "redirect_uri": '"https://rose.example.com/oauth2callback"',
@@ -38,7 +33,7 @@ LINES = {
 
 
 def write(path: Path, allow: str = '["Cfo@example.com", "@example.org", "operator"]', **changes: str) -> Path:
-    """A valid login file with changes; an empty value leaves a field out."""
+    """A valid login file with changes. An empty value leaves a field out."""
     lines = [f"{name} = {value}" for name, value in (LINES | changes).items() if value]
     path.write_text("\n".join([f"allow = {allow}", "[auth]", *lines]) + "\n", encoding="utf-8")
     path.chmod(0o600)
@@ -54,23 +49,19 @@ class Dashboard:
     output: Path
 
     def visitor(self, subject: str | None = None, **claims: Any) -> Visitor:
-        browser = Visitor(self.url)
+        visitor = Visitor(self.url)
         if subject is not None:
             self.provider.person = {"sub": subject, **claims}
-            browser.log_in()
-        return browser
+            visitor.log_in()
+        return visitor
 
 
 @pytest.fixture(scope="module")
 def served(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    folder = tmp_path_factory.mktemp("login")
-    ledger = folder / "ledger"
-    shutil.copytree(ended, ledger)
-    with socket.socket() as free, oidc.running() as provider:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        url, output = f"http://127.0.0.1:{port}", folder / "output"
+    folder, port = tmp_path_factory.mktemp("login"), free_port()
+    ledger = shutil.copytree(ended, folder / "ledger")
+    url = f"http://127.0.0.1:{port}"
+    with oidc.running() as provider:
         file = write(
             folder / "secrets.toml",
             redirect_uri=f'"{url}/oauth2callback"',
@@ -78,35 +69,8 @@ def served(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Da
             client_secret=f"'{oidc.CLIENT_SECRET}'",
             server_metadata_url=f'"{provider.issuer}/.well-known/openid-configuration"',
         )
-        command = [sys.executable, "-m", "rose.cli", "dashboard", "--ledger", str(ledger)]
-        with output.open("wb") as log:
-            server = subprocess.Popen(
-                [*command, "--port", str(port), "--auth", str(file)],
-                cwd=folder,
-                env={**os.environ, "ROSE_LOG_ACCESS": "exports"},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            _wait(server, f"{url}/_stcore/health", output)
-            yield Dashboard(url=url, provider=provider, file=file, ledger=ledger, output=output)
-        finally:
-            os.killpg(server.pid, signal.SIGINT)
-            server.wait(20)
-
-
-def _wait(server: subprocess.Popen[bytes], url: str, output: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        assert server.poll() is None, output.read_text()
-        try:
-            if httpx.get(url, timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError(f"not up after {WAIT_S} s: {output.read_text()}")
+        with browser.served(ledger, folder, port, ROSE_DASHBOARD_AUTH=str(file), ROSE_LOG_ACCESS="exports"):
+            yield Dashboard(url, provider, file, ledger, folder / "server.log")
 
 
 @pytest.fixture
@@ -193,8 +157,8 @@ def test_a_token_that_is_not_right_lets_nobody_in(honest: Dashboard, lies: dict[
 def test_an_answer_with_a_state_that_nobody_asked_for_lets_nobody_in(served: Dashboard) -> None:
     served.provider.person = {"sub": "10", **CFO}
     visitor = served.visitor()
-    asked = visitor.http.get(visitor.click("Log in").redirect).headers["Location"]
-    answer = urlsplit(visitor.http.get(asked).headers["Location"])
+    address = visitor.http.get(visitor.click("Log in").redirect).headers["Location"]
+    answer = urlsplit(visitor.http.get(address).headers["Location"])
     code = parse_qs(answer.query)["code"][0]
     visitor.follow(f"/oauth2callback?code={code}&state=another")
     assert is_login(visitor.open("trust"))
@@ -259,9 +223,8 @@ def test_with_login_other_machines_may_come_by_the_public_name(tmp_path: Path) -
     } <= set(ready.command)
     assert ready.environment[login.VARIABLE] == str(path)
     assert "open https://example.com/rose/ (Ctrl-C ends it)" in ready.says
-    known = config._config_options_template
     for option in (part for part in ready.command if part.startswith("--")):
-        assert option.removeprefix("--").partition("=")[0] in known, option
+        assert option.removeprefix("--").partition("=")[0] in config._config_options_template, option
     assert not any("s3cret" in text for text in (*ready.command, *ready.says))
 
 

@@ -1,4 +1,4 @@
-"""The nine screens, each drawn once on the run that ended, against pricing's and the ledger's own figures."""
+"""The nine screens against pricing's and the ledger's own figures."""
 
 import csv
 import json
@@ -50,7 +50,7 @@ def frame(ended: Path) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def closed(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ended run's month, closed and corrected once, with two budgets of which one does not last."""
+    """The month, closed and corrected once, with two budgets of which one does not last."""
     root = shutil.copytree(ended, tmp_path_factory.mktemp("closed") / "ledger")
     assert close.close(Ledger(root), JUNE, OURS, by="finance").close_id == CLOSE
     dearer = OURS.text.replace("usd_per_gb = 0.02", "usd_per_gb = 0.03").replace(OURS.version, "dearer")
@@ -72,8 +72,8 @@ def shows(app: Any, section: Section) -> None:
         if isinstance(part, Table):
             plain = part.plain()
             names, first = [column.name for column in plain.columns], [row[0] for row in plain.rows]
-            found = [made for made in frames if [*made.columns] == names]
-            assert any([*made[names[0]]][: len(first)] == first for made in found), part.title
+            fitting = [frame for frame in frames if [*frame.columns] == names]
+            assert any([*frame[names[0]]][: len(first)] == first for frame in fitting), part.title
         else:
             assert all(words.plain(line).replace("\\", "") in text.replace("\\", "") for line in part.lines)
 
@@ -181,8 +181,8 @@ def test_cost_sums_to_the_bill_and_opens_down_to_a_lease_and_its_events(
 def test_leases_of_two_fleets_that_are_called_alike_stay_apart(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
     root = tmp_path / "ledger"
     for fleet_run_id, after_s, seconds in (("f1", 0, 10), ("f2", 20, 30)):
-        made = [kit.started(after_s=after_s), *kit.joined(), *kit.lease_with_time(after_s, seconds)]
-        kit.write(root, made, run_id=fleet_run_id, writer=fleet_run_id)
+        rows = [kit.started(after_s=after_s), *kit.joined(), *kit.lease_with_time(after_s, seconds)]
+        kit.write(root, rows, run_id=fleet_run_id, writer=fleet_run_id)
     app = open_page(root, "cost", run="f2", by="lease", lease="L")
     assert list(table(app, "lease", "device-hours")["device-hours"]) == pytest.approx([30 / 3600])
     assert len(table(app, "kind", "action")) == 1
@@ -231,11 +231,11 @@ def test_serving_and_fleet_need_no_prices(
 
 
 def test_fleet_says_why_nothing_is_lent_also_without_a_lease(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
-    made = [kit.started(), *kit.joined(), *kit.lease_with_time(0, 10)]
+    rows = [kit.started(), *kit.joined(), *kit.lease_with_time(0, 10)]
     why = "serving was at work 96% of the last minute: too little is left to lend"
-    named = {"device_id": made[-1].device_id, "reason": "serving_busy", "count": 1}
-    held = Hold(at_us=made[-1].at_us, duration_ns=9_000_000_000, explanation=why, **named)
-    kit.write(tmp_path / "ledger", [*made, held], run_id="f", writer="f")
+    named = {"device_id": rows[-1].device_id, "reason": "serving_busy", "count": 1}
+    hold = Hold(at_us=rows[-1].at_us, duration_ns=9_000_000_000, explanation=why, **named)
+    kit.write(tmp_path / "ledger", [*rows, hold], run_id="f", writer="f")
     shown = table(open_page(tmp_path / "ledger", "fleet"), "leased", "why")
     assert list(shown[~shown["leased"]]["why"]) == [why]
 
@@ -255,13 +255,13 @@ def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, 
     (row,) = table(app, "close", "corrections").to_dict("records")
     assert (row["close"], row["closed"], row["total"]) == (CLOSE, format_usd(first), format_usd(first + second))
     assert "the carrier raised its price (audit)" in list(table(app, "why, and by whom")["why, and by whom"])
-    found = budget.show(Ledger(closed), JUNE, OURS)
+    shown = budget.show(Ledger(closed), JUNE, OURS)
     budgets = table(app, "team", "chance of going over")
-    assert list(budgets["team"]) == [row.team for row in found] == ["chat", "research"]
-    assert list(budgets["left"]) == [row.left.value / 1e9 for row in found]
+    assert list(budgets["team"]) == [row.team for row in shown] == ["chat", "research"]
+    assert list(budgets["left"]) == [row.left.value / 1e9 for row in shown]
     files = {button.proto.label for button in app.get("download_button")}
     assert {"Workbook", "FOCUS, Parquet", "FOCUS, CSV", "Cost by team, HTML"} <= files
-    expected = next(made for made in tables(app) if [*made] == ["team", "spent", "forecast", "95% interval"])
+    expected = next(frame for frame in tables(app) if [*frame] == ["team", "spent", "forecast", "95% interval"])
     assert list(expected["team"]) == [
         "the fleet",
         *(row.team for row in budget.expected(Ledger(closed), JUNE, OURS)[1:]),
@@ -284,8 +284,8 @@ def test_a_team_has_its_bill(ended: Path, frame: pl.DataFrame, open_page: OpenPa
 
 def test_the_overview_is_held_against_budgets(closed: Path, drawn: OpenPage) -> None:
     app = drawn(closed, "overview")
-    found = budget.show(Ledger(closed), JUNE, OURS)
-    assert values(app)["Spent of the budget"] == format_usd(sum(int(row.spent.value or 0) for row in found))
+    shown = budget.show(Ledger(closed), JUNE, OURS)
+    assert values(app)["Spent of the budget"] == format_usd(sum(int(row.spent.value or 0) for row in shown))
     (line,) = [text for text in page_text(app).splitlines() if "Over budget" in text]
     assert "chat" in line
     assert "research" not in line

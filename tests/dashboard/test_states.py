@@ -50,21 +50,6 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
         assert not app.metric
 
 
-@pytest.mark.long
-def test_a_page_follows_a_writer(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
-    root = tmp_path / "ledger"
-    with kit.live_writer(root) as record:
-        record([kit.started(), *kit.joined(), *kit.a_step(0)])
-        app = open_page(root, "fleet")
-        before = page_text(app)
-        record([*kit.a_step(1), *kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
-        app.run()
-        assert not app.exception
-        assert page_text(app) != before
-        assert "ended" in page_text(app)
-        assert ", running." not in page_text(app)
-
-
 def test_no_figure_is_made_of_events_of_different_provenance(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
     root = kit.write(tmp_path / "ledger", kit.a_run())
     kit.write(root, kit.slices(3), writer="other", provenance="live")
@@ -88,8 +73,8 @@ def test_the_newest_run_comes_first_and_another_can_be_chosen(tmp_path: Path, op
 
 
 def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
-    made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
-    untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]
+    rows = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
+    untagged = [dataclasses.replace(rows[0], tags_json="{}"), *rows[1:]]
     app = open_page(kit.write(tmp_path / "ledger", untagged), "overview")
     assert values(app)["Within latency budgets"] == "unknown"
     assert "No serving request was recorded" in page_text(app)
@@ -103,9 +88,9 @@ def test_serving_is_judged_only_by_enough_requests(
     if goes_on:
         monkeypatch.setattr(kit, "T0_NS", (int(time.time()) - 300) * kit.S)
     in_time = [one for step in range(4) for one in kit.requests(step) if one.ttft_ns < one.ttft_budget_ns][:83]
-    asked = [dataclasses.replace(in_time[0], ttft_ns=3 * kit.S), *in_time[1:]]
+    requests = [dataclasses.replace(in_time[0], ttft_ns=3 * kit.S), *in_time[1:]]
     end = [] if goes_on else [events.Run(action="ended", name="little fleet", at_us=kit.us(120))]
-    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.slices(0), *asked, *end])
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *kit.slices(0), *requests, *end])
     fleet = open_page(root, "fleet")
     assert "too few requests to tell: 1 of 83 late" in page_text(fleet)
     assert bool([warning for warning in fleet.warning if "1 of 83" in warning.value]) == goes_on
@@ -120,9 +105,9 @@ def test_a_fleet_whose_devices_were_archived_shows_its_closed_figures(
     tmp_path: Path, open_page: OpenPage, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
-    made = kit.a_run()
-    root = kit.write(tmp_path / "ledger", [one for one in made if not isinstance(one, events.Run)], writer="agent")
-    kit.write(root, [one for one in made if isinstance(one, events.Run)])
+    rows = kit.a_run()
+    root = kit.write(tmp_path / "ledger", [one for one in rows if not isinstance(one, events.Run)], writer="agent")
+    kit.write(root, [one for one in rows if isinstance(one, events.Run)])
     ours = pricebook.load("example").text.replace('name = "example"', 'name = "ours"')
     close.close(Ledger(root), period.of_month("2026-06"), pricebook.parse(ours, "ours.toml"), by="finance")
     scope = data.Scope(
@@ -147,7 +132,7 @@ def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
     parts: Any = {f"{bucket}_ns": 0 for bucket in events.BUCKETS}
     parts |= {"serving_ns": 7 * kit.S // 10, "rollout_ns": 3 * kit.S // 10}
     parts |= {"beside_ns": kit.S, "beside_work_ns": 3 * kit.S // 10, "delayed_ns": 4 * kit.S // 10}
-    shared = [dataclasses.replace(made, **parts) for made in kit.slices(0) if made.device_id == "s0"]
+    shared = [dataclasses.replace(one, **parts) for one in kit.slices(0) if one.device_id == "s0"]
     app = open_page(kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *shared]), "fleet")
     # Serving had 0.7 s of a second and was delayed by 0.4 s, 0.3 s of it by rollouts' work: it takes 0.6 s alone.
     assert "30.0% of the serving devices that lend so (1), and serving's steps took 66.7% longer" in page_text(app)
@@ -157,7 +142,7 @@ def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
 
 def test_idle_time_that_the_experiment_withheld_is_apart(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
     parts: Any = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"idle_ns": kit.S, "lease_id": None}
-    idle = [dataclasses.replace(made, **parts) for made in kit.slices(0) if made.device_id == "s0"]
+    idle = [dataclasses.replace(one, **parts) for one in kit.slices(0) if one.device_id == "s0"]
     drawn: Any = {"draw": 0.01, "holdout_share": 0.05, "holdout_seed": 0, "window_ns": 4 * kit.S, "washout_ns": 0}
     begin_ns = idle[0].t0_ns
     windows = [
@@ -229,7 +214,6 @@ def test_a_missing_view_and_a_missing_ledger_are_messages(
     connect = catalog.connect
 
     def without_views(path: Any) -> Any:
-        """A catalog of a version that had none of today's views."""
         connection = connect(path)
         connection.execute("CREATE SCHEMA memory.bare; USE memory.bare")
         return connection
@@ -243,8 +227,8 @@ def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open
     root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
     names = [f"run-{number}" for number in range(count)]
     with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
-        made = ((name, 10**15 + number) for number, name in enumerate(names))
-        ledger.record_all([events.Run(action="started", name=name, run_id=name, at_us=at_us) for name, at_us in made])
+        starts = ((name, 10**15 + number) for number, name in enumerate(names))
+        ledger.record_all([events.Run(action="started", name=name, run_id=name, at_us=at_us) for name, at_us in starts])
     assert (len(data.runs(Ledger(root))), data.run_count(Ledger(root))) == (bar.RUNS_MAX, count)
     app = open_page(root, "fleet", run="run-1")
     assert "left out" not in page_text(app)
