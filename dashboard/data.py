@@ -97,6 +97,7 @@ class Run:
     ended_at: datetime | None
     last_event_at: datetime
     heard_at: datetime  # Newest event of the run or its fleet.
+    judged: bool  # Whether an answer of the run was judged.
     trace: str | None
     trace_keep_share: float | None
     trace_length_scale: float | None

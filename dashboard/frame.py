@@ -50,13 +50,14 @@ class Trust:
 
 
 def page(
-    title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, any_run: bool = False
+    title: str, asks: str, show: Callable[[Ledger, Run], None], *, live_s: float = LIVE_S, judged: bool = False
 ) -> None:
-    """Draw a page about one run. The default is the newest fleet's run, or with `any_run` the newest run."""
+    """Draw a page about one run. The default is the newest fleet's run, or with `judged` the newest run that has judged
+    answers."""
 
     def show_run(ledger: Ledger, runs: list[Run]) -> None:
         chosen = bar.chosen().run
-        first = next((run for run in runs if run.is_of_fleet or any_run), runs[0])
+        first = next((run for run in runs if (run.judged if judged else run.is_of_fleet)), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
         before = (run.status, run.going_on)
 
@@ -74,7 +75,7 @@ def page(
         # A silent run may be heard again.
         _follow(body, live_s if run.going_on else QUIET_S if run.status == "running" else None)
 
-    _draw(title, asks, show_run, uses=("run",), no_run="the newest")
+    _draw(title, asks, show_run, uses=("run",), no_run="the newest judged run" if judged else "the newest")
 
 
 def ledger_page(title: str, asks: str, show: Callable[[Ledger, list[Run]], None], *, uses: Collection[str]) -> None:

@@ -26,7 +26,7 @@ def show(ledger: Ledger, run: Run) -> None:
     rows = data.rows(ledger, "answers/accepted", run_id=run.run_id, part="step", blocks=_STRETCHES_MAX)
     course = learned.stretches(rows.to_dicts())
     if not course:
-        st.info("No answer was judged yet.")
+        st.info("No answer of this run was judged" + (" yet." if run.going_on else "."))
         return
     _course(course, run)
 
@@ -90,5 +90,5 @@ frame.page(
     "Did the policy learn, what did a correct answer cost, and what would make it cheaper?",
     show,
     live_s=frame.QUIET_S,
-    any_run=True,
+    judged=True,
 )

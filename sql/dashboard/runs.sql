@@ -1,17 +1,17 @@
 -- The runs to choose from, newest first: the newest 200 of `runs`, the newest fleet's own, and the one of `run_id`,
 -- however old they are. Each has every provenance among its events, the time of its last event, when it or its fleet
--- was last heard of, the seconds after which it expires where that is known, and its tags. Jobs on the ledger itself
--- are no runs.
+-- was last heard of, the seconds after which it expires where that is known, its tags, and whether an answer of it was
+-- judged. Jobs on the ledger itself are no runs.
 -- By hand: SET VARIABLE run_id = '';
 WITH seen AS (
     SELECT
         run_id, list_sort(list(DISTINCT provenance)) AS provenances,
-        make_timestamp(max(newest_at_us)) AS last_event_at
+        make_timestamp(max(newest_at_us)) AS last_event_at, bool_or(kind = 'verdict') AS judged
     FROM daily_event
     GROUP BY run_id
 ),
 named AS (
-    SELECT run.*, seen.provenances, seen.last_event_at, greatest(seen.last_event_at, fleet.last_event_at) AS heard_at
+    SELECT run.*, seen.provenances, seen.judged, seen.last_event_at, greatest(seen.last_event_at, fleet.last_event_at) AS heard_at
     FROM run
     JOIN seen USING (run_id)
     LEFT JOIN seen AS fleet ON fleet.run_id = run.fleet_run_id
@@ -19,7 +19,7 @@ named AS (
 )
 SELECT
     run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at, heard_at,
-    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
+    judged, trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
     CASE WHEN json_valid(config_json) THEN try_cast(config_json ->> '$.expires_s' AS DOUBLE) END AS expires_s,
     CASE WHEN json_valid(tags_json) AND json_type(tags_json) = 'OBJECT' THEN tags_json ELSE '{}' END AS tags_json,
     count(*) OVER () AS runs

@@ -223,6 +223,22 @@ def test_a_missing_view_and_a_missing_ledger_are_messages(
     assert "view of the ledger is missing" in app.error[0].value
 
 
+def test_the_price_of_an_answer_is_shown_for_the_newest_run_that_has_judged_answers(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    root = tmp_path / "ledger"
+    judged: Any = {"run_id": "first", "trajectory_id": "t", "verifier": "maze", "at_us": 10**15 + 1}
+    judged |= {"group_id": "g", "step": 0, "reward": 1.0, "threshold": 1.0}
+    with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
+        starts = (("first", 10**15), ("second", 10**15 + 2))
+        ledger.record_all([events.Run(action="started", name=name, run_id=name, at_us=at_us) for name, at_us in starts])
+        ledger.record(events.Verdict(accepted=True, correct=True, **judged))
+    assert "(first)" in page_text(open_page(root, "cost_per_correct"))
+    chosen = open_page(root, "cost_per_correct", run="second")
+    assert "(second)" in page_text(chosen)
+    assert any("No answer of this run was judged" in box.value for box in chosen.info)
+
+
 def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open_page: OpenPage) -> None:
     root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
     names = [f"run-{number}" for number in range(count)]
