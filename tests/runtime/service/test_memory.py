@@ -196,7 +196,6 @@ def home(monkeypatch):
 
 @pytest.fixture
 def plan(home, tmp_path):
-    """A host that begins, and then waits for a trace that is not there."""
     plan = own_serving.plan_of(tmp_path)
     traffic = plan.config.traffic.model_copy(update={"trace": str(tmp_path / "trace.csv")})
     return replace(plan, config=plan.config.model_copy(update={"traffic": traffic}))

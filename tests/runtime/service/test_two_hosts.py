@@ -1,5 +1,4 @@
-"""A fleet on two hosts, namespaces of this machine, through the loss of each of its parts. Ray and agents are real;
-engines are stand-ins."""
+"""A fleet on two hosts, as namespaces of this machine. Ray and agents are real."""
 
 import json
 import os
@@ -43,8 +42,6 @@ print(json.dumps([status(path) for path in ("/generate", "/update_weights_from_d
 
 
 def fleet_file(*, hosts: bool) -> str:
-    """The fleet file of hosts `one` and `other`, or of one host with the first device of each pool."""
-
     def device(name: str, host: str, pool: str, core: int, more: str = "") -> str:
         named = f'host = "{host}"\n' if hosts else ""
         kind = f'pool = "{pool}"\ndevice_class = "cpu-core"\ncores = [{core}]\nkv_bytes = 1000000\n'
@@ -150,7 +147,6 @@ class TwoHosts:
         return self.one.call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
 
     def status(self) -> dict[str, dict]:
-        """Return devices by id, as the controller knows them; none while it does not answer."""
         assert self._asking.stdin is not None
         assert self._asking.stdout is not None
         self._asking.stdin.write("\n")

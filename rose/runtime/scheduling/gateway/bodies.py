@@ -38,7 +38,7 @@ async def read(receive: Receive) -> bytes:
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that first delivers `body` again, which was read before."""
+    """Return a `receive` that first delivers `body` again."""
     parts = iter([body])
 
     async def received() -> Message:
@@ -50,8 +50,7 @@ def again(body: bytes, receive: Receive) -> Receive:
 
 
 class Client:
-    """A context manager that calls `leave` if the client disconnects. By default, `leave` cancels the task. The `with`
-    block then raises ClientGoneError."""
+    """Calls `leave` if the client disconnects; the `with` block then raises ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()

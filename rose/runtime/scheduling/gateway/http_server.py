@@ -22,7 +22,7 @@ _STOP_S = 1  # Grace of open requests after a stop.
 
 
 class HttpServer:
-    """An HTTP server on Uvicorn. After `bind`, new connections wait until `start`."""
+    """A Uvicorn server. After `bind`, connections wait until `start`."""
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -51,7 +51,6 @@ class HttpServer:
         return self._server.should_exit
 
     def bind(self) -> None:
-        """Listen on the port. Raises OSError if the port is taken."""
         family, _, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         # The second packet of an answer must not wait for an acknowledgement. asyncio does not set this option for all
@@ -77,7 +76,7 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """A protocol that reports when a client disconnects. It needs no waiting task for each request."""
+    """A protocol that reports a client's disconnect without a waiting task."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -101,7 +100,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Return when the server must stop. This method replaces Uvicorn's own loop, which polls."""
+        """Wait for the end, without the polling of Uvicorn's own loop."""
         await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

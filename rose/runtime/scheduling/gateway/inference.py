@@ -1,4 +1,4 @@
-"""Serves vLLM's `/inference/v1/generate`, which takes and returns tokens. prime-rl and SkyRL call this path."""
+"""Serves vLLM's `/inference/v1/generate`, which takes and returns tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rose.runtime.scheduling.gateway.openai import Count, Ids, Name, Samples, Sampling, StreamOptions
+from rose.runtime.scheduling.gateway.openai import SGLANG_NAMES, Count, Ids, Name, Samples, Sampling, StreamOptions
 from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_sampling, read_labels
 from rose.runtime.scheduling.runs.registry import Run
@@ -46,8 +46,6 @@ class GenerateRequest(BaseModel):
     rose: dict[str, Any] | None = None
 
 
-_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
-_NAMES |= {"include_stop_str_in_output": "no_stop_trim"}
 _OURS = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words", "routed_experts_prompt_start"}
 
 
@@ -88,8 +86,8 @@ class TokenAnswer:
 def read(request: GenerateRequest, service: Service, run: Run, session: str | None) -> TokenAnswer:
     params = request.sampling_params
     values = params.model_dump(exclude_none=True, exclude=_OURS)
-    sampling = check_sampling({_NAMES.get(name, name): value for name, value in values.items()})
-    labels, exact = read_labels(request.model_dump(include={"rose", "session_id", "weight_version"}), session)
+    sampling = check_sampling({SGLANG_NAMES.get(name, name): value for name, value in values.items()})
+    labels, exact = read_labels(vars(request), session)
     fields = {} if request.cache_salt is None else {"extra_key": request.cache_salt}
     name = request.request_id or uuid.uuid4().hex
     orders = [

@@ -6,33 +6,28 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rose.runtime.scheduling.gateway.service import ApiError, Completion, Service, TurnOrder
+from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
 from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, TOOL_CALL_ENDS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turn_service import Client
-from rose.runtime.scheduling.turns.request import RequestError
 
-#: Fields that go to engines, under SGLang's names.
-_SAMPLING = {
-    **{
-        name: name
-        for name in (
-            *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
-            *("stop", "stop_regex", "stop_token_ids", "no_stop_trim", "ignore_eos", "skip_special_tokens"),
-            *("logit_bias", "json_schema", "regex", "ebnf", "structural_tag"),
-        )
-    },
+#: SGLang's names of parameters that it calls otherwise.
+SGLANG_NAMES = {
+    "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
     "include_stop_str_in_output": "no_stop_trim",
 }
+_GRAMMARS = {"json_schema", "regex", "ebnf", "structural_tag"}
 Text = Annotated[str, Field(max_length=64 << 20)]
 Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -56,8 +51,6 @@ class StreamOptions(BaseModel):
 
 
 class Sampling(BaseModel):
-    """The sampling parameters that the requests of OpenAI and vLLM share."""
-
     temperature: Real | None = None
     top_p: Real | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
@@ -76,7 +69,7 @@ class Sampling(BaseModel):
 
 
 class _Request(Sampling):
-    """The fields that completions and chat completions share. Unknown fields and unsupported values are refused."""
+    """The fields of completions and chats. Unknown fields and values are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,12 +96,9 @@ class _Request(Sampling):
     rose: dict[str, Any] | None = None
 
     def sampling(self) -> dict[str, Any]:
-        sampling = {
-            sglang_name: value for name, sglang_name in _SAMPLING.items() if (value := getattr(self, name)) is not None
-        }
-        if self.seed is not None:
-            sampling["sampling_seed"] = self.seed
-        return sampling | _grammar(self.response_format)
+        names = {*Sampling.model_fields, *_GRAMMARS, "stop_regex", "no_stop_trim"}
+        values = self.model_dump(include=names, exclude_none=True)
+        return {SGLANG_NAMES.get(name, name): value for name, value in values.items()} | _grammar(self.response_format)
 
     def fields(self) -> dict[str, Any]:
         key = self.extra_key or self.cache_salt
@@ -138,8 +128,6 @@ class ChatRequest(_Request):
 
 
 class TokenizeRequest(BaseModel):
-    """A text or a conversation to tokenize."""
-
     model_config = ConfigDict(extra="forbid")
 
     model: Name | None = None
@@ -166,7 +154,7 @@ def _grammar(form: Any) -> dict[str, Any]:
 
 
 def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
-    """Return the grammar of an answer that must call tools, or {} if it need not call any. Raises ApiError."""
+    """Return the grammar of an answer that must call tools, or {}. Raises RefusedError."""
     choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
     for tool in request.tools or []:
         if isinstance(function := tool.get("function"), dict):
@@ -180,14 +168,14 @@ def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
         case {"type": "function", "function": {"name": str(name)}} if name in functions:
             form = _call_grammar(name, functions[name])
         case _:
-            raise ApiError(
+            raise RefusedError(
                 400,
                 f"tool_choice is {str(choice)[:80]}: give auto, none, required, or one of the functions in tools: "
                 f"{', '.join(functions) or 'none'}",
                 "tool_choice",
             )
-    if grammar := {"json_schema", "regex", "ebnf", "structural_tag"} & request.sampling().keys():
-        raise ApiError(
+    if grammar := _GRAMMARS & request.sampling().keys():
+        raise RefusedError(
             400, f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out", "tool_choice"
         )
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
@@ -201,9 +189,6 @@ def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIAnswer:
-    """The turns of one request, and the answers to its client. Chats are answered with messages, completions with
-    texts."""
-
     service: Service
     run: Run
     request: CompletionRequest | ChatRequest
@@ -226,7 +211,7 @@ class OpenAIAnswer:
         return self._head(choices, chunk=False) | {"usage": self._usage(completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of a stream. Text that may become a stop string or a tool call is held back."""
+        """Yield the chunks of a stream. A possible stop string or tool call is held back."""
         progress = [_Progress(self._growing_text(number)) for number in range(len(self.orders))]
         last: dict[int, Completion] = {}
         async for number, completion in self.service.stream(self.run, self.orders):
@@ -262,14 +247,12 @@ class OpenAIAnswer:
 
     def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         per_prompt = completions[:: self.request.n]  # A prompt counts once for all its completions.
-        prompt, completion = (
-            sum(completion.prompt_tokens for completion in per_prompt),
-            sum(len(completion.ids) for completion in completions),
-        )
+        prompt = sum(completion.prompt_tokens for completion in per_prompt)
+        generated = sum(len(completion.ids) for completion in completions)
         return {
             "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": sum(completion.cached_tokens for completion in per_prompt)},
         }
 
@@ -277,7 +260,6 @@ class OpenAIAnswer:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
     def _settled(self, number: int, text: str) -> str:
-        """Return the text without an ending that may become a stop string or a tool call."""
         order = self.orders[number]
         stop = [] if order.keep_stop else order.sampling.get("stop") or []
         return settled(text, [*stop, *([TOOL_CALL_BEGINS] if self._tools else [])])
@@ -402,26 +384,17 @@ async def _make_answer(
     session: str | None,
     prompts: Sequence[list[int]],
     default_tokens: int,
-    grammar: Mapping[str, Any] | None = None,
+    grammar: dict[str, Any] | None = None,
 ) -> OpenAIAnswer:
-    labels, exact = read_labels(
-        request.model_dump(include={"rose", "session_id", "conversation_id", "routing_key", "weight_version"}), session
-    )
+    labels, exact = read_labels(vars(request), session)
     tokens_max = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         tokens_max = request.max_completion_tokens
-    sampling = check_sampling(
-        {
-            "max_new_tokens": default_tokens if tokens_max is None else tokens_max,
-            **request.sampling(),
-            **(grammar or {}),
-        },
-        "the request",
-    )
+    values = {"max_new_tokens": default_tokens if tokens_max is None else tokens_max, **request.sampling()}
+    sampling, fields = check_sampling(values | (grammar or {}), "the request"), request.fields()
     orders = []
     for ids, number in itertools.product(prompts, range(request.n)):
         seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}
-        fields = request.fields()
         orders.append(TurnOrder(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=fields))
     check_count(orders)
     texts = await service.texts_or_none(run)

@@ -25,7 +25,6 @@ def checkpoint(tmp_path_factory):
 
 
 def make_checkpoint(folder):
-    """A model whose words are its tokens, with weights."""
     folder.mkdir()
     words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="b"))
     words.pre_tokenizer = WhitespaceSplit()
@@ -37,8 +36,6 @@ def make_checkpoint(folder):
 
 
 class Speaker(FakeEngine):
-    """Says the words of `says`, and ends by `finish`."""
-
     says, finish = "a b c", {"type": "stop", "matched": 0}
 
     def tokens(self, body):
@@ -51,8 +48,7 @@ class Speaker(FakeEngine):
 
 @pytest.fixture
 def speaking(checkpoint, tmp_path):
-    """Return a context manager of (session, url, server, engine): a gateway whose engine speaks. Unless told otherwise
-    the run of those who name none has published."""
+    """Yield (session, url, server, engine) of a gateway whose engine speaks."""
 
     @asynccontextmanager
     async def opened(says="a b c", finish=None, token=None, *, published=True, sync_s=0.0, **options):
