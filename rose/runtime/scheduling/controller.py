@@ -352,7 +352,6 @@ class Controller:
 
 
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
-    """Return a deadline moved later by a stall, but not past `now_ns`."""
     return max(at_ns, min(at_ns + late_ns, now_ns))
 
 

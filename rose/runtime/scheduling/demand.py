@@ -21,8 +21,6 @@ def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
 
 
 class Demand:
-    """The demand for each engine, kept for one second after it ends."""
-
     def __init__(self) -> None:
         self._recent: dict[str, tuple[int, int]] = {}  # By engine: the last wanted time, and its expiry.
 

@@ -66,7 +66,6 @@ class ControllerActor:
         return models.resolve(model, Path(self._plan.config.cache), self._say)
 
     def _give_way(self) -> None:
-        """Move this process off serving's cores and lower its priority."""
         try:
             os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
             os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)

@@ -176,7 +176,7 @@ def recorded(remembered: Remembered) -> FleetConfig | None:
 
 def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:
     """Return the changed settings with old and new values. Raises UserError if one needs a restart."""
-    old, new = _settings(recorded_config), _settings(now)
+    old, new = (dict(_settings(config.model_dump(mode="json"))) for config in (recorded_config, now))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_adopted(name)]:
         settings = (_difference(name, old.get(name), new.get(name)) for name in fixed)
@@ -212,16 +212,12 @@ def _is_adopted(name: str) -> bool:
     return field in _ADOPTED.get(table, ())
 
 
-def _settings(config: FleetConfig) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    remaining = list(config.model_dump(mode="json").items())
-    while remaining:
-        name, value = remaining.pop(0)
+def _settings(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
         if isinstance(value, dict):
-            remaining += [(f"{name}.{field}", inner) for field, inner in value.items()]
+            yield from _settings(value, f"{prefix}{name}.")
         else:
-            settings[name] = value
-    return settings
+            yield prefix + name, value
 
 
 def _models(config: dict[str, Any]) -> dict[str, str]:

@@ -161,10 +161,9 @@ class Fleet:
         for part, actor, call in calls:
             here = part.resource in self.fabric.nodes()
             left_s = until_s - time.monotonic() if here else _ANSWER_TIMEOUT_S
-            doing = "stopped"
             try:
-                if undone := self.fabric.answer(call, max(0.0, left_s)):
-                    doing = f"stopped, except {'; '.join(undone)}"
+                undone = self.fabric.answer(call, max(0.0, left_s))
+                doing = f"stopped, except {'; '.join(undone)}" if undone else "stopped"
             except (UnreachableError, PartDiedError) as error:
                 problem = "was ended before an orderly stop" if here else "could not be reached to stop"
                 doing = f"{problem}: {str(error).splitlines()[0]}"

@@ -72,7 +72,6 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """Request the remaining tokens of a turn from an engine."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()

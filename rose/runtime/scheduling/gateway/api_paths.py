@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rose.clock import monotonic_ns
-from rose.runtime.scheduling.gateway import inference, openai, sglang
-from rose.runtime.scheduling.gateway.bodies import SESSIONS, Client, read
+from rose.runtime.scheduling.gateway import openai, sglang
+from rose.runtime.scheduling.gateway.http_server import SESSIONS, Client, read
 from rose.runtime.scheduling.gateway.origins import FolderOrigins
 from rose.runtime.scheduling.gateway.service import Service, may_use, read_version, token_of
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
@@ -23,6 +23,8 @@ from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing
 
 Handle = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T", openai.CompletionRequest, openai.ChatRequest, openai.TokensRequest)
+ReadTurns = Callable[[T, Service, Run, str | None], Awaitable[openai.OpenAIAnswer | openai.TokenAnswer]]
 _WORKER = "rose"
 _CAPABILITIES = (
     *("pause_generation", "continue_generation", "update_weights_from_disk", "pull_weights"),
@@ -77,23 +79,19 @@ class Paths:
         return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
     async def completions(self, request: Request) -> Response:
-        body = openai.CompletionRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, body.model)
-        answering = await openai.read_completion(body, self._service, run, _session(request))
-        return await _answer(request, body.stream, answering.answer, answering.events)
+        return await self._turns(request, openai.CompletionRequest, openai.read_completion)
 
     async def chat(self, request: Request) -> Response:
-        body = openai.ChatRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, body.model)
-        answering = await openai.read_chat(body, self._service, run, _session(request))
-        return await _answer(request, body.stream, answering.answer, answering.events)
+        return await self._turns(request, openai.ChatRequest, openai.read_chat)
 
     async def inference(self, request: Request) -> Response:
-        body = inference.GenerateRequest.model_validate_json(await read(request.receive))
-        answering = inference.read(
-            body, self._service, self._service.run_of(request.scope, body.model), _session(request)
-        )
-        return await _answer(request, body.stream, answering.answer, answering.events)
+        return await self._turns(request, openai.TokensRequest, openai.read_tokens)
+
+    async def _turns(self, request: Request, kind: type[T], read_turns: ReadTurns[T]) -> Response:
+        body = kind.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, body.model)
+        made = await read_turns(body, self._service, run, _session(request))
+        return await _answer(request, body.stream, made.answer, made.events)
 
     async def generate(self, request: Request) -> Response:
         body = await _json(request)

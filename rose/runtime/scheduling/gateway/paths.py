@@ -12,7 +12,7 @@ from rose.clock import monotonic_ns
 from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.runtime.scheduling import messages
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.bodies import Client, read
+from rose.runtime.scheduling.gateway.http_server import Client, read
 from rose.runtime.scheduling.gateway.service import TURNS_MAX, check_team, of_team, token_of
 from rose.runtime.scheduling.metrics import exposition
 from rose.runtime.scheduling.refusals import error_body

@@ -25,10 +25,9 @@ from rose.ledger.hosts.service import LedgerService
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway import bodies, paths
+from rose.runtime.scheduling.gateway import http_server, paths
 from rose.runtime.scheduling.gateway.api_paths import Paths
-from rose.runtime.scheduling.gateway.bodies import BodyTooLongError, ClientGoneError
-from rose.runtime.scheduling.gateway.http_server import HttpServer
+from rose.runtime.scheduling.gateway.http_server import BodyTooLongError, ClientGoneError, HttpServer
 from rose.runtime.scheduling.gateway.origins import FolderOrigins
 from rose.runtime.scheduling.gateway.paths import failure
 from rose.runtime.scheduling.gateway.service import TOKEN, Service, may_use, token_of
@@ -107,7 +106,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Raises OSError if the port is taken, or LedgerError if `ledger` is bad."""
+        """Bind the port and serve. Raises OSError, or LedgerError if `ledger` is bad."""
         self._server.bind()
         if self._ledger is not None:
             opened = await asyncio.to_thread(Ledger.create, self._ledger)
@@ -148,13 +147,13 @@ class Gateway:
 
     async def _answer_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer `/generate`, the most frequent request, without Starlette's routing."""
-        body, run_id = await bodies.read(receive), paths.run_of_turn(scope)
-        has_session = any(_header(scope, name.encode()) for name in bodies.SESSIONS)
+        body, run_id = await http_server.read(receive), paths.run_of_turn(scope)
+        has_session = any(_header(scope, name.encode()) for name in http_server.SESSIONS)
         if run_id is not None and not has_session and (request := read_turn(body)) is not None:
             await paths.answer_turn(self.controller, request, scope, receive, send)
             return
         scope["path_params"] = {} if run_id is None else {"run_id": run_id}
-        answer = await self._apis.generate(Request(scope, bodies.again(body, receive)))
+        answer = await self._apis.generate(Request(scope, http_server.again(body, receive)))
         await answer(scope, receive, send)
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
@@ -167,7 +166,7 @@ class Gateway:
             case RefusedError():
                 return failure(error.status, str(error), error.headers, error.param, error.kind)
             case BodyTooLongError():
-                return failure(413, f"a request has at most {bodies.REQUEST_BYTES_MAX} bytes")
+                return failure(413, f"a request has at most {http_server.REQUEST_BYTES_MAX} bytes")
             case HTTPException():
                 return failure(error.status_code, error.detail, dict(error.headers or {}))
             case UnknownRunError():

@@ -142,7 +142,6 @@ class Service:
         return run
 
     def _token_run(self, token: Token | None, model: str | None = None) -> Run | None:
-        """Return the token's first open or expired run with this model, or None."""
         name, team = _who(token)
         for run in self.controller.runs:
             facts, fits = run.facts, model not in self.models or run.facts.model == model

@@ -77,7 +77,6 @@ class Texts:
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
     ) -> list[int]:
-        """Return the token ids of a conversation, up to the start of the next answer."""
         tokenizer = self._tokenizer
         fixed = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
         arguments: dict[str, Any] = {**template, **fixed}

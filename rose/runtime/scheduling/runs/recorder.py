@@ -62,7 +62,6 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
 
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    """Return the fields of a turn's events, one event for each attempt."""
     labels = turn.request.labels
     at_us, turn_id = utc_us(), new_id()
     return [

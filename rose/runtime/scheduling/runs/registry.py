@@ -192,14 +192,11 @@ class Runs:
         published = replace(
             facts, url=request.url, token=request.token, signer=request.signer, client_address=client_address
         )
-        same_place = (request.url, request.signer, client_address) == (facts.url, facts.signer, facts.client_address)
-        if request.version == facts.version and same_place and request.token == facts.token:
-            return run
-        if facts.version is not None and request.version <= facts.version:
-            # A resumed client serves its versions from another address.
-            if request.version == facts.version and not same_place:
+        if request.version == facts.version:
+            if published != facts:  # A resumed client serves its versions from another address.
                 self._change(run, published)
-                return run
+            return run
+        if facts.version is not None and request.version < facts.version:
             raise RefusedError(
                 409, f"version is {request.version}; run {run_id!r} is at version {facts.version}: give a newer version"
             )
@@ -297,7 +294,6 @@ def _digest(request: OpenRun) -> str:
 
 
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
-    """Return the run that an earlier request with the same key opened."""
     request_facts = run.facts.keys[request.key or ""]
     if request_facts["digest"] != _digest(request):
         raise RefusedError(

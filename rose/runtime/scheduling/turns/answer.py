@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Raises ValueError if the body is not an answer of SGLang."""
+        """Return the answer in a response body. Raises ValueError."""
         try:
             read = _BODY.decode(body)
             meta = read.meta_info
@@ -115,7 +115,6 @@ def array(items: bytes) -> msgspec.Raw:
 
 
 def _items(value: msgspec.Raw) -> bytes:
-    """Return the text between the brackets of a JSON array. Raises ValidationError."""
     if (text := bytes(value)) == b"null":
         return b""
     if not text.startswith(b"["):
