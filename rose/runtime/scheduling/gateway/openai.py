@@ -259,11 +259,6 @@ class OpenAIAnswer:
     def _growing_text(self, number: int) -> GrowingText | None:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
 
-    def _settled(self, number: int, text: str) -> str:
-        order = self.orders[number]
-        stop = [] if order.keep_stop else order.sampling.get("stop") or []
-        return settled(text, [*stop, *([TOOL_CALL_BEGINS] if self._tools else [])])
-
     def _final_text(
         self, number: int, completion: Completion, growing: GrowingText | None
     ) -> tuple[str, list[dict[str, Any]]]:
@@ -281,12 +276,12 @@ class OpenAIAnswer:
         return choice | {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def _delta(self, number: int, completion: Completion, progress: _Progress) -> dict[str, Any] | None:
-        calls: list[dict[str, Any]] = []
-        if completion.finish is not None:
-            final, calls = self._final_text(number, completion, progress.growing)
-        else:
-            final = "" if progress.growing is None else self._settled(number, progress.growing.after(completion.ids))
-            if self._tools:
+        final, calls = self._final_text(number, completion, progress.growing)
+        if completion.finish is None and progress.growing is not None:
+            order, tools = self.orders[number], [TOOL_CALL_BEGINS] if self._tools else []
+            stop = [] if order.keep_stop else order.sampling.get("stop") or []
+            final = settled(progress.growing.after(completion.ids), [*stop, *tools])
+            if tools:
                 final = final.partition(TOOL_CALL_BEGINS)[0]
         text, more_ids = final[len(progress.text) :], len(completion.ids) > progress.tokens
         if not text and completion.finish is None and not (self.request.return_token_ids and more_ids):
