@@ -200,9 +200,9 @@ def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(flee
     joined = "SELECT device_id FROM event WHERE kind = 'device' AND action = 'joined' GROUP BY 1 ORDER BY 1"
     until(lambda: [row["device_id"] for row in fleet.query(joined)] == ["r2", "s1", "s2"])
     assert not (fleet.other.disk / "ledger" / "deployment").exists()
-    # Turns, and how far clocks are off, are told by the controller; all else of a device by its host.
+    # The controller tells of turns, clocks and holds; its host tells all else of a device.
     told = "SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2') AND {} ORDER BY 1"
-    assert fleet.query(told.format("kind NOT IN ('turn', 'clock')")) == [{"writer": "other.agent"}]
+    assert fleet.query(told.format("kind NOT IN ('turn', 'clock', 'hold')")) == [{"writer": "other.agent"}]
     assert fleet.query(told.format("kind = 'clock'")) == [{"writer": "one.controller"}]
     hosts = fleet.query("SELECT device_id, host FROM clock WHERE action = 'heard' GROUP BY ALL ORDER BY 1")
     assert hosts == [
