@@ -1,4 +1,4 @@
-"""The client with which agents call the controller."""
+"""The HTTP client with which agents call the controller. Calls raise OSError without an answer."""
 
 import urllib.request
 
@@ -9,8 +9,6 @@ from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptR
 
 
 class ControlClient:
-    """A client whose calls block, with a short timeout. Each call raises OSError if the controller does not answer."""
-
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 2.0) -> None:
         self._url, self._token, self._timeout_s = url, token, timeout_s
 

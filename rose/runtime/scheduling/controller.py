@@ -1,57 +1,39 @@
-"""The controller, which assigns each engine to a run and each turn to an engine. A preempted turn keeps its tokens and
-continues on another engine. After an engine fails, its turns try other engines. A turn that an engine refuses (400, 413
-or 422) ends. Open turns create the demand for devices, which expires soon after they end."""
-
-from __future__ import annotations
+"""The controller, which assigns each engine to a run and each turn to an engine."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rose.clock import both_ns, monotonic_ns
 from rose.errors import did_you_mean
+from rose.ledger.writer import LedgerWriter
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.routing import DemandFacts, wanted_ns
-from rose.runtime.scheduling.demand import Answers, Demand, Wanted
-from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
+from rose.runtime.scheduling import messages
+from rose.runtime.scheduling.demand import Answers, Demand, differs
+from rose.runtime.scheduling.devices import Devices
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.holds import LOOK_NS, Holds
-from rose.runtime.scheduling.messages import (
-    CloseRun,
-    Heartbeat,
-    HeartbeatReply,
-    OpenRun,
-    PreemptReply,
-    PreemptRequest,
-    PublishVersion,
-    RunEvents,
-    Terms,
-)
-from rose.runtime.scheduling.obstacles import Obstacles
+from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, Terms
+from rose.runtime.scheduling.obstacles import LOOK_NS, Holds, Obstacles
+from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
-from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
+from rose.runtime.scheduling.runs.registry import Run, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.turn_service import TurnService
 from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turns import Trajectories
-from rose.runtime.scheduling.workers import InFlight, UnknownEngineError, Worker, WorkerTable
+from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
-
-if TYPE_CHECKING:
-    from rose.ledger.writer import LedgerWriter
 
 TICK_S, CALM_TICK_S = 0.1, 0.25  # Seconds between calls of `pass_time` with waiting turns, and without.
 
 
 class Controller:
-    """The state and the decisions of the controller, on one asyncio loop without locks. `models` and `devices` (which
-    maps ids to hosts) come from the fleet file. If one of the two is empty, the controller accepts any model or device.
-    If `state` is None, everything stays in memory. Raises StateError if the state cannot be read."""
+    """The state and decisions of the controller, on one asyncio loop. Raises StateError for bad state on disk."""
 
     def __init__(
         self,
@@ -89,17 +71,9 @@ class Controller:
         self.assignment = Assignment(self.workers, self.runs, self.loads)
         self.obstacles = Obstacles(self.workers, self.runs, self.queue, self.assignment, self.loads, self.drained)
         self._demand = Demand()
-        self.wanted = self._announced = Wanted()
+        self.wanted = self._announced = HeartbeatReply()
         self._polls = Answers()
         self._news = asyncio.Event()
-        self._engines: EngineCalls | None = None
-        self.turns: TurnService | None = None
-        self._ticking: asyncio.Task[None] | None = None
-        self._stopping = False
-        self._passed_ns = now_ns
-
-    async def start(self) -> None:
-        """Record the events that an earlier process left behind, and start the periodic work."""
         self._engines = EngineCalls()
         self.turns = TurnService(
             self._engines,
@@ -110,6 +84,11 @@ class Controller:
             self.moved,
             self.obstacles.why_waiting,
         )
+        self._ticking: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._passed_ns = now_ns
+
+    async def start(self) -> None:
         self.recorder.catch_up(self.answers.events_json())
         self._terms = self.read_terms()
         self._passed_ns = monotonic_ns()
@@ -125,37 +104,34 @@ class Controller:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._holds.look({}, monotonic_ns())
-        if self.turns is not None:
-            await self.turns.close()
-        if self._engines is not None:
-            await self._engines.close()
+        await self.turns.close()
+        await self._engines.close()
         await self.recorder.close()
         self.answers.close()
         self.state.close()
 
-    def open_run(self, request: OpenRun) -> Run:
+    def open_run(self, request: messages.OpenRun) -> Run:
         device_id, names = request.trainer_device, self._device_ids()
         if device_id is not None and self.devices.expected and device_id not in names:
-            raise RunRefusedError(f"unknown trainer_device {device_id!r}{did_you_mean(device_id, names)}")
+            raise RefusedError(409, f"unknown trainer_device {device_id!r}{did_you_mean(device_id, names)}")
         run = self.runs.open(request, monotonic_ns())
         self._changed()
         return run
 
-    def publish(self, run_id: str, request: PublishVersion, client_address: str | None) -> Run:
+    def publish(self, run_id: str, request: messages.PublishVersion, client_address: str | None) -> Run:
         run = self.runs.publish(run_id, request, monotonic_ns(), self.devices.hosts, client_address)
         self.queue.renew(run_id, self.loads[run_id].renew(run.version_min), run.version_min)
         self._changed()
         return run
 
-    async def record(self, run_id: str, request: RunEvents) -> None:
-        """Record the events of a client. Raises EventRefusedError for the first bad event; then no event is
-        recorded."""
+    async def record(self, run_id: str, request: messages.RunEvents) -> None:
+        """Record the events of a client: all, or none if one is refused. Raises RequestError."""
         run = self.runs.hear(run_id, monotonic_ns(), request.fence)
         step = await self.recorder.record(run_id, request.events)
         if step is not None:
             self.runs.reach_step(run, step)
 
-    def close_run(self, run_id: str, request: CloseRun) -> Run:
+    def close_run(self, run_id: str, request: messages.CloseRun) -> Run:
         run = self.runs.close(run_id, request.fence, request.outcome, request.reason)
         self.queue.paused.discard(run_id)
         self.end_turns(run_id, f"run {run_id!r} is {run.facts.state}")
@@ -169,7 +145,6 @@ class Controller:
         self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
 
     def pause(self, run_id: str) -> None:
-        """Keep the turns of the run off engines until `resume`. The turns keep their tokens."""
         self.runs.hear(run_id, monotonic_ns())
         self.queue.paused.add(run_id)
         self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
@@ -180,8 +155,7 @@ class Controller:
         self.queue.dispatch(monotonic_ns())
 
     def abort(self, run_id: str, name: str | None = None) -> int:
-        """End the turns of the run that are named `name`, or all turns if `name` is None. Return how many turns end.
-        Their clients get the tokens that exist."""
+        """End the run's turns with this name, or all of them. Return how many turns end."""
         self.runs.hear(run_id, monotonic_ns())
         turns = [turn for turn in self.loads[run_id].turns if name in (None, turn.name)]
         for turn in turns:
@@ -193,7 +167,6 @@ class Controller:
     def _take_off(self, turns: Iterable[tuple[Worker, InFlight]]) -> None:
         for worker, item in turns:
             if not item.taken_off:
-                assert self._engines is not None
                 self._engines.take_off_later(worker, item)
 
     def _changed(self) -> None:
@@ -208,8 +181,7 @@ class Controller:
             self.answers.forget_count(run_id)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Return the reply when it differs from the last reply that the agent saw, or after `hold_s` seconds. Raises
-        HeartbeatRefusedError."""
+        """Return instructions once they change, or after `hold_s` seconds. Raises RefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
@@ -220,7 +192,7 @@ class Controller:
         self.queue.dispatch(now)
         self._assess(now)
         try:
-            while not self._polls.due(heartbeat.device_id, heartbeat.seen, demand := self._wanted_of(heartbeat)):
+            while not self._polls.due(heartbeat.device_id, heartbeat.seen, self._reply(heartbeat)):
                 if (left_s := (deadline - monotonic_ns()) / 1e9) <= 0 or self._stopping:
                     break
                 try:
@@ -229,19 +201,7 @@ class Controller:
                     break
         finally:
             self.workers.answered(heartbeat, monotonic_ns())
-        demand = self._wanted_of(heartbeat)
-        return HeartbeatReply(
-            seq=self._polls.give(heartbeat.device_id, heartbeat.seen, demand),
-            renew=[lease_id for name in demand.engines_ns if (lease_id := self.workers[name].lease_id) is not None],
-            wanted_ns=dict(demand.engines_ns),
-            step=demand.step,
-            targets=dict(demand.targets),
-            drained=demand.drained,
-            train_run_id=demand.train_run_id,
-            rollout_run_ids=dict(demand.rollout_run_ids),
-            models=dict(demand.models),
-            terms=demand.terms,
-        )
+        return self._polls.give(heartbeat.device_id, heartbeat.seen, self._reply(heartbeat))
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
         drained = heartbeat.device_id in self.drained
@@ -252,15 +212,16 @@ class Controller:
             if worker.assigned is None and worker.assigned_ns == 0 and report.run_id in live:
                 worker.assign(report.run_id, now_ns)
 
-    def _wanted_of(self, heartbeat: Heartbeat) -> Wanted:
+    def _reply(self, heartbeat: Heartbeat) -> HeartbeatReply:
         workers = [self.workers[report.engine_id] for report in heartbeat.engines]
         run_ids = {worker.report.engine_id: worker.assigned for worker in workers}
-        engines_ns = {name: self.wanted.engines_ns[name] for name in run_ids if name in self.wanted.engines_ns}
-        steps = [self.loads[run_id].step for name in engines_ns if (run_id := run_ids[name]) is not None]
+        wanted_ns = {name: self.wanted.wanted_ns[name] for name in run_ids if name in self.wanted.wanted_ns}
+        steps = [self.loads[run_id].step for name in wanted_ns if (run_id := run_ids[name]) is not None]
         trainer = self.runs.trainer_of(heartbeat.device_id)
-        return Wanted(
+        return HeartbeatReply(
+            renew=[lease_id for name in wanted_ns if (lease_id := self.workers[name].lease_id) is not None],
+            wanted_ns=wanted_ns,
             step=steps[-1] if steps else None,
-            engines_ns=engines_ns,
             targets=self.assignment.targets(workers),
             drained=heartbeat.device_id in self.drained,
             train_run_id=None if trainer is None else trainer.run_id,
@@ -269,21 +230,18 @@ class Controller:
             terms=self._terms.get(heartbeat.device_id),
         )
 
-    async def preempt(self, request: PreemptRequest) -> PreemptReply:
-        """Take turns off an engine, and return after the engine has received the aborts. Raises UnknownEngineError."""
-        assert self._engines is not None
+    async def preempt(self, request: messages.PreemptRequest) -> messages.PreemptReply:
         if request.engine_id not in self.workers:
-            raise UnknownEngineError(f"unknown engine {request.engine_id!r}")
+            raise RefusedError(404, f"unknown engine {request.engine_id!r}")
         worker = self.workers[request.engine_id]
         if request.kv_tokens is None:
             worker.withdraw()
         chosen = self.workers.youngest(request.engine_id, request.kv_tokens)
         await self._engines.take_off(worker, chosen)
-        return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
+        return messages.PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        """Stop lending the device, or every device if `device_id` is None. Return these devices. They also stay drained
-        after a restart of the controller. Raises UnknownDeviceError."""
+        """Stop lending one device or all, also after a restart. Raises RefusedError."""
         devices = self._chosen(device_id)
         self.state.drain(devices, reason)
         self.drained |= dict.fromkeys(devices, reason)
@@ -291,8 +249,6 @@ class Controller:
         return devices
 
     def undrain(self, device_id: str | None) -> list[str]:
-        """Lend the device again, or every device if `device_id` is None. Return the devices that were drained until
-        now. Raises UnknownDeviceError."""
         devices = [name for name in self._chosen(device_id) if name in self.drained]
         self.state.undrain(devices)
         for name in devices:
@@ -312,7 +268,7 @@ class Controller:
         if device_id is None:
             return sorted(names)
         if device_id not in names:
-            raise UnknownDeviceError(f"unknown device {device_id!r}{did_you_mean(device_id, names)}")
+            raise RefusedError(404, f"unknown device {device_id!r}{did_you_mean(device_id, names)}")
         return [device_id]
 
     def _drains_changed(self) -> None:
@@ -325,7 +281,7 @@ class Controller:
     def moved(self, run_id: str) -> None:
         if run_id not in self.assignment.assigned:
             self._take_off(self.assignment.update(monotonic_ns()))
-        if not self.wanted.engines_ns:
+        if not self.wanted.wanted_ns:
             self._assess(monotonic_ns())
 
     async def _tick(self) -> None:
@@ -334,7 +290,6 @@ class Controller:
             self.pass_time(monotonic_ns())
 
     def pass_time(self, now_ns: int) -> None:
-        """Do the periodic work: expire runs, forget silent agents, place waiting turns, and move stalled turns."""
         # A slow disk may have stalled this process.
         late_ns, self._passed_ns = now_ns - self._passed_ns - round(CALM_TICK_S * 1e9), now_ns
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
@@ -382,12 +337,12 @@ class Controller:
                     waited_ns=self.queue.waited_ns(run_id, now_ns),
                 )
                 engines_ns |= wanted_ns(facts, self.workers.serving(run_id), now_ns)
-        self.wanted = Wanted(
-            engines_ns=self._demand.assess(engines_ns, now_ns),
+        self.wanted = HeartbeatReply.model_construct(  # Unchecked: a fleet may have more engines than a device.
+            wanted_ns=self._demand.assess(engines_ns, now_ns),
             targets=self.assignment.targets(self.workers.values()),
             models=self.assignment.models(self.workers.values()),
         )
-        if self.wanted.differs(self._announced):
+        if differs(self.wanted, self._announced):
             self._announced = self.wanted
             self.tell()
 
@@ -397,12 +352,11 @@ class Controller:
 
 
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
-    """Return the time `at_ns`, moved later by a stall of `late_ns`. The stall moves no time past `now_ns`."""
     return max(at_ns, min(at_ns + late_ns, now_ns))
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """Move deadlines later by the time for which the controller stalled, if it exceeds 1 s. Leases are not extended."""
+    """Move deadlines later after a stall of this process above 1 s. Leases stay as they are."""
     if late_ns <= 1_000_000_000:
         return
     for worker in workers.values():

@@ -1,47 +1,26 @@
-"""Keeps the demand for devices for one second, and numbers the answers to each agent."""
-
-from __future__ import annotations
+"""The demand for devices, and the numbers of the answers to agents."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from rose.clock import utc_us
-from rose.runtime.scheduling.messages import Target, Terms
+from rose.runtime.scheduling.messages import HeartbeatReply
 
 HOLD_NS = 1_000_000_000  # The next turn of a trajectory comes soon.
 DEVICES_MAX = 10_000  # Devices with a stored answer; the oldest is forgotten first.
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The demand at one moment, and the instructions for the engines of a device. `engines_ns` maps each wanted engine
-    to the wanted device time in nanoseconds, which is never 0. `step` is the RL step that wants the time."""
-
-    step: int | None = None
-    engines_ns: Mapping[str, int] = field(default_factory=dict)
-    targets: Mapping[str, Target] = field(default_factory=dict)
-    drained: bool = False
-    train_run_id: str | None = None
-    rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
-    terms: Terms | None = None
-
-    def differs(self, previous: Wanted) -> bool:
-        """Return whether an agent that knows `previous` needs a new answer. Any change needs one, but a change of
-        wanted time only if the time at least doubled."""
-        return (
-            (self.step, self.drained, self.train_run_id) != (previous.step, previous.drained, previous.train_run_id)
-            or (self.targets, self.rollout_run_ids, self.models, self.terms)
-            != (previous.targets, previous.rollout_run_ids, previous.models, previous.terms)
-            or self.engines_ns.keys() != previous.engines_ns.keys()
-            or any(value >= 2 * previous.engines_ns[engine] for engine, value in self.engines_ns.items())
-        )
+def differs(reply: HeartbeatReply, previous: HeartbeatReply) -> bool:
+    """Return whether the agent needs a new answer. A longer wanted time alone must have doubled."""
+    skipped: dict[str, object] = {"seq": 0, "renew": [], "wanted_ns": {}}
+    return (
+        reply.model_copy(update=skipped) != previous.model_copy(update=skipped)
+        or reply.wanted_ns.keys() != previous.wanted_ns.keys()
+        or any(value >= 2 * previous.wanted_ns[engine] for engine, value in reply.wanted_ns.items())
+    )
 
 
 class Demand:
-    """The demand for each engine, which is kept for one second after it ends. Times are monotonic nanoseconds."""
-
     def __init__(self) -> None:
         self._recent: dict[str, tuple[int, int]] = {}  # By engine: the last wanted time, and its expiry.
 
@@ -53,23 +32,21 @@ class Demand:
 
 
 class Answers:
-    """The last answer to each device. The first number is the time of day in microseconds, so that numbers also rise
-    when the controller restarts."""
+    """The last answer to each device. Numbers start at the time of day, so they rise across restarts."""
 
     def __init__(self, first: int | None = None) -> None:
         self._number = utc_us() if first is None else first
-        self._last: OrderedDict[str, tuple[int, Wanted]] = OrderedDict()
+        self._last: OrderedDict[str, HeartbeatReply] = OrderedDict()
 
-    def due(self, device_id: str, seen: int, wanted: Wanted) -> bool:
+    def due(self, device_id: str, seen: int, reply: HeartbeatReply) -> bool:
         last = self._last.get(device_id)
-        return last is None or last[0] != seen or wanted.differs(last[1])
+        return last is None or last.seq != seen or differs(reply, last)
 
-    def give(self, device_id: str, seen: int, wanted: Wanted) -> int:
-        """Return the number of the answer `wanted`. It is `seen` if the answer does not differ from the last answer."""
-        if self.due(device_id, seen, wanted):
+    def give(self, device_id: str, seen: int, reply: HeartbeatReply) -> HeartbeatReply:
+        if self.due(device_id, seen, reply):
             self._number += 1
-            self._last[device_id] = (self._number, wanted)
+            self._last[device_id] = reply.model_copy(update={"seq": self._number})
         self._last.move_to_end(device_id)
         while len(self._last) > DEVICES_MAX:
             self._last.popitem(last=False)
-        return self._last[device_id][0]
+        return reply.model_copy(update={"seq": self._last[device_id].seq})

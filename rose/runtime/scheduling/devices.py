@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rose.errors import UserError
 from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.policy.lending import Reason
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
+from rose.runtime.scheduling.refusals import RefusedError
 
 #: An offset comes from the least delayed reading. Each reading is the quickest message of one second.
 _READINGS = 16
@@ -18,17 +18,9 @@ _MOVED_NS = 60_000_000_000  # Minimum time between two events of drift.
 FORGET_NS = 3600 * 1_000_000_000
 
 
-class UnknownDeviceError(UserError):
-    """No device with this id has reported to this controller."""
-
-
-class HeartbeatRefusedError(UserError):
-    """The heartbeat does not fit the fleet file, or it reports an engine of another device."""
-
-
 @dataclass(slots=True)
 class Device:
-    """A device as its agent last reported it. Times are monotonic nanoseconds of the controller."""
+    """A device as its agent last reported it. Times are monotonic nanoseconds here."""
 
     device_id: str
     heard_ns: int
@@ -49,8 +41,7 @@ class Device:
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """Return the host's UTC minus the controller's UTC in nanoseconds, or None before the first reading. The value
-        is too low by the delay of the quickest recent message."""
+        """Return the host's UTC minus ours in nanoseconds, less the quickest message's delay."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
@@ -73,8 +64,7 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """Return the clock event to record now, or None. The first reading gives an event, and so does each later
-        change of more than 5 ms. Events of slow drift are at least 60 s apart."""
+        """Return the clock event to record now, or None. Events of slow drift are 60 s apart."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
@@ -103,8 +93,7 @@ class Device:
 
 
 class Devices(dict[str, Device]):
-    """All devices by id. `expected` maps each device of the fleet file to its host. If `expected` is empty, any device
-    may report."""
+    """All devices by id. `expected` maps the fleet file's devices to hosts; empty accepts any device."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -134,19 +123,17 @@ class Devices(dict[str, Device]):
     def _check(self, heartbeat: Heartbeat) -> None:
         device_id = heartbeat.device_id
         if device_id not in self.expected:
-            raise HeartbeatRefusedError(f"device_id {device_id!r} is not in the fleet file")
+            raise RefusedError(403, f"device_id {device_id!r} is not in the fleet file")
         if heartbeat.host != (host := self.expected[device_id]):
-            raise HeartbeatRefusedError(
-                f"host {heartbeat.host!r} reports device {device_id!r}, which the fleet file puts on {host!r}"
+            raise RefusedError(
+                403, f"host {heartbeat.host!r} reports device {device_id!r}, which the fleet file puts on {host!r}"
             )
         for report in heartbeat.engines:
             owner = report.device_id
             if owner == device_id:
                 owner = self._owners.get(report.engine_id, device_id)
             if owner != device_id:
-                raise HeartbeatRefusedError(
-                    f"device {device_id!r} reports engine {report.engine_id!r} of device {owner!r}"
-                )
+                raise RefusedError(403, f"device {device_id!r} reports engine {report.engine_id!r} of device {owner!r}")
 
     def _claim(self, device: Device, engine_ids: tuple[str, ...]) -> None:
         for name in device.engine_ids:

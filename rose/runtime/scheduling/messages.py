@@ -1,4 +1,4 @@
-"""The messages between agents, clients and the controller. They are validated JSON over HTTP."""
+"""The messages between agents, clients and the controller, as JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class Message(BaseModel):
 
 
 class Report(BaseModel):
-    """A message whose unknown fields are ignored. Agents and the controller are upgraded separately, so a later version
-    may send more fields."""
+    """A message that ignores unknown fields, because agents and controller are upgraded separately."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -26,7 +25,7 @@ _STRETCH_MAX, _DAY_S = 1e6, 86_400
 
 
 class BesideReport(Report):
-    """The device time that a rollout engine used beside live requests of serving, in the last second."""
+    """The device time that a rollout engine used beside live requests, in the last second."""
 
     share: float = Field(ge=0, le=1)  # Share of the device.
     stretch: float = Field(ge=1, le=_STRETCH_MAX)  # Duration of serving's steps, divided by their duration alone.
@@ -64,8 +63,7 @@ class ClockReading(Report):
 
 
 class HostFacts(Report):
-    """The state of the event writer on a host. A field is None if it is unknown, or if the host's ledger is not
-    forwarded."""
+    """The state of a host's event writer. None: unknown, or the ledger is not forwarded."""
 
     events_dropped: Count | None = None  # Events that its writer merged or only counted.
     segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
@@ -74,8 +72,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """The report of an agent about all rollout engines of a device. The controller replies when its answer differs from
-    answer number `seen`, or after `hold_s` seconds."""
+    """An agent's report on a device. The reply comes once it differs from answer `seen`, or after `hold_s`."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -100,7 +97,7 @@ class Target(Report):
 
 
 class Terms(Report):
-    """Settings that a running agent adopts. `coserving` contains settings of the table `[coserving]`."""
+    """Settings that a running agent adopts. `coserving` has settings of table `[coserving]`."""
 
     ttft_budget_ms: BudgetMs
     tpot_budget_ms: BudgetMs
@@ -110,14 +107,12 @@ class Terms(Report):
 
 
 class HeartbeatReply(Report):
-    """Instructions for a device. Only the leases in `renew` are renewed. An engine that is missing in `wanted_ns` is
-    not wanted. An engine that is missing in `targets` keeps its weights. An engine that is missing in `models` keeps
-    its model."""
+    """Instructions for a device. Without an entry, an engine keeps its weights and its model."""
 
-    seq: Count
-    renew: Few[Id]
-    wanted_ns: ByName[Nanoseconds]
-    step: Count | None
+    seq: Count = 0
+    renew: Few[Id] = []  # Leases to renew.
+    wanted_ns: ByName[Nanoseconds] = {}  # Never 0. A missing engine is not wanted.
+    step: Count | None = None  # The RL step that wants the device.
     targets: ByName[Target] = {}
     drained: bool = False
     train_run_id: Id | None = None
@@ -127,8 +122,7 @@ class HeartbeatReply(Report):
 
 
 class PreemptRequest(Message):
-    """A request to take turns off an engine. The youngest turns leave, until they free `kv_tokens`. If `kv_tokens` is
-    None, all turns leave."""
+    """Takes the youngest turns off an engine until `kv_tokens` are free; None takes all turns."""
 
     engine_id: Id
     kv_tokens: Count | None = None
@@ -161,8 +155,7 @@ class OpenRun(Message):
 
 
 class OpenedRun(Report):
-    """The answer to a client that opens or renews a run. `version` is the last published version, and `step` is the
-    last recorded step. Each is None if there is none yet."""
+    """The answer to a client that opens or renews a run, with its last version and step."""
 
     run_id: Id
     fence: Fence

@@ -1,9 +1,6 @@
 """Exports the metrics of the controller to Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,10 +8,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from rose.clock import monotonic_ns, utc_us
+from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.status import hosts, missing, run_status
-
-if TYPE_CHECKING:
-    from rose.runtime.scheduling.controller import Controller
 
 _COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # By name without `rose_`: labels and help text.
     "turns": (("run", "outcome"), "Turns that ended."),

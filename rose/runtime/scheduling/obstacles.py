@@ -1,7 +1,10 @@
-"""Explains why a turn waits, and why a device is not lent."""
+"""Explains why a turn waits, and why a device is not lent, also in `hold` events."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from rose.clock import utc_us
+from rose.events import Hold
 from rose.runtime.policy.lending import EngineState, LendingFacts, Reason, why_not_lent
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
@@ -10,33 +13,27 @@ from rose.runtime.scheduling.turns.turn_queue import TurnQueue
 from rose.runtime.scheduling.turns.turns import Turn
 from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker, WorkerTable
 
+LOOK_NS = 1_000_000_000
+HOLD_NS = 10_000_000_000  # Longer holds are recorded in parts.
+#: Turns of other runs wait, or the agent records the hold.
+_ELSEWHERE = ("no_demand", "withheld")
 
+
+@dataclass(frozen=True, slots=True)
 class Obstacles:
-    """Explains what keeps turns and devices waiting. `drained` maps each drained device to a reason. `loads` maps each
-    run to its turns."""
-
-    def __init__(
-        self,
-        workers: WorkerTable,
-        runs: Runs,
-        queue: TurnQueue,
-        assignment: Assignment,
-        loads: Mapping[str, Load],
-        drained: Mapping[str, str | None],
-    ) -> None:
-        self._workers = workers
-        self._runs = runs
-        self._queue = queue
-        self._assignment = assignment
-        self._loads = loads
-        self._drained = drained
+    workers: WorkerTable
+    runs: Runs
+    queue: TurnQueue
+    assignment: Assignment
+    loads: Mapping[str, Load]
+    drained: Mapping[str, str | None]  # By drained device: the reason.
 
     def why_waiting(self, turn: Turn) -> str:
-        if self._runs.get(turn.run_id).facts.version is None:
+        if self.runs.get(turn.run_id).facts.version is None:
             return f"run {turn.run_id!r} has published no version"
-        if not len(self._workers):
+        if not len(self.workers):
             return "no engine has reported"
-        if not (assigned := [worker for worker in self._workers.values() if worker.assigned == turn.run_id]):
+        if not (assigned := [worker for worker in self.workers.values() if worker.assigned == turn.run_id]):
             return f"no engine is assigned to its run{self._other_models(turn.run_id)}"
         if not (holders := [worker.report for worker in assigned if worker.serves(turn.run_id)]):
             changing = [text for worker in assigned if (text := self._changes(worker)) is not None]
@@ -53,16 +50,15 @@ class Obstacles:
         return "no suitable engine had room"
 
     def _other_models(self, run_id: str) -> str:
-        """Return the end of a sentence, which names the models of the engines. It is empty if an engine has, or may
-        have, the model of the run."""
-        model = self._runs.get(run_id).facts.model
-        engine_models = {worker.report.model for worker in self._workers.values()}
+        """Return the end of a sentence. It is empty if an engine may have the run's model."""
+        model = self.runs.get(run_id).facts.model
+        engine_models = {worker.report.model for worker in self.workers.values()}
         if None in engine_models or model in engine_models:
             return ""
         return f": its model is {model!r}, and the engines have {', '.join(sorted(map(repr, engine_models)))}"
 
     def _changes(self, worker: Worker) -> str | None:
-        if (model := self._assignment.new_model(worker)) is None:
+        if (model := self.assignment.new_model(worker)) is None:
             return None
         report = worker.report
         if report.unstarted == model:
@@ -70,8 +66,7 @@ class Obstacles:
         return f"engine {report.engine_id} changes from model {report.model!r} to {model!r}"
 
     def not_lent(self, device: Device, now_ns: int) -> Reason | None:
-        """Return why no rollout can use the device, or None if a rollout can use it."""
-        workers = [self._workers[engine_id] for engine_id in device.engine_ids if engine_id in self._workers]
+        workers = [self.workers[engine_id] for engine_id in device.engine_ids if engine_id in self.workers]
         states = [self._state(worker) for worker in workers] or [None]
         reasons = [why_not_lent(self._facts(device, state, now_ns)) for state in states]
         return None if None in reasons else reasons[0]
@@ -80,8 +75,8 @@ class Obstacles:
         overdue = now_ns - device.due_ns > SILENCE_MAX_NS
         return LendingFacts(
             engine=state,
-            drained=device.device_id in self._drained,
-            drain_reason=self._drained.get(device.device_id),
+            drained=device.device_id in self.drained,
+            drain_reason=self.drained.get(device.device_id),
             silent_ns=now_ns - device.heard_ns if overdue else 0,
             refused=device.fault,
             serving_ns=device.serving_ns,
@@ -89,7 +84,7 @@ class Obstacles:
         )
 
     def _state(self, worker: Worker) -> EngineState | None:
-        report, load = worker.report, self._loads.get(worker.assigned or "")
+        report, load = worker.report, self.loads.get(worker.assigned or "")
         alive = report.alive and not worker.suspected
         return EngineState(
             engine_id=report.engine_id,
@@ -103,5 +98,50 @@ class Obstacles:
             held_run_id=report.run_id,
             version=report.policy_version,
             version_min=0 if load is None else load.version_min,
-            turns=len(self._queue) if load is None else len(load.turns),
+            turns=len(self.queue) if load is None else len(load.turns),
+        )
+
+
+@dataclass(slots=True)
+class _OpenHold:
+    worker: Worker
+    run_id: str | None
+    reason: Reason
+    at_us: int
+    since_ns: int
+
+
+class Holds:
+    def __init__(self, record: Callable[[Hold], None]) -> None:
+        self._record = record
+        self._open: dict[str, _OpenHold] = {}
+        self.looked_ns = 0
+
+    def look(self, unlent: Mapping[str, tuple[Worker, Reason]], now_ns: int) -> None:
+        self.looked_ns = now_ns
+        for engine_id, hold in list(self._open.items()):
+            worker, reason = unlent.get(engine_id, (None, None))
+            if worker is None or reason is None or (worker.assigned, reason.name) != (hold.run_id, hold.reason.name):
+                self._end(engine_id, now_ns)
+                continue
+            hold.reason = reason  # Its text has newer figures.
+            if now_ns - hold.since_ns >= HOLD_NS:
+                self._end(engine_id, now_ns)
+        for engine_id, (worker, reason) in unlent.items():
+            if reason.name not in _ELSEWHERE and engine_id not in self._open:
+                self._open[engine_id] = _OpenHold(worker, worker.assigned, reason, utc_us(), now_ns)
+
+    def _end(self, engine_id: str, now_ns: int) -> None:
+        hold = self._open.pop(engine_id)
+        self._record(
+            Hold(
+                at_us=hold.at_us,
+                device_id=hold.worker.report.device_id,
+                engine_id=engine_id,
+                reason=hold.reason.name,
+                explanation=hold.reason.text,
+                count=1,
+                duration_ns=now_ns - hold.since_ns,
+                rl_run_id=hold.run_id,
+            )
         )

@@ -1,18 +1,14 @@
 """Describes the state of the fleet for people and programs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker
-
-if TYPE_CHECKING:
-    from rose.runtime.scheduling.controller import Controller
 
 _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
@@ -73,7 +69,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return the newest facts of each host. `waits` tells why its events are late. Durations are in seconds."""
+    """Return the newest facts of each host. `waits` tells why its events are late."""
     devices = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in devices if device.host_facts is not None}
     return [

@@ -1,19 +1,18 @@
-"""Carries each turn from its arrival to its answer, across all attempts. Requests with the same key share one turn."""
+"""Carries each turn to its answer, across all attempts. Requests with one key share a turn."""
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
 import msgspec
 
 from rose.clock import monotonic_ns
-from rose.errors import UserError
 from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.refusals import error_body
+from rose.runtime.scheduling.refusals import RefusedError, error_body
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
 from rose.runtime.scheduling.turns.answer import Tokens, array
@@ -28,14 +27,9 @@ ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 _SORTED = msgspec.json.Encoder(order="sorted")
 
 
-class KeyReusedError(UserError):
-    """The key belongs to another turn of the run."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to the client of a turn. Status 200 comes with tokens. Status 400 means that an engine refused the
-    turn, 409 that the run ended, and 503 that no engine made progress."""
+    """An answer: 200 with tokens, 400 engine refused, 409 run ended, 503 no progress."""
 
     status: int
     body: bytes
@@ -54,39 +48,29 @@ class _Open:
     waiting: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class TurnService:
-    """Makes turns. Create and close the service inside a running event loop. The service calls `moved` when a turn
-    arrives, or leaves an engine that now belongs to another run."""
+    """Makes turns. `moved` is called when a run's turn arrives or loses its engine."""
 
-    def __init__(
-        self,
-        engines: EngineCalls,
-        queue: TurnQueue,
-        trajectories: Trajectories,
-        answers: AnswerStore,
-        recorder: Recorder,
-        moved: Callable[[str], None],
-        why: Callable[[Turn], str],
-    ) -> None:
-        self._engines, self._queue, self._trajectories = engines, queue, trajectories
-        self._answers, self._recorder, self._moved = answers, recorder, moved
-        self._why = why
-        self._open: dict[tuple[str, str], _Open] = {}
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+    engines: EngineCalls
+    queue: TurnQueue
+    trajectories: Trajectories
+    answers: AnswerStore
+    recorder: Recorder
+    moved: Callable[[str], None]
+    why: Callable[[Turn], str]
+    _open: dict[tuple[str, str], _Open] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[Outcome]] = field(default_factory=set)
 
     async def close(self) -> None:
-        """Cancel the streamed turns. The other turns belong to tasks of the HTTP server."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def knows(self, turn: Turn) -> bool:
-        """Return whether a turn with the same key is in progress or completed."""
-        return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
+        return turn.key is not None and (_name(turn) in self._open or self.answers.find(*_name(turn)) is not None)
 
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
-        """Return the outcome of the turn. If several clients send the turn, the task of the first client makes it.
-        Raises KeyReusedError."""
         if turn.key is None:
             return await self._make(turn, load)
         open_turn = self._find(turn)
@@ -102,7 +86,7 @@ class TurnService:
             self._leave(open_turn)
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
-        """Yield the turn each time it has more tokens, and finally its outcome. Raises KeyReusedError."""
+        """Yield the turn each time it has more tokens, and finally its outcome."""
         turn.news = asyncio.Event()
         open_turn = self._find(turn)
         if isinstance(open_turn, Outcome):
@@ -129,10 +113,9 @@ class TurnService:
     def _find(self, turn: Turn) -> _Open | Outcome:
         digest, name = _digest(turn), _name(turn)
         if (open_turn := self._open.get(name)) is None:
-            if turn.key is not None and (kept := self._answers.find(*name)) is not None:
-                kept_digest, answer = kept
-                _check(turn, digest, kept_digest)
-                return Outcome(200, answer)
+            if turn.key is not None and (kept := self.answers.find(*name)) is not None:
+                _check(turn, digest, kept[0])
+                return Outcome(200, kept[1])
             open_turn = self._open[name] = _Open(turn, digest, asyncio.get_running_loop().create_future())
         _check(turn, digest, open_turn.digest)
         return open_turn
@@ -162,39 +145,39 @@ class TurnService:
 
     async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
         now = monotonic_ns()
-        number = self._trajectories.begin(turn.trajectory)
+        number = self.trajectories.begin(turn.trajectory)
         turn.number = number if turn.request.labels.turn is None else turn.request.labels.turn
         load.begin(turn, now)
-        self._moved(turn.run_id)
+        self.moved(turn.run_id)
         status = 503
         try:
             status, answer = await self._run(turn, load)
         finally:
             load.end(turn)
+            fields = turn_fields(turn, self.recorder.fleet_run_id)
             if status != 200:
                 load.failed += 1
-                self._queue.dispatch(monotonic_ns())
-                self._recorder.turn_ended(turn_fields(turn, self._recorder.fleet_run_id))
+                self.queue.dispatch(monotonic_ns())
+                self.recorder.turn_ended(fields)
         body = msgspec.json.encode(answer)
         if status == 200:
-            fields = turn_fields(turn, self._recorder.fleet_run_id)
             if turn.key is not None:
-                self._answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
-            self._answers.count(turn.run_id, load.completed, load.tokens)
-            self._recorder.turn_ended(fields)
+                self.answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
+            self.answers.count(turn.run_id, load.completed, load.tokens)
+            self.recorder.turn_ended(fields)
         return Outcome(status, body)
 
     async def _run(self, turn: Turn, load: Load) -> tuple[int, dict[str, Any]]:
-        while (placed := await self._queue.place(turn)) is not None:
+        while (placed := await self.queue.place(turn)) is not None:
             engine_id = placed.worker.report.engine_id
-            result = await self._engines.attempt(turn, placed)
+            result = await self.engines.attempt(turn, placed)
             now = monotonic_ns()
             turn.attempts.append(result.attempt)
             load.attempts[result.attempt["outcome"]] += 1
             turn.on_engines_ns += result.attempt["duration_ns"]
-            self._queue.dispatch(now)
+            self.queue.dispatch(now)
             if placed.worker.assigned != turn.run_id:
-                self._moved(turn.run_id)
+                self.moved(turn.run_id)
             if result.refusal is not None:
                 return _failure(400, f"engine {engine_id} refused the turn: {result.refusal}", turn)
             if result.answer is not None and turn.take(
@@ -202,7 +185,7 @@ class TurnService:
             ):
                 result.attempt["outcome"] = "completed"
                 load.complete(turn)
-                self._trajectories.completed(turn.trajectory, engine_id)
+                self.trajectories.completed(turn.trajectory, engine_id)
                 # The last engine's answer, with the tokens of all attempts.
                 return 200, _answer(turn, turn.tokens, result.answer.meta)
             if result.answer is not None:
@@ -219,7 +202,7 @@ class TurnService:
             return 200, _answer(turn, turn.tokens, {"finish_reason": {"type": "abort", "message": turn.ended}})
         if turn.ended is not None:
             return _failure(409, turn.ended, turn)
-        why = self._why(turn) + ("" if turn.error is None else f"; {turn.error}")
+        why = self.why(turn) + ("" if turn.error is None else f"; {turn.error}")
         return _failure(503, f"no rollout engine made progress on the turn in {QUEUE_MAX_S:.0f} s: {why}", turn)
 
 
@@ -240,7 +223,8 @@ def _digest(turn: Turn) -> bytes:
 
 def _check(turn: Turn, digest: bytes, before: bytes) -> None:
     if digest != before:
-        raise KeyReusedError(f"key {turn.key!r} belongs to another turn of run {turn.run_id!r}: give each turn its own")
+        owner = f"another turn of run {turn.run_id!r}"
+        raise RefusedError(409, f"key {turn.key!r} belongs to {owner}: give each turn its own")
 
 
 def answer_so_far(turn: Turn) -> bytes:

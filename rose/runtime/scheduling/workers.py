@@ -6,17 +6,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from rose.errors import UserError
 from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled, stalled_after_ns
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 SILENCE_MAX_NS = 2_000_000_000  # If the report of an agent is late by this time, its engines take no new turns.
 LOST_NS = 10_000_000_000  # If it is this late, their turns count as lost and continue on other engines.
 FORGET_NS = 60_000_000_000  # If it is this late, engines without turns are forgotten.
-
-
-class UnknownEngineError(UserError):
-    """No engine with this id has reported to this controller."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,13 +76,12 @@ class Worker:
         return now_ns - self.due_ns
 
     def model_since_ns(self, now_ns: int) -> int:
-        """Return when the engine began to work with its model, or `now_ns` if it still waits for the first weights."""
+        """Return when the engine began to work with its model, or `now_ns` without first weights."""
         has_no_weights = self.model_ns and self.report.run_id is None and self.report.failed is None
         return now_ns if has_no_weights else self.model_ns
 
     def unable_ns(self, now_ns: int, version_min: int = 0) -> int:
-        """Return for how long (in nanoseconds) the engine could not work, because it had no lease or only weights older
-        than `version_min`."""
+        """Return for how long the engine had no lease, or only weights older than `version_min`."""
         unlent_ns = now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
         lacks = self.report.run_id != self.assigned or self.report.policy_version < version_min
         return max(unlent_ns, now_ns - self.failed_ns if self.failed_ns and lacks else 0)
@@ -170,8 +164,6 @@ class WorkerTable(dict[str, Worker]):
         return ((worker, item) for worker in self.values() for item in worker.in_flight.values())
 
     def hear(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Take over the report of an agent. Its next report is due after `hold_s` seconds, the longest time for which
-        the controller holds its reply."""
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is None:
@@ -183,7 +175,7 @@ class WorkerTable(dict[str, Worker]):
                 worker.lent_ns = now_ns
 
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Expect the next heartbeat of the agent now, because this heartbeat was answered or its connection broke."""
+        """Expect the next heartbeat of the agent now, because this heartbeat was answered."""
         for report in heartbeat.engines:
             if (worker := self.get(report.engine_id)) is not None:
                 worker.expect(min(worker.due_ns, now_ns))
@@ -205,7 +197,7 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Return turns that take so long that another engine with room would have completed them."""
+        """Return the turns that another engine with room would have completed by now."""
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
@@ -223,15 +215,13 @@ class WorkerTable(dict[str, Worker]):
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
-        """Return the turns of engines whose agent is silent. Forget engines without turns whose agent has been silent
-        even longer."""
+        """Return the turns of silent agents. Forget idle engines of agents that are silent longer."""
         for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
                 del self[engine_id]
         return [item for worker, item in self.running() if worker.overdue_ns(now_ns) > LOST_NS]
 
     def youngest(self, engine_id: str, kv_tokens: int | None) -> list[InFlight]:
-        """Return the youngest requests on the engine, as many as free `kv_tokens`, or all if `kv_tokens` is None."""
         newest_first = sorted(self[engine_id].in_flight.values(), key=lambda item: -item.placed_ns)
         if kv_tokens is None:
             return newest_first

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 FileOption = Annotated[
     Path, typer.Option("--config", "-c", help="Fleet file; `rose config` prints an example.", envvar="ROSE_FLEET")
 ]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Ray cluster, such as 10.0.0.1:6379. Default: the fleet's cluster, or a new one on this host.",
-        envvar="ROSE_RAY_ADDRESS",
-    ),
-]
+_ADDRESS = "Ray cluster, such as 10.0.0.1:6379. Default: the fleet's cluster, or a new one on this host."
+AddressOption = Annotated[str | None, typer.Option(help=_ADDRESS, envvar="ROSE_RAY_ADDRESS")]
 MaybeFileOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Fleet file, on the controller's host.", envvar="ROSE_FLEET")
 ]
@@ -41,11 +36,7 @@ def up_command(
     wait: Annotated[bool, typer.Option(help="Wait for the controller and hosts; engines load longer.")] = True,
     stay: Annotated[bool, typer.Option("--stay", help="Keep watching the fleet; fail if it is lost.")] = False,
     down_on_stop: Annotated[
-        bool,
-        typer.Option(
-            "--down-on-stop",
-            help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.",
-        ),
+        bool, typer.Option("--down-on-stop", help="With --stay: run `rose down --keep-runs` on Ctrl-C or SIGTERM.")
     ] = False,
 ) -> None:
     """Start a fleet, or find a running fleet. The fleet outlives this command."""
@@ -75,8 +66,7 @@ def down_command(
     config: FileOption,
     address: AddressOption = None,
     keep_runs: Annotated[
-        bool,
-        typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`."),
+        bool, typer.Option("--keep-runs", help="Keep the fleet's RL runs for the next `rose up`.")
     ] = False,
 ) -> None:
     """End a fleet: its leases, engines and accounts, then the controller and its RL runs. Attached servers continue."""
@@ -98,8 +88,7 @@ def restart_command(
     part: Annotated[
         str,
         typer.Argument(
-            metavar="HOST|controller",
-            help="Host's name in the fleet file (default `local`), or `controller`.",
+            metavar="HOST|controller", help="Host's name in the fleet file (default `local`), or `controller`."
         ),
     ],
     config: FileOption,

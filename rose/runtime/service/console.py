@@ -16,6 +16,7 @@ from rich.table import Table
 
 from rose.config import FleetConfig
 from rose.errors import UserError
+from rose.http_calls import authorization
 from rose.runtime import places
 from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, memory
@@ -26,39 +27,33 @@ _TIMEOUT_S = 10.0
 
 
 class ControllerClient:
-    """A client of the controller. Methods raise DeploymentError without an answer, or UserError after a refusal."""
+    """Calls the controller. Methods raise DeploymentError without an answer, or UserError."""
 
     def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
-        """Create a client. `folder` is the fleet's state folder, if this host has it. Raises UserError for a bad
-        `url`."""
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
             raise UserError(f"--url {url!r} must be the controller's root, such as http://10.0.0.1:30100")
         self.url, self.token, self._folder = url.rstrip("/"), token, folder
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self._call("/status")
-        return status
+        return self._call("/status")
 
     def drain(self, device_id: str | None, reason: str | None) -> list[str]:
-        drained: list[str] = self._call(f"{_path(device_id)}/drain", {"reason": reason} if reason else {})["drained"]
-        return drained
+        return list(self._call(f"{_path(device_id)}/drain", {"reason": reason} if reason else {})["drained"])
 
     def undrain(self, device_id: str | None) -> list[str]:
-        undrained: list[str] = self._call(f"{_path(device_id)}/undrain", {})["undrained"]
-        return undrained
+        return list(self._call(f"{_path(device_id)}/undrain", {})["undrained"])
 
     def reload(self) -> None:
         self._call("/devices/reload", {})
 
-    def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
+    def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", **authorization(self.token)}
         data = None if body is None else json.dumps(body).encode()
         try:
             request = urllib.request.Request(self.url + path, data=data, headers=headers)
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                return json.load(response)
+                answer: dict[str, Any] = json.load(response)
+                return answer
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 problem = "refuses this token" if self.token else "needs a token"
@@ -68,12 +63,10 @@ class ControllerClient:
                 ) from None
             raise UserError(f"the controller at {self.url} refuses: {_error(error)}") from None
         except (OSError, ValueError) as error:
+            doing = None if self._folder is None else _doing(self._folder)
+            advice = doing or "correct the URL, or start the fleet with `rose up`"
             reason = getattr(error, "reason", error)
-            if self._folder is not None and (doing := _doing(self._folder)) is not None:
-                raise DeploymentError(f"the controller at {self.url} does not answer ({reason}): {doing}") from None
-            raise DeploymentError(
-                f"no controller answers at {self.url} ({reason}): correct the URL, or start the fleet with `rose up`"
-            ) from None
+            raise DeploymentError(f"no controller answers at {self.url} ({reason}): {advice}") from None
 
 
 def _path(device_id: str | None) -> str:
@@ -81,8 +74,7 @@ def _path(device_id: str | None) -> str:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return a client of the controller at `url`, of the fleet in `config`, or of the one fleet on this host. Raises
-    UserError if this host has no controller or several fleets, or DeploymentError if the fleet is still starting."""
+    """Return a client of the one fleet that is meant. Raises UserError or DeploymentError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:
@@ -161,8 +153,7 @@ def _runs_view(runs: list[dict[str, Any]], several: tuple[str, ...]) -> Table:
             run["team"] or "",
             *(run[name] for name in several),
             run["state"],
-            "" if run["version"] is None else str(run["version"]),
-            "" if run["step"] is None else str(run["step"]),
+            *("" if run[name] is None else str(run[name]) for name in ("version", "step")),
             str(run["turns_queued"]),
             str(run["turns_in_flight"]),
             str(len(run["engines"])),
@@ -220,7 +211,7 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:
-    """Return a table. On a narrow terminal, only the columns outside `wide` may wrap their text."""
+    """Return a table. On a narrow terminal, only the columns outside `wide` wrap their text."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)
@@ -235,5 +226,4 @@ def _error(error: urllib.error.HTTPError) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return 160 if the output is not a terminal. Otherwise return None, so that rich chooses the width."""
     return None if os.isatty(1) or "COLUMNS" in os.environ else 160

@@ -28,9 +28,6 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """The facts with which the controller starts. `state` is a folder that survives restarts. The name of the
-    controller's event writer begins with `host`."""
-
     config: FleetConfig
     run_id: str
     port: int
@@ -44,8 +41,7 @@ class ControllerPlan:
 
 
 class ControllerActor:
-    """The controller as a Ray actor. A separate thread does the work, so that the actor reports even while the event
-    loop is busy."""
+    """The controller as a Ray actor. It works in a thread, so that reports never wait."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
@@ -70,7 +66,6 @@ class ControllerActor:
         return models.resolve(model, Path(self._plan.config.cache), self._say)
 
     def _give_way(self) -> None:
-        """Move this process off serving's cores and lower its priority, if the system allows it."""
         try:
             os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
             os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
@@ -78,7 +73,6 @@ class ControllerActor:
             self._say(f"cannot change its cores and niceness: {error}")
 
     def _terms(self) -> dict[str, Terms]:
-        """Return the terms of each device. After a reload, the terms are newer than the plan."""
         config = None
         try:
             if (remembered := memory.read(self._plan.state.parent)) is not None:

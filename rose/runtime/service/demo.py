@@ -1,4 +1,4 @@
-"""The demo: `rose up`, traffic, `rose train` and `rose down` on this machine, each in its usual process."""
+"""The demo: `rose up`, traffic, `rose train` and `rose down`, each in its usual process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _END_S = 30.0
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a demo. `stopped` tells whether the user or the time limit ended the demo early."""
+    """The result of a demo. `stopped`: the user or the time limit ended the demo early."""
 
     run_id: str
     steps: int = 0
@@ -45,8 +45,7 @@ class Outcome:
 def run(
     config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
 ) -> Outcome:
-    """Run the demo until its last step, until `stopping` is set, or until the time limit. Raises PreflightError or
-    DeploymentError."""
+    """Run the demo until its last step, a stop or the limit. Raises PreflightError or DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
@@ -94,8 +93,7 @@ def run(
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
-    """Run the demo and show its progress on the terminal. The first Ctrl-C or SIGTERM ends the demo in order. Later
-    signals have no effect."""
+    """Run the demo on the terminal. The first Ctrl-C or SIGTERM ends the demo in order."""
     say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -174,8 +172,7 @@ class _Child:
 
 @contextmanager
 def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """Run a command in a new session, which Ctrl-C does not reach. `say` gets the stderr of the command. The command
-    ends with the `with` block."""
+    """Run a command out of reach of Ctrl-C, until the block ends. `say` gets its stderr."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

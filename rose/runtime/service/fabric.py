@@ -1,4 +1,4 @@
-"""The Ray cluster of a fleet. Its actors have names, and they outlive the process that started them."""
+"""The Ray cluster of a fleet. Its named actors outlive the process that started them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE
 
 
 class UnreachableError(Exception):
-    """An actor does not answer, because its host is away or because the actor restarts."""
+    """The actor restarts, or its host is away."""
 
 
 class Fabric:
@@ -65,14 +65,13 @@ class Fabric:
         return {name for node in _ray().nodes() if node["NodeID"] == node_id for name in node["Resources"]}
 
     def find(self, name: str) -> Any | None:
-        """Return the actor with this name, or None if it is missing or has ended for good."""
         try:
             return _ray().get_actor(name, namespace=self._namespace)
         except ValueError:
             return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
-        """Return the actor with this name, and start it if it is missing. Ray restarts the actor until `end`."""
+        """Return the actor with this name, started if missing. Ray restarts the actor until `end`."""
         options = {
             "name": name,
             "namespace": self._namespace,
@@ -85,9 +84,6 @@ class Fabric:
             "runtime_env": {"env_vars": _ENVIRONMENT},
         }
         return _ray().remote(cls).options(**options).remote(*arguments)
-
-    def ask(self, actor: Any, method: str, *arguments: object, timeout_s: float) -> Any:
-        return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
 
     def answer(self, call: Any, timeout_s: float) -> Any:
         ray = _ray()
@@ -127,7 +123,7 @@ def listens(address: str) -> bool:
 
 
 class GcsWatch:
-    """Watches in a thread whether Ray's GCS answers. Without the GCS, Ray cannot restart parts of the fleet."""
+    """Watches whether Ray's GCS answers. Without the GCS, Ray cannot restart parts."""
 
     def __init__(self, address: str, host: str, look_s: float = 2.0) -> None:
         self._address, self._host, self._look_s = address, host, look_s
@@ -152,8 +148,7 @@ class GcsWatch:
 
 
 def _wait_listening(address: str) -> None:
-    """Wait until a process listens at the address. Raises UserError if the address is malformed, or DeploymentError
-    after a timeout."""
+    """Wait until a process listens there. Raises UserError for a bad address, or DeploymentError."""
     if (parts := re.fullmatch(r"\[?([^\s/\[\]]+)\]?:(\d{1,5})", address)) is None:
         raise UserError(f"--address {address!r} must be a host and port of Ray's head, such as 10.0.0.1:6379")
     until = time.monotonic() + _LISTENS_S

@@ -1,5 +1,4 @@
-"""A host of a fleet, with its agents, its serving engines and the forwarding of its events. The process may be killed
-at any time."""
+"""A host of a fleet: agents, serving engines and forwarding. The process may be killed at any time."""
 
 import fcntl
 import os
@@ -46,8 +45,7 @@ _CHECKED = "checked"  # File with the fleet run whose host check passed.
 
 
 class OwnServing:
-    """The serving engines that ROSE itself runs on this host. `down` maps a device to the reason why its engine does
-    not serve."""
+    """ROSE's own serving engines on this host. `down` tells by device why an engine does not serve."""
 
     def __init__(self, plan: HostPlan) -> None:
         self.down: dict[str, str] = {}
@@ -56,8 +54,6 @@ class OwnServing:
         self._ensured = False  # The running owner has this plan.
 
     def look(self) -> dict[str, str]:
-        """Return the URLs of the engines that answer, by device. Raises UserError or OSError if the owner process does
-        not start or end."""
         plan = self._plan
         if not owner.served(plan):
             owner.stop(plan)  # An owner of an earlier fleet file may still run.
@@ -75,8 +71,7 @@ class OwnServing:
         return urls
 
     def keep(self, say: Callable[[str], None]) -> list[str]:
-        """Look at the engines again. Return the devices whose engines went down since the last look, and which must be
-        attached again."""
+        """Return the devices whose engines went down since the last look."""
         if not (device_ids := owner.served(self._plan)):
             return []
         down_before = self.down
@@ -91,7 +86,7 @@ class OwnServing:
 
 
 class HostActor:
-    """The process of a host on Ray. A thread does the work, so that the actor always answers."""
+    """The process of a host on Ray. It works in a thread, so that reports never wait."""
 
     def __init__(
         self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
@@ -109,7 +104,7 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End the agents and send the last events. `serving` also ends ROSE's serving engines. Return the failures."""
+        """End the agents and, with `serving`, ROSE's serving engines. Return the failures."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
@@ -174,7 +169,6 @@ class HostRunner:
         self._stopping.set()
 
     def run(self) -> None:
-        """Do the work of the host until `stop`. If the start fails, report the failure and start again."""
         while not self._stopping.is_set():
             try:
                 self._begin()
@@ -246,8 +240,7 @@ class HostRunner:
         return self._writer
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
-        """Keep the serving engine of a device attached to the device's page, in a thread. After a loss, attach the
-        engine again."""
+        """Attach a device's serving engine to its page, again after each loss."""
         while not self._stopping.wait(_LOOK_S):
             if (agent := self._agent) is None or agent.agent(device_id) is None:
                 continue
@@ -288,8 +281,7 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Check the host before the fleet run starts its first engine. If the fleet file names no hosts, `rose up` has
-        checked this host already."""
+        """Check a host of the fleet file. `rose up` has checked a fleet without hosts."""
         # Ray or an earlier attempt may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -344,7 +336,7 @@ class HostRunner:
         return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url), rules)
 
     def clear(self) -> None:
-        """Stop ROSE's own serving engines, and remove the folder of pages. The host must have ended before."""
+        """Stop ROSE's own serving engines, and remove the pages, after the host has ended."""
         plan = self.plan
         self._step("ROSE's serving engines", lambda: owner.stop(plan))
         # The next start of a kept fleet run may have other devices here.
@@ -352,8 +344,7 @@ class HostRunner:
         self._step("the folder of pages", plan.remove_memory)
 
     def _end(self) -> None:
-        """End leases, engines and accounts, and then send their events. If a step fails, the failure is recorded and
-        the next step follows."""
+        """End leases, engines and accounts, then send their events. A failed step is recorded."""
         self.undone = []
         ended_devices: set[str] = set()
         if (agent := self._agent) is not None:

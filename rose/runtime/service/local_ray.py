@@ -1,5 +1,4 @@
-"""Runs a Ray cluster that belongs to this host and outlives its starter. Its token allows others to run programs, so
-the token is in a private file."""
+"""Runs a Ray cluster on this host that outlives its starter. Whoever has its token can run programs."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ ENVIRONMENT = {
 
 
 def start(folder: Path) -> str:
-    """Start a Ray cluster, record it in `folder`, and return its address. Raises DeploymentError or FolderError."""
+    """Start and record a Ray cluster. Return its address. Raises DeploymentError or FolderError."""
     places.make_state(folder)
     stop(folder)
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
@@ -97,7 +96,7 @@ def find(folder: Path) -> str | None:
 
 
 def ended(folder: Path) -> list[str]:
-    return sorted({"gcs_server", "raylet"} - {_name(process) for process in _processes(folder)})
+    return sorted({"gcs_server", "raylet"} - {process.info["name"] for process in _processes(folder)})
 
 
 def stop(folder: Path) -> None:
@@ -120,7 +119,7 @@ def stop(folder: Path) -> None:
 
 
 def use_token(folder: Path) -> None:
-    """Make Ray in this process send the token in `folder`, if the token exists. Call this before Ray is imported."""
+    """Make this process send the token of the fleet's Ray. Call this before Ray is imported."""
     if (folder / _TOKEN).exists():
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / _TOKEN)
@@ -137,17 +136,9 @@ def _processes(folder: Path) -> list[psutil.Process]:
     marks, servers = [str(_temporary(folder))], []
     with suppress(OSError, ValueError, KeyError):
         marks.append(f"--address={json.loads((folder / _RECORD).read_text())['address']}")
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
             line = " ".join(process.cmdline())
             if any(name in line for name in marks) and process.uids().real == os.getuid():
                 servers.append(process)
     return servers
-
-
-def _name(process: psutil.Process) -> str:
-    import psutil
-
-    with suppress(psutil.Error):
-        return Path(process.cmdline()[0]).name
-    return ""

@@ -59,13 +59,12 @@ class FleetMemory:
 
     @property
     def controller(self) -> Path:
-        """Return the folder of the controller, which all fleet runs share. No host can have the name of this folder."""
+        """Return the controller's folder, whose name no host can have."""
         return self.folder / ".controller"
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet and yield True. If another command has the lock, call `say` and wait. Without `say`, yield
-        False instead. Raises OSError."""
+        """Lock the fleet and yield True. Without `say`, yield False instead of waiting."""
         make_state(self.folder)
         with (self.folder / "fleet.lock").open("a") as lock:
             try:
@@ -82,8 +81,7 @@ class FleetMemory:
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """Return the open fleet run, or a new one. Raises UserError if the fleet file does not fit the open fleet run,
-        or OSError."""
+        """Return the open fleet run, or a new one. Raises UserError or OSError."""
         if (remembered := _read(self.folder / FILE)) is None or remembered.ended:
             former = "" if remembered is None else remembered.run_id
             while (run_id := f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}") == former:
@@ -104,7 +102,7 @@ class FleetMemory:
         private_files.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """End the fleet run, but keep its name. The next fleet run must have another name."""
+        """End the fleet run, but keep its name, which no later fleet run may have."""
         if (remembered := self.read()) is not None:
             self.write(Remembered(run_id=remembered.run_id, ended=True))
 
@@ -135,7 +133,7 @@ def _read(file: Path) -> Remembered | None:
 
 
 def check_fits(remembered: Remembered, config: FleetConfig) -> None:
-    """Raise UserError if the fleet file changes a setting that is fixed while the fleet run is open."""
+    """Raise UserError if the fleet file changes a setting that is fixed for this fleet run."""
     if not remembered.config_json:
         return
     recorded_file, now = json.loads(remembered.config_json), config.model_dump(mode="json")
@@ -167,7 +165,7 @@ _ADOPTED = {
 
 
 def recorded(remembered: Remembered) -> FleetConfig | None:
-    """Return the fleet file that the fleet run recorded, or None if this version of ROSE cannot read it."""
+    """Return the fleet file of the fleet run, or None if this version of ROSE cannot read it."""
     try:
         file = json.loads(remembered.config_json)
         file["gateway"]["token"] = remembered.gateway_token
@@ -177,9 +175,8 @@ def recorded(remembered: Remembered) -> FleetConfig | None:
 
 
 def changes(recorded_config: FleetConfig, now: FleetConfig) -> list[str]:
-    """Return the changed settings, each with its old and new values. Raises UserError if a changed setting needs a
-    restart."""
-    old, new = _settings(recorded_config), _settings(now)
+    """Return the changed settings with old and new values. Raises UserError if one needs a restart."""
+    old, new = (dict(_settings(config.model_dump(mode="json"))) for config in (recorded_config, now))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if fixed := [name for name in changed if not _is_adopted(name)]:
         settings = (_difference(name, old.get(name), new.get(name)) for name in fixed)
@@ -204,7 +201,7 @@ def terms(config: FleetConfig) -> dict[str, Terms]:
 
 
 def _difference(name: str, old: Any, now: Any) -> str:
-    """Return the name of a setting, also with its values if they are numbers. Texts may be secret."""
+    """Return the name of a setting, with its values if they are numbers. Texts may be secret."""
     numbers = isinstance(old, int | float) and isinstance(now, int | float)
     return f"{name} is {now}, but the fleet has {old}" if numbers else name
 
@@ -215,16 +212,12 @@ def _is_adopted(name: str) -> bool:
     return field in _ADOPTED.get(table, ())
 
 
-def _settings(config: FleetConfig) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    remaining = list(config.model_dump(mode="json").items())
-    while remaining:
-        name, value = remaining.pop(0)
+def _settings(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
         if isinstance(value, dict):
-            remaining += [(f"{name}.{field}", inner) for field, inner in value.items()]
+            yield from _settings(value, f"{prefix}{name}.")
         else:
-            settings[name] = value
-    return settings
+            yield prefix + name, value
 
 
 def _models(config: dict[str, Any]) -> dict[str, str]:
@@ -233,7 +226,7 @@ def _models(config: dict[str, Any]) -> dict[str, str]:
 
 
 def engines_token(folder: Path) -> str:
-    """Return the token that other hosts send to the engines of this host. Create the token if it is missing."""
+    """Return the token that other hosts send to the engines of this host."""
     file = folder / "engines.token"
     if not file.exists():
         private_files.write(file, secrets.token_urlsafe(24))

@@ -1,6 +1,4 @@
-"""Runs ROSE's own serving engines, as `python -m rose.runtime.service.owner STATE LOCK`. This process outlives the
-controller, the agents and Ray. LOCK is the descriptor of a locked file, which the starter passes. The file is locked
-exactly as long as the process exists."""
+"""Runs ROSE's own serving engines as `owner STATE LOCK`, where LOCK is a locked file's descriptor."""
 
 import fcntl
 import json
@@ -50,8 +48,7 @@ def served(plan: HostPlan) -> list[str]:
 
 
 def ensure(plan: HostPlan) -> dict[str, str]:
-    """Start the owner process if there is none. Return the URLs of the engines that answer already, by device. Engines
-    keep their ports. If an owner with another plan exists, it ends first. Raises DeploymentError or FolderError."""
+    """Start the owner of this plan, if there is none. Return the URLs of engines that answer already."""
     state = plan.state
     places.make_state(state)
     if runs(plan) and not _serves(plan):
@@ -90,7 +87,6 @@ def fork_server(plan: HostPlan) -> Path | None:
 
 
 def stop(plan: HostPlan) -> None:
-    """End the owner process and its engines. Raises DeploymentError after a timeout."""
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while runs(plan):
         # A starting owner has no recorded pid yet.
@@ -114,8 +110,7 @@ def runs(plan: HostPlan) -> bool:
 
 
 def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
-    """Return the bytes that each GPU of the host had free before the first engine, by device. `file` keeps these
-    numbers across starts."""
+    """Return the bytes that each GPU had free before the first engine. `file` keeps them."""
     with suppress(OSError, ValueError):
         recorded: dict[str, int] = json.loads(file.read_text())
         if recorded.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
@@ -126,8 +121,7 @@ def free_bytes(memory: MemoryPlan, file: Path) -> dict[str, int]:
 
 
 def _serves(plan: HostPlan) -> bool:
-    """Return whether the owner process has this plan. Also return True if this version of ROSE cannot read the owner's
-    plan."""
+    """Return whether the owner has this plan, or a plan that this version of ROSE cannot read."""
     with suppress(OSError, ValueError):
         return _serving(_planned(plan.state)) == _serving(plan)
     return True
@@ -170,8 +164,6 @@ def _port(url: str) -> int:
 
 
 class _Owner:
-    """The owner process. It has one thread for the engine of each device."""
-
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess]) -> None:
         self._plan = plan
         self._make_engine = make_engine
@@ -243,8 +235,7 @@ class _Owner:
             engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
-        """Return the device with the settings of its engine. A lock ensures that engines claim ports and GPU memory one
-        after the other."""
+        """Return the device with its engine's settings. Engines claim ports and GPU memory in turn."""
         with self._making:
             if device_id not in self._devices:
                 if self._fleet is None:
@@ -260,7 +251,7 @@ class _Owner:
             return self._devices[device_id]
 
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device with its engine at `port`. If clients know the port, the engine may use no other port."""
+        """Return the device with its engine at `port`. A port that clients know stays."""
         assert device.spec is not None
         spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
         return replace(device, url=spec.url, spec=spec)
@@ -294,7 +285,6 @@ class _Owner:
             self._write()
 
     def _write(self) -> None:
-        """Record the state on disk. If the disk refuses, serving continues."""
         record = {
             "pid": os.getpid(),
             "urls": {name: url for name, url in self._urls.items() if name not in self._failures},

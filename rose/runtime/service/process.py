@@ -1,4 +1,4 @@
-"""Code that the processes of a fleet share: plans and reports as JSON, logs, and the end together with the Ray node."""
+"""Code that the processes of a fleet share: plans, reports, logs, and the end with the Ray node."""
 
 import logging
 import logging.handlers
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """The state of a part. `doing` tells why the part is not ready. It is empty if the part is ready."""
+    """The state of a part. `doing` tells why the part is not ready; empty means ready."""
 
     doing: str
     pid: int | None = None
@@ -38,18 +38,16 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan, including its secrets, as JSON. Ray passes the JSON to restarted actors, which may have another
-    version of ROSE."""
+    """Return a plan with its secrets as JSON. A restarted actor may have another version of ROSE."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
 def load(kind: type[_T], plan: _T | str) -> _T:
-    """Return a plan that any version of ROSE wrote. Missing fields get their defaults. Raises ValidationError."""
     return TypeAdapter(kind).validate_json(plan) if isinstance(plan, str) else plan
 
 
 def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
-    """Return a function that writes lines with the time to a log. The log is rotated. Raises FolderError."""
+    """Return a function that writes lines with the time to a rotated log. Raises FolderError."""
     make_state(path.parent)
     logger = logging.getLogger(f"rose.log.{path}")
     if not logger.handlers:
@@ -62,8 +60,7 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
 
 
 def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
-    """Copy each long log to a file such as `engine.old.log`, truncate the log, and return the truncated logs. Logs are
-    not renamed, because engines keep them open."""
+    """Copy each long log to `NAME.old.log` and truncate it. Engines keep their logs open."""
     rotated = []
     for log in sorted(folder.glob("*.log")):
         with suppress(OSError):
@@ -80,8 +77,7 @@ def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
 
 
 def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Run `body` in a thread, and return the thread. If `body` raises an exception, the exception is logged and the
-    process ends, so that Ray restarts it."""
+    """Run `body` in a thread. After an error the process ends, so that Ray restarts it."""
 
     def run() -> None:
         try:
@@ -98,7 +94,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Call `start`, and end the process with its Ray node. Ray's own check fails after a change of the wall clock."""
+    """Call `start`, and end with the Ray node. Ray's own check fails if the wall clock is set."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

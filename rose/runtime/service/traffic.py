@@ -1,4 +1,4 @@
-"""Replays the trace against one host's engines until a signal: `python -m rose.runtime.service.traffic FLEET_FILE`."""
+"""Replays the trace against one host's engines: `python -m rose.runtime.service.traffic FLEET_FILE`."""
 
 import asyncio
 import os
@@ -29,7 +29,6 @@ class TrafficError(UserError):
 
 
 async def replay(config: FleetConfig) -> None:
-    """Replay the trace until a signal. Raises TrafficError or TraceError."""
     trace, remembered = open_trace(config.traffic), FleetMemory(config).read()
     if trace is None:
         raise TrafficError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
@@ -81,9 +80,6 @@ async def _until_stopped(replays: list[Replay]) -> None:
 
 
 class _LeaseAt:
-    """The lease that is in force on a device, from the device's page. If a restarted agent replaces the page, the new
-    page is opened."""
-
     def __init__(self, plan: HostPlan, device_id: str) -> None:
         self._plan, self._device_id = plan, device_id
         self._page: ArbiterPage | None = None

@@ -1,5 +1,4 @@
-"""The commands `rose up`, `rose down`, `rose restart` and `rose reload`. They place the parts of a fleet on Ray, and
-end them in order. If a command was killed, the next command reads the fleet's memory and completes the work."""
+"""The commands `rose up`, `down`, `restart` and `reload`. Each completes the work of a killed command."""
 
 import secrets
 import time
@@ -70,7 +69,7 @@ class Fleet:
         return reports
 
     def place(self) -> None:
-        """Place missing parts, and restart parts that a killed command stopped. The caller holds the fleet's lock."""
+        """Place missing parts, and restart stopped ones. The caller holds the fleet's lock."""
         for part in self.parts:
             if (actor := self.fabric.find(part.name)) is None:
                 self.fabric.place(part.name, part.cls, *part.arguments, resource=part.resource)
@@ -79,8 +78,7 @@ class Fleet:
                 self.fabric.end(actor, again=True)
 
     def is_running(self) -> bool:
-        """Return whether the fleet still runs, and place missing parts if it does. Raises DeploymentError if its Ray
-        stays away."""
+        """Return whether the fleet runs, and place missing parts. Raises DeploymentError."""
         until_s = time.monotonic() + _AWAY_S
         while not listens(self.fabric.address):
             if time.monotonic() > until_s:
@@ -92,8 +90,7 @@ class Fleet:
         return True
 
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
-        """Return when all parts are ready, or when the part named `part` is ready. Raises DeploymentError if the fleet
-        is put down."""
+        """Return when one part or all parts are ready. Raises DeploymentError if the fleet is put down."""
         last_texts: dict[str, str] = {}
         while True:
             reports = self.reports()
@@ -111,8 +108,7 @@ class Fleet:
             time.sleep(_LOOK_S)
 
     def end(self, *, keep_runs: bool) -> None:
-        """End the hosts, then the controller, then the fleet run. `say` gets the failures. The caller holds the fleet's
-        lock."""
+        """End hosts, controller and fleet run. The caller holds the fleet's lock."""
         remembered = self.remembered
         remembered.ending = remembered.ending or ("keep" if keep_runs else "end")
         self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
@@ -165,10 +161,9 @@ class Fleet:
         for part, actor, call in calls:
             here = part.resource in self.fabric.nodes()
             left_s = until_s - time.monotonic() if here else _ANSWER_TIMEOUT_S
-            doing = "stopped"
             try:
-                if undone := self.fabric.answer(call, max(0.0, left_s)):
-                    doing = f"stopped, except {'; '.join(undone)}"
+                undone = self.fabric.answer(call, max(0.0, left_s))
+                doing = f"stopped, except {'; '.join(undone)}" if undone else "stopped"
             except (UnreachableError, PartDiedError) as error:
                 problem = "was ended before an orderly stop" if here else "could not be reached to stop"
                 doing = f"{problem}: {str(error).splitlines()[0]}"
@@ -188,9 +183,7 @@ class Fleet:
 
 
 def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
-    """Return the fleet on the Ray cluster at `address`, and start it if it does not run. By default, the cluster is the
-    one that the fleet has, or else a new Ray on this host. `make_host` adds arguments to the actors of hosts. Raises
-    UserError."""
+    """Return the fleet on the Ray at `address`, started if it does not run. Raises UserError."""
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if not config.hosts and (remembered is None or remembered.kept):
@@ -228,7 +221,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """Put the fleet down, with the Ray that it started. Return whether the fleet ran before. Raises UserError."""
+    """Put the fleet down, with its own Ray. Return whether the fleet ran. Raises UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -273,7 +266,7 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
                 )
             say(f"{part} restarts")
             try:
-                fabric.ask(actor, "stop", False, timeout_s=_STOP_HOST_TIMEOUT_S)
+                fabric.answer(actor.stop.remote(False), _STOP_HOST_TIMEOUT_S)
             except (UnreachableError, PartDiedError) as error:
                 say(f"{part} was ended before an orderly stop: {str(error).splitlines()[0]}")
             finally:
@@ -284,7 +277,6 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
 
 
 def reload(config: FleetConfig, say: Say) -> list[str]:
-    """Record the changed settings, apply them to the running fleet, and return them. Raises UserError."""
     fleet_memory = FleetMemory(config)
     with fleet_memory.alone(say):
         remembered = fleet_memory.read()
@@ -312,7 +304,7 @@ def host_part(host: str) -> str:
 
 
 def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
-    """Return the open fleet run, or a new one, after it is on disk and in the ledger. Raises UserError."""
+    """Return the fleet run, after it is on disk and in the ledger. Raises UserError."""
     fleet_memory, hosts = FleetMemory(config), places.hosts(config)
     preflight.check_archive(config)
     try:
@@ -395,8 +387,7 @@ def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
 
 
 def _ray_address(config: FleetConfig) -> str | None:
-    """Return the address of the fleet's Ray, or None if the fleet has no Ray. Raises UserError if only another host
-    knows the address."""
+    """Return the address of the fleet's Ray, or None. Raises UserError if only another host knows it."""
     fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address

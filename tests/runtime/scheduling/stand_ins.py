@@ -1,5 +1,3 @@
-"""Stand-ins of the gateway's tests: engines that answer as SGLang does, and agents that obey."""
-
 import asyncio
 import json
 from collections import defaultdict
@@ -33,8 +31,6 @@ def left_of(body):
 
 
 class FakeEngine:
-    """Makes one token each `pause_s`: the count of tokens in the prompt so far. Aborts as SGLang does."""
-
     def __init__(self, pause_s=0.0, version="default"):
         self.pause_s, self.version = pause_s, version
         self.requests, self.aborted, self.running = [], set(), set()
@@ -201,8 +197,6 @@ async def publish(session, opened, version=0, url="http://store", **fields):
 
 
 class Play:
-    """A run that has published, a client of it, and engines that hold its weights."""
-
     def __init__(self, session, opened, version, client):
         self.session, self.opened, self.version, self._client = session, opened, version, client
         self.run_id, self.path = opened["run_id"], f"/runs/{opened['run_id']}/generate"
@@ -250,8 +244,7 @@ async def events(response):
 
 
 class FakeAgent:
-    """Reports one engine to the gateway repeatedly, brings it to its targets after `sync_s`, and starts it with another
-    `model` in `start_s`: `models` are those that it had."""
+    """Reports one engine, brings it to its targets after `sync_s`, and starts models in `start_s`."""
 
     def __init__(self, session, engine, url, engine_id="e0", *, sync_s=0.0, start_s=0.0, **changes):
         self._session, self.engine, self._sync_s, self._start_s = session, engine, sync_s, start_s

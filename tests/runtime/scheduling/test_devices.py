@@ -9,8 +9,9 @@ from rose.clock import both_ns
 from rose.event_fields import INSTANT_NS_MAX
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.devices import FORGET_NS, Devices, HeartbeatRefusedError
+from rose.runtime.scheduling.devices import FORGET_NS, Devices
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
+from rose.runtime.scheduling.refusals import RefusedError
 from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import report
 
@@ -20,8 +21,7 @@ _GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)
 
 
 def hear(devices, sent_ns, *, delay_ns, offset_ns, ours_set_ns=0, **reading):
-    """Hear a host whose clock is `offset_ns` ahead, after `delay_ns`. UTC here is `sent_ns` after UTC_NS, and
-    `ours_set_ns` more since this clock was set."""
+    """Hear a host whose clock is `offset_ns` ahead, after `delay_ns`."""
     clock = ClockReading(monotonic_ns=sent_ns + 77, utc_ns=UTC_NS + sent_ns + offset_ns, **reading)
     heartbeat = Heartbeat(device_id="d", engines=[], host="node-3", clock=clock)
     return devices.hear(heartbeat, sent_ns + delay_ns, UTC_NS + sent_ns + delay_ns + ours_set_ns)
@@ -140,7 +140,6 @@ def test_a_clock_that_stands_still_is_told_of_once_a_minute_at_most_however_late
     st.integers(-(2**60), 2**60),
 )
 def test_late_messages_are_not_told_of_as_long_as_some_are_quick(delays_ns, offset_ns):
-    """Heartbeats 10 ms apart, of which one in fifty is quick."""
     devices, events = Devices(), []
     for number, delay_ns in enumerate(delays_ns):
         device = hear(devices, 10 * number * MS, delay_ns=delay_ns if number % 50 else MS, offset_ns=offset_ns)
@@ -168,7 +167,7 @@ def test_an_engine_is_of_the_device_that_reported_it_until_that_is_forgotten():
 
     devices = Devices({"a": "node-3", "b": "node-3"})
     devices.hear(named("a", "e0", "e1", "e1"), 0, UTC_NS)
-    with pytest.raises(HeartbeatRefusedError, match=r"device 'b' .* engine 'e1' of device 'a'"):
+    with pytest.raises(RefusedError, match=r"device 'b' .* engine 'e1' of device 'a'"):
         devices.hear(named("b", "e2", "e1"), MS, UTC_NS)
     assert list(devices) == ["a"]
     devices.hear(named("a", "e0"), 2 * MS, UTC_NS)

@@ -11,7 +11,7 @@ from rose.client.turns import TurnClient
 from rose.ledger.address import OpenAddressError
 from rose.private_files import SecretError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.gateway import Gateway, bodies
+from rose.runtime.scheduling.gateway import Gateway, http_server
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, reported, serve, until
 
@@ -122,7 +122,7 @@ async def test_an_unknown_path_is_refused_in_json():
 
 
 async def test_a_body_beyond_the_bound_is_refused_with_or_without_its_length(monkeypatch):
-    monkeypatch.setattr(bodies, "REQUEST_BYTES_MAX", 1000)
+    monkeypatch.setattr(http_server, "REQUEST_BYTES_MAX", 1000)
 
     async def pieces():
         for _ in range(20):

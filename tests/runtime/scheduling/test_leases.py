@@ -17,7 +17,7 @@ async def test_leases_are_renewed_only_while_there_are_turns():
         assert (wanted["renew"], wanted["step"]) == (["L1"], 3)
         assert wanted["wanted_ns"]["e0"] > 0
         turn.cancel()  # a client that is gone wants nothing
-        await until(lambda: not SERVERS[0].controller.wanted.engines_ns)
+        await until(lambda: not SERVERS[0].controller.wanted.wanted_ns)
         assert (await run.beat(run.lent()))["renew"] == []
 
 

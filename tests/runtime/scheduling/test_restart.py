@@ -1,5 +1,3 @@
-"""The controller's process is killed during turns, and restarted on its state."""
-
 import asyncio
 from contextlib import ExitStack, asynccontextmanager
 

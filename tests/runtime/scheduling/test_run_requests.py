@@ -35,7 +35,6 @@ async def test_a_run_is_opened_published_for_generated_through_and_closed():
 
 
 async def test_a_run_trains_on_a_device_of_the_fleet():
-    """Otherwise nobody is charged for the training time."""
     async with gateway(models=["tiny"], devices={"trainer-0": "local"}) as (session, _):
         wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
         status, answer = await post(session, "/runs", wanted)

@@ -22,7 +22,6 @@ async def shown(session, path, holds):
 
 
 async def play(session, run_id, turns, stop):
-    """Keep `turns` turns of a run going until the event; return how many were completed."""
     done = 0
 
     async def one():

@@ -1,5 +1,3 @@
-"""A controller that did not run for a while, as on a paused machine or a slow disk, holds it against nobody."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -147,7 +147,6 @@ def secrets(tmp_path):
 
 
 async def test_each_scope_opens_its_own_paths_and_no_other(tmp_path, secrets):
-    """The ledger's door guards its own paths."""
     requests = {
         "status": ("GET", "/status", None),
         "runs": ("GET", "/runs", None),

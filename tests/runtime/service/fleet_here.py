@@ -1,5 +1,3 @@
-"""A fleet in this process, without Ray: a real controller, and hosts that only report."""
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,8 +38,6 @@ token = "{TOKEN}"
 
 
 class Part:
-    """A stand-in for a host: well until it is stopped, which waits for `let_go`."""
-
     let_go: threading.Event | None = None
     undone: tuple[str, ...] = ()
 
@@ -73,8 +69,6 @@ class Method:
 
 
 class Here:
-    """In place of `Fabric`."""
-
     def __init__(self) -> None:
         self.joined: list[str] = []
         self.actors: dict[str, Actor] = {}
@@ -103,9 +97,6 @@ class Here:
 
     def nodes(self) -> set[str]:
         return {"node:127.0.0.1", "node:127.0.0.2"}
-
-    def ask(self, actor: Actor, method: str, *arguments: object, timeout_s: float) -> Any:
-        return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
 
     def answer(self, call: Future[Any], timeout_s: float) -> Any:
         self.timeouts_s.append(timeout_s)

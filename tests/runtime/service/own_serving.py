@@ -1,5 +1,4 @@
-"""The owner process of serving engines (`... own_serving STATE LOCK`), and a stand-in engine that starts at once (`...
-serve PORT STARTER`), or ends at once where a file `<log>.broken` lies."""
+"""`STATE LOCK` owns serving engines, and `serve PORT STARTER` is one, unless `<log>.broken` exists."""
 
 import ctypes
 import json
@@ -37,7 +36,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPlan:
-    """Return host `near`, on whose device `s` ROSE's own engine serves without lending."""
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(SHAPE))
@@ -79,12 +77,10 @@ def host_running(runner: Any, *, leave: bool = False) -> Iterator[threading.Thre
 
 
 def failing(plan: HostPlan) -> Path:
-    """Make the host's engines end at once while this file is there."""
     return _marked(plan, ".broken")
 
 
 def waiting(plan: HostPlan) -> Path:
-    """Make the host's engines wait for a fork server that never answers while this file is there."""
     return _marked(plan, ".waiting")
 
 
@@ -96,8 +92,6 @@ def _marked(plan: HostPlan, suffix: str) -> Path:
 
 
 class StandInServing(EngineProcess):
-    """An engine that answers, takes pages, and dies with the thread that launched it."""
-
     def launch(self) -> None:
         if (wanted := self.spec.log.with_suffix(".waiting")).exists():
             wanted.write_text("it waits for the fork server")

@@ -1,5 +1,4 @@
-"""Stand-in engines for clients that play FrozenLake: they take any weights and move at random. `serving` is an owner's
-engine, `rollout PORT PAGE` a rollout engine, `up FLEET_FILE ADDRESS` starts a fleet of them."""
+"""Engines that play FrozenLake: `serving`, `rollout PORT PAGE`, or `up FLEET_FILE ADDRESS` for a fleet."""
 
 import asyncio
 import json
@@ -30,15 +29,10 @@ class Player(stand_ins.StandIn):
     module = __name__
 
 
-class Engine(FakeEngine):
-    """An engine whose turns are moves down or right, and which holds weights as soon as they are there."""
-
-    def __init__(self, staging):
-        super().__init__(TOKEN_S)
+class Holder(FakeEngine):
+    def __init__(self, staging, pause_s):
+        super().__init__(pause_s)
         self.staging, self.prepared = staging, None
-
-    def tokens(self, body):
-        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][: left_of(body)]
 
     async def generate(self, request):
         rid = (await request.json()).get("rid", "")
@@ -65,8 +59,13 @@ class Engine(FakeEngine):
         partial.rename(partial.with_suffix(".json"))
 
 
+class Engine(Holder):
+    def tokens(self, body):
+        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][: left_of(body)]
+
+
 async def rollout(port: int, path: Path) -> None:
-    engine = Engine(path.parent / "staging")
+    engine = Engine(path.parent / "staging", TOKEN_S)
     page = await stand_ins.begin(port, path, engine.generate)
     while True:
         began_ns = monotonic_ns()
@@ -76,7 +75,6 @@ async def rollout(port: int, path: Path) -> None:
 
 
 def serving() -> None:
-    """An engine that is busy a fifth of the time, and never late."""
     owner = Owner()
     with served(owner, stand_ins.SERVING_PORT) as url:
         print(url, flush=True)

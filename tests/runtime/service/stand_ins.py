@@ -1,8 +1,4 @@
-"""Stand-in engines on the hosts of a test's fleet: `serving` is an owner's engine, `rollout PORT PAGE` a rollout
-engine, `up FLEET_FILE [ADDRESS]` starts a fleet of them."""
-
 import asyncio
-import json
 import os
 import sys
 import threading
@@ -34,8 +30,6 @@ HAS_THEM = {
 
 
 class StandIn(EngineProcess):
-    """A rollout engine that answers, takes its page, and outlives its starter."""
-
     module = __name__
 
     def launch(self) -> None:
@@ -54,7 +48,6 @@ class StandIn(EngineProcess):
 
 
 async def begin(port: int, path: Path, generate: Any) -> ArbiterPage:
-    """Be a rollout engine that answers at `port` by `generate`; returns its page."""
     from aiohttp import web
 
     adoption.watch_from_within()
@@ -69,27 +62,9 @@ async def begin(port: int, path: Path, generate: Any) -> ArbiterPage:
 
 
 async def rollout(port: int, path: Path) -> None:
-    from aiohttp import web
+    from tests.runtime.service.players import Holder
 
-    from rose.runtime.coserving.questions import TAKEN, parse_question
-    from tests.runtime.scheduling.stand_ins import FakeEngine
-
-    engine = FakeEngine(0.01)
-
-    async def generate(request: web.Request) -> web.Response:
-        rid = (await request.json()).get("rid")
-        if rid is None:  # Who started it asks for no more than that it answers.
-            return web.json_response({})
-        question = parse_question(rid)
-        if question is None or question[0] == "end":
-            return await engine.generate(request)
-        verb, version = question
-        report = path.parent / "staging" / f"{version}.{verb}.0.json"
-        report.with_suffix(".partial").write_text(json.dumps(HAS_THEM))
-        report.with_suffix(".partial").replace(report)
-        return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
-
-    page = await begin(port, path, generate)
+    page = await begin(port, path, Holder(path.parent / "staging", 0.01).generate)
     assert page.alive(Party.ROLLOUT)
     await asyncio.Event().wait()
 

@@ -25,7 +25,6 @@ FACTS = {"segments_waiting": 1200, "waiting_s": 30.0, "problem": "the token was 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory) -> Iterator[str]:
-    """A controller with a lending device, a faulty one, and a run."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
 
@@ -90,7 +89,6 @@ SHOWN = r"[/nope]\x1b]0;owned\x07\x1b[2J\nFAKE LINE\r\t\u202etxt\u200f\u200b\ufe
 
 
 async def shown_of_a_fleet_named(text: str, *command: str) -> str:
-    """Return the output of a command while all text fields of the controller are `text`."""
     async with gateway(TOKEN) as (session, url):
         run = await open_run(session, text, team=text)
         names = {"device_id": text, "run_id": run["run_id"], "lease_id": text}
@@ -199,7 +197,7 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
     assert "fleet 'f' starts, and has no controller yet: `rose up` shows its progress" in said()
     kept, url = FleetMemory(config.load(file)), f"http://127.0.0.1:{free_port()}"
     kept.write(Remembered(run_id="r", url=url))
-    assert f"the controller at {url} does not answer (" in said()
+    assert f"no controller answers at {url} (" in said()
     assert "): fleet 'f' starts: `rose up` shows its progress" in said()
     kept.write(Remembered(run_id="r", url=url, ending="keep"))
     assert "): fleet 'f' ends: `rose up` waits for the end, and starts it again" in said()
@@ -214,7 +212,6 @@ def test_of_a_fleet_whose_ray_runs_here_it_is_said_that_it_is_being_started_or_p
 
 
 def test_status_loads_nothing_that_is_slow_to_load(url):
-    """It is typed when something is wrong, on a host that has no core to spare."""
     program = (
         f"import sys; from rose import cli; sys.argv = ['rose', 'status', '--url', {url!r}, '--token', {TOKEN!r}]\n"
     )

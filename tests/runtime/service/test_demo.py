@@ -1,5 +1,3 @@
-"""A short live demo with real engines, traffic and trainer, stopped by Ctrl-C."""
-
 import contextlib
 import json
 import os
@@ -62,7 +60,6 @@ def start(ledger, *arguments):
 
 
 def ours(ledger):
-    """(process, command line) of what a demo started that is still there."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
@@ -72,7 +69,6 @@ def ours(ledger):
 
 
 def wait_gone(ledger, seconds=30, *, besides=()):
-    """Return what is left in the end."""
     deadline = time.monotonic() + seconds
     while left := [line[:80] for _, line in ours(ledger) if not line.startswith(besides)]:
         if time.monotonic() > deadline:
@@ -82,7 +78,6 @@ def wait_gone(ledger, seconds=30, *, besides=()):
 
 
 def lent_engines(ledger):
-    """Return the beginnings and ends of the rollout engine on the serving device, at most three."""
     lent = "kind = 'engine' and role = 'rollout' and device_id = 'serving-0' and action in ('started', 'died')"
     return ask(ledger, f"select action from event where {lent} order by event_time limit 3")
 
@@ -102,7 +97,6 @@ def kill(ledger, *texts):
 
 @pytest.fixture(scope="module")
 def without_token():
-    """Return what the demo's Ray answered to whoever has no token of it, once `stopped_run` was made."""
     return []
 
 
@@ -115,8 +109,6 @@ def ask_without_token(lines):
 
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory, without_token):
-    """Return (ledger, output, exit code) of a run whose parts were killed after step 1, interrupted after a later step
-    when all were back."""
     ledger = tmp_path_factory.mktemp("live") / "ledger"
     process = start(ledger, "--steps", "50")
     lines, interrupted = [], False

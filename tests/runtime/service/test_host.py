@@ -1,5 +1,3 @@
-"""A host's real process with real controller and ledgers; its rollout engine is a stand-in."""
-
 import os
 import pickle
 import shutil
@@ -65,8 +63,6 @@ EPOCHS = 40
 
 
 class FarHost:
-    """Host `far` with one rollout device; its process can be killed and restarted."""
-
     def __init__(self, folder: Path, controller_url: str) -> None:
         plan = own_serving.plan_of(folder, controller_url)
         near, far = plan.config.device
@@ -106,7 +102,6 @@ class FarHost:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[str]:
-    """The URL of a controller with the ledger `centre` and the token of host `far`."""
     port, centre = free_port(), tmp_path / "centre"
     with programs.in_thread(
         lambda: Gateway("127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN, ledger=centre, host_tokens=[FAR])
@@ -246,7 +241,6 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
 
 
 def age_manifests(root: Path) -> None:
-    """Merged files are removed a minute later."""
     for manifest in root.glob("compacted/*/*.json"):
         with suppress(FileNotFoundError):
             os.utime(manifest, (time.time() - 120, time.time() - 120))

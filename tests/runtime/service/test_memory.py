@@ -26,6 +26,7 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
     assert memory.read(first.folder) is None
     began = first.begin()
     began.tokens["other"] = "secret"
+    assert len(began.agent_token) == 64
     first.write(began)
     assert FleetMemory(fleet).begin() == began
     file = first.folder / memory.FILE
@@ -34,6 +35,7 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
     assert (memory.read(first.folder), first.has_ended()) == (None, True)
     second = first.begin()
     assert (second.run_id == began.run_id, second.tokens, first.has_ended()) == (False, {}, False)
+    assert second.agent_token not in ("", began.agent_token)
 
 
 def test_what_a_newer_version_wrote_is_the_same_fleet_run(tmp_path):
@@ -196,7 +198,6 @@ def home(monkeypatch):
 
 @pytest.fixture
 def plan(home, tmp_path):
-    """A host that begins, and then waits for a trace that is not there."""
     plan = own_serving.plan_of(tmp_path)
     traffic = plan.config.traffic.model_copy(update={"trace": str(tmp_path / "trace.csv")})
     return replace(plan, config=plan.config.model_copy(update={"traffic": traffic}))

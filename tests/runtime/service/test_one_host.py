@@ -1,5 +1,3 @@
-"""A fleet on one host with a Ray of its own, through kills of the command and of Ray."""
-
 import json
 import signal
 import sys

@@ -115,7 +115,6 @@ def test_an_engine_that_fails_has_one_port_and_comes_back_there_though_nothing_c
     url, partial = owner.urls(made)["s"], made.state / ".serving.json.partial"
 
     def refused() -> bool:
-        """Refuse all further records, as on a full disk."""
         with suppress(FileExistsError):
             partial.mkdir()
         return partial.is_dir()

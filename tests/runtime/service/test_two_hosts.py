@@ -1,5 +1,4 @@
-"""A fleet on two hosts, namespaces of this machine, through the loss of each of its parts. Ray and agents are real;
-engines are stand-ins."""
+"""A fleet on two hosts, as namespaces of this machine. Ray and agents are real."""
 
 import json
 import os
@@ -43,8 +42,6 @@ print(json.dumps([status(path) for path in ("/generate", "/update_weights_from_d
 
 
 def fleet_file(*, hosts: bool) -> str:
-    """The fleet file of hosts `one` and `other`, or of one host with the first device of each pool."""
-
     def device(name: str, host: str, pool: str, core: int, more: str = "") -> str:
         named = f'host = "{host}"\n' if hosts else ""
         kind = f'pool = "{pool}"\ndevice_class = "cpu-core"\ncores = [{core}]\nkv_bytes = 1000000\n'
@@ -150,7 +147,6 @@ class TwoHosts:
         return self.one.call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
 
     def status(self) -> dict[str, dict]:
-        """Return devices by id, as the controller knows them; none while it does not answer."""
         assert self._asking.stdin is not None
         assert self._asking.stdout is not None
         self._asking.stdin.write("\n")
@@ -204,9 +200,9 @@ def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(flee
     joined = "SELECT device_id FROM event WHERE kind = 'device' AND action = 'joined' GROUP BY 1 ORDER BY 1"
     until(lambda: [row["device_id"] for row in fleet.query(joined)] == ["r2", "s1", "s2"])
     assert not (fleet.other.disk / "ledger" / "deployment").exists()
-    # Turns, and how far clocks are off, are told by the controller; all else of a device by its host.
+    # The controller tells of turns, clocks and holds; its host tells all else of a device.
     told = "SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2') AND {} ORDER BY 1"
-    assert fleet.query(told.format("kind NOT IN ('turn', 'clock')")) == [{"writer": "other.agent"}]
+    assert fleet.query(told.format("kind NOT IN ('turn', 'clock', 'hold')")) == [{"writer": "other.agent"}]
     assert fleet.query(told.format("kind = 'clock'")) == [{"writer": "one.controller"}]
     hosts = fleet.query("SELECT device_id, host FROM clock WHERE action = 'heard' GROUP BY ALL ORDER BY 1")
     assert hosts == [

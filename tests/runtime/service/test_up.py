@@ -388,17 +388,6 @@ def test_each_part_reads_what_it_is_told_with_defaults_for_the_fields_that_are_n
     assert agents not in repr(plans["controller"])
 
 
-def test_the_agent_token_is_made_once_for_a_fleet_run_and_kept_for_its_user_alone(tmp_path):
-    kept = FleetMemory(fleet(tmp_path))
-    first = kept.begin()
-    kept.write(first)
-    assert len(first.agent_token) == 64
-    assert kept.begin().agent_token == first.agent_token
-    assert {path.stat().st_mode & 0o077 for path in (kept.folder, kept.folder / "fleet.json")} == {0}
-    kept.forget()
-    assert kept.begin().agent_token not in ("", first.agent_token)
-
-
 def test_a_second_demo_on_a_ledger_is_refused(tmp_path, monkeypatch):
     config = demo([0, 1], ledger=tmp_path / "ledger")
     monkeypatch.setattr(preflight, "check", lambda _config: None)

@@ -14,8 +14,6 @@ from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, Wo
 
 
 class Assignment:
-    """The assignment of engines to open runs. Times are monotonic nanoseconds."""
-
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
         self.assigned: set[str | None] = set()
@@ -61,8 +59,7 @@ class Assignment:
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """Return the weights that the engine must load, or None if the engine keeps its weights. The engine keeps them
-        while it still has turns of another run."""
+        """Return the weights to load, or None while the engine has turns of another run."""
         if worker.assigned is None or self._model(worker) is None or self.new_model(worker) is not None:
             return None
         return self._runs.get(worker.assigned).target
@@ -104,7 +101,6 @@ class Assignment:
         return 0 if worker.assigned is None else self._runs.get(worker.assigned).version_min
 
     def _usable(self, worker: Worker, models: set[str | None], now_ns: int) -> bool:
-        """Return whether the engine can take turns, or can start with another model."""
         report = worker.report
         starts = self.new_model(worker) is not None if report.unstarted is None else models != {report.unstarted}
         return (
@@ -149,8 +145,7 @@ class Load:
         return min(self._versions, default=0)
 
     def renew(self, version_min: int) -> set[Turn]:
-        """Raise the oldest accepted version to `version_min`, for each turn whose request sets no limit of its own.
-        Return these turns."""
+        """Raise the oldest accepted version of turns without a limit. Return these turns."""
         older = (turn for turn in self.turns if turn.version_min < version_min)
         turns = {turn for turn in older if turn.request.labels.version_min is None}
         for turn in turns:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import aiohttp
@@ -28,8 +29,6 @@ _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The record of one attempt at a turn. `died` tells whether the engine died during the turn."""
-
     attempt: dict[str, Any]
     answer: Answer | None = None
     refusal: str | None = None
@@ -38,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """The answer of an engine. Status 0 means that no complete, readable answer came."""
+    """The answer of an engine. Status 0 means that no complete answer came."""
 
     status: int
     answer: Answer | None = None
@@ -56,12 +55,15 @@ class _Reply:
 
 class EngineCalls:
     def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:  # Needs a running event loop.
         # SGLang closes idle connections after 5 s.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=watched_socket)
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
         )
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -70,8 +72,6 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """Request the remaining tokens of a turn from an engine. If the calling task is cancelled, the request is
-        cancelled too."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()
@@ -108,7 +108,7 @@ class EngineCalls:
             reply = _Reply(0, turn.part, "did not answer, and was given up")
         finally:
             item.waiting = None
-            placed.release()
+            worker.release(item)
         end_ns = monotonic_ns()
         attempt["duration_ns"] = end_ns - began
         answer = reply.answer
@@ -138,7 +138,6 @@ class EngineCalls:
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
-        """Abort requests on an engine. Their turns keep their tokens and continue on other engines."""
         chosen = list(items)
         for item in chosen:
             item.taken_off = True

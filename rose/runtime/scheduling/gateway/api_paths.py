@@ -1,13 +1,11 @@
-"""Serves the HTTP paths of SGLang, SGLang's router, OpenAI and vLLM. Under `/runs/RUN_ID`, they serve that run."""
-
-from __future__ import annotations
+"""Serves the HTTP paths of SGLang, SGLang's router, OpenAI and vLLM."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -15,20 +13,23 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rose.clock import monotonic_ns
-from rose.runtime.scheduling.gateway import inference, openai, sglang
-from rose.runtime.scheduling.gateway.bodies import SESSIONS, Client, read
-from rose.runtime.scheduling.gateway.service import ApiError, Service, may_use, read_version, token_of
+from rose.runtime.scheduling.gateway import openai, sglang
+from rose.runtime.scheduling.gateway.http_server import SESSIONS, Client, read
+from rose.runtime.scheduling.gateway.origins import FolderOrigins
+from rose.runtime.scheduling.gateway.service import Service, may_use, read_version, token_of
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
-from rose.runtime.scheduling.refusals import error_body
-from rose.runtime.scheduling.runs.registry import Run, RunRefusedError
+from rose.runtime.scheduling.refusals import RefusedError, RequestError, error_body
+from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing
-from rose.runtime.scheduling.turns.request import RequestError
-
-if TYPE_CHECKING:
-    from rose.runtime.scheduling.gateway.origins import FolderOrigins
 
 Handle = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T", openai.CompletionRequest, openai.ChatRequest, openai.TokensRequest)
+ReadTurns = Callable[[T, Service, Run, str | None], Awaitable[openai.OpenAIAnswer | openai.TokenAnswer]]
 _WORKER = "rose"
+_CAPABILITIES = (
+    *("pause_generation", "continue_generation", "update_weights_from_disk", "pull_weights"),
+    *("load_lora_adapter", "flush_cache", "abort_request"),
+)
 _UPDATE_FIELDS = frozenset(
     (
         *("model_path", "weight_dir", "weight_version", "version", "load_format", "abort_all_requests", "flush_cache"),
@@ -38,13 +39,11 @@ _UPDATE_FIELDS = frozenset(
 
 
 class Paths:
-    """The handlers of all API paths."""
-
     def __init__(self, service: Service) -> None:
         self._service, self._controller = service, service.controller
 
     def routes(self, prefix: str = "") -> list[Route]:
-        """Return the routes. If `prefix` contains `{run_id}`, the routes serve that run."""
+        """Return the routes. A prefix with `{run_id}` chooses the run."""
         both = ["GET", "POST"]
         paths: list[tuple[str, Handle, list[str]]] = [
             ("/v1/completions", self.completions, ["POST"]),
@@ -80,23 +79,19 @@ class Paths:
         return [Route(prefix + path, handle, methods=methods) for path, handle, methods in paths]
 
     async def completions(self, request: Request) -> Response:
-        body = openai.CompletionRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, body.model)
-        answering = await openai.read_completion(body, self._service, run, _session(request))
-        return await _answer(request, body.stream, answering.answer, answering.events)
+        return await self._turns(request, openai.CompletionRequest, openai.read_completion)
 
     async def chat(self, request: Request) -> Response:
-        body = openai.ChatRequest.model_validate_json(await read(request.receive))
-        run = self._service.run_of(request.scope, body.model)
-        answering = await openai.read_chat(body, self._service, run, _session(request))
-        return await _answer(request, body.stream, answering.answer, answering.events)
+        return await self._turns(request, openai.ChatRequest, openai.read_chat)
 
     async def inference(self, request: Request) -> Response:
-        body = inference.GenerateRequest.model_validate_json(await read(request.receive))
-        answering = inference.read(
-            body, self._service, self._service.run_of(request.scope, body.model), _session(request)
-        )
-        return await _answer(request, body.stream, answering.answer, answering.events)
+        return await self._turns(request, openai.TokensRequest, openai.read_tokens)
+
+    async def _turns(self, request: Request, kind: type[T], read_turns: ReadTurns[T]) -> Response:
+        body = kind.model_validate_json(await read(request.receive))
+        run = self._service.run_of(request.scope, body.model)
+        made = await read_turns(body, self._service, run, _session(request))
+        return await _answer(request, body.stream, made.answer, made.events)
 
     async def generate(self, request: Request) -> Response:
         body = await _json(request)
@@ -118,7 +113,7 @@ class Paths:
         for model in await self._models(request):
             if model["id"] == name:
                 return JSONResponse(model)
-        raise ApiError(404, f"unknown model {name!r}", "model")
+        raise RefusedError(404, f"unknown model {name!r}", "model")
 
     async def _models(self, request: Request) -> list[dict[str, Any]]:
         service = self._service
@@ -186,27 +181,19 @@ class Paths:
         model = run.facts.model if run is not None else next(iter(self._service.models), None)
         version = None if run is None or run.facts.version is None else str(run.facts.version)
         names = dict.fromkeys(("model_path", "tokenizer_path", "served_model_name"), model)
-        return {
-            **names,
-            "is_generation": True,
-            "weight_version": version,
-            "run_id": None if run is None else run.run_id,
-        }
+        run_id = None if run is None else run.run_id
+        return {**names, "is_generation": True, "weight_version": version, "run_id": run_id}
 
     async def loads(self, request: Request) -> Response:
         run = self._service.known_run(request.scope)
         turns = 0 if run is None else len(self._controller.loads[run.run_id].turns)
         running = sum(run is not None and item.run_id == run.run_id for _, item in self._controller.workers.running())
-        load = {
-            "dp_rank": 0,
-            "num_running_reqs": min(running, turns),
-            "num_waiting_reqs": max(0, turns - running),
-            "num_total_reqs": turns,
-        }
+        counts = {"num_running_reqs": min(running, turns), "num_waiting_reqs": max(0, turns - running)}
+        load = {"dp_rank": 0, **counts, "num_total_reqs": turns}
         return JSONResponse({"timestamp": datetime.now(UTC).isoformat(), "loads": [load]})
 
     async def workers(self, request: Request) -> Response:
-        """List one worker: this server, which finds an engine for each turn. POST accepts only this server."""
+        """List this server as the only worker. POST accepts no other."""
         if request.method == "POST":
             body = await _json(request)
             if not str(body.get("url", "")).rstrip("/") == self._url(request):
@@ -219,21 +206,19 @@ class Paths:
 
     async def worker(self, request: Request) -> Response:
         if request.path_params["worker"] not in (_WORKER, self._url(request)):
-            raise ApiError(404, f"unknown worker {request.path_params['worker']!r}: the only worker is {_WORKER!r}")
+            raise RefusedError(404, f"unknown worker {request.path_params['worker']!r}: the only worker is {_WORKER!r}")
         if request.method == "GET":
             return JSONResponse(self._worker(request))
         # A client cannot remove the fleet's engines.
         return JSONResponse({"status": "accepted", "worker_id": _WORKER}, 202)
 
     def _worker(self, request: Request) -> dict[str, Any]:
-        model = next(iter(self._service.models), None)
-        healthy = not missing(self._controller, monotonic_ns())
         return {
             "id": _WORKER,
             "url": self._url(request),
-            "model_id": model,
+            "model_id": next(iter(self._service.models), None),
             "worker_type": "regular",
-            "is_healthy": healthy,
+            "is_healthy": not missing(self._controller, monotonic_ns()),
             "load": sum(len(load.turns) for load in self._controller.loads.values()),
         }
 
@@ -242,15 +227,13 @@ class Paths:
         return str(request.base_url).rstrip("/") + (f"/runs/{run_id}" if run_id else "")
 
     async def flush_cache(self, request: Request) -> Response:
-        """Return success if the run has no open turn. Cached prefixes never outlive their weights, so none are
-        flushed."""
+        """Return success if the run has no open turn. No cached prefix outlives its weights."""
         run = self._service.known_run(request.scope)
         if turns := 0 if run is None else len(self._controller.loads[run.run_id].turns):
-            raise ApiError(400, f"the run has {turns} turns: wait until they end")
+            raise RefusedError(400, f"the run has {turns} turns: wait until they end")
         return JSONResponse({"success": True, "message": "no cached prefix outlives its weights"})
 
     async def reset_prefix_cache(self, _request: Request) -> Response:
-        """Return success at once. Unlike `/flush_cache`, this path of vLLM does not wait for turns."""
         return JSONResponse({})
 
     async def abort(self, request: Request) -> Response:
@@ -278,8 +261,7 @@ class Paths:
         return JSONResponse({"status": "ok", "message": "generation continues"})
 
     async def update(self, request: Request) -> Response:
-        """Publish a folder of this host as the next version of the run. Later turns start with older weights only if
-        the run's staleness allows it."""
+        """Publish a folder of this host as the next version of the run."""
         body = await _json(request)
         sglang.check_known(body, _UPDATE_FIELDS)
         if body.get("load_format") not in (None, "auto", "safetensors"):
@@ -294,8 +276,7 @@ class Paths:
         return JSONResponse(answer | {"num_paused_requests": 0})
 
     async def pull(self, request: Request) -> Response:
-        """Record which published folder an engine should copy. A trainer sends this request to each engine. Engines
-        here make no copy, because `update` publishes the folder itself."""
+        """Record which published folder an engine would copy. `update` publishes that folder."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"local_checkpoint_dir", "source_dir", "target_version"}))
         copy, source = _folder(body, "local_checkpoint_dir"), _folder(body, "source_dir")
@@ -313,8 +294,7 @@ class Paths:
         return JSONResponse({"success": True, "message": f"recorded version {target}"})
 
     async def load_adapter(self, request: Request) -> Response:
-        """Publish a LoRA adapter, merged into the model's weights, as the next version of the run. The name of the
-        adapter then stands for this version."""
+        """Publish a LoRA adapter, merged into the model's weights, as the next version."""
         body = await _json(request)
         sglang.check_known(body, frozenset({"lora_name", "lora_path", "pinned"}))
         name, folder = _text(body, "lora_name"), _folder(body, "lora_path")
@@ -340,28 +320,19 @@ class Paths:
     def _publishing(self, request: Request) -> tuple[Run, FolderOrigins]:
         self._service.check_files(token_of(request.scope))
         if self._service.origins is None:
-            raise ApiError(501, "this controller cannot publish folders: publish with rose.client")
+            raise RefusedError(501, "this controller cannot publish folders: publish with rose.client")
         return self._service.run_of(request.scope), self._service.origins
 
     async def rl_workers(self, request: Request) -> Response:
         worker = request.path_params.get("worker")
         if worker not in (None, _WORKER):
-            raise ApiError(404, f"unknown worker {worker!r}: the only worker is {_WORKER!r}")
+            raise RefusedError(404, f"unknown worker {worker!r}: the only worker is {_WORKER!r}")
         info = self._info(request)
-        capabilities = [
-            "pause_generation",
-            "continue_generation",
-            "update_weights_from_disk",
-            "pull_weights",
-            "load_lora_adapter",
-            "flush_cache",
-            "abort_request",
-        ]
         description = self._worker(request) | {
             "engine": "sglang",
             "topology": {"tp_size": 1, "pp_size": 1, "dp_size": 1},
             "weight_version": info["weight_version"],
-            "capabilities": capabilities,
+            "capabilities": list(_CAPABILITIES),
         }
         return JSONResponse(description if worker else {"workers": [description], "total": 1})
 
@@ -381,24 +352,24 @@ class Paths:
         }
         path = request.path_params["path"]
         if path not in handles:
-            raise ApiError(404, f"unknown engine command {path!r}: give {', '.join(handles)}")
+            raise RefusedError(404, f"unknown engine command {path!r}: give {', '.join(handles)}")
         answer = await handles[path](request)
         result = {"worker_id": _WORKER, "status": answer.status_code, "body": json.loads(bytes(answer.body))}
         return JSONResponse({"results": [result]})
 
 
 def _version(run: Run, value: object, name: str = "weight_version") -> int | None:
-    """Return the number in a version name from a client, or None if the name has no number. Raises RunRefusedError if
-    the version is older than the newest version."""
+    """Return the number in a version's name, or None. Raises RefusedError for an old version."""
     try:
         version = read_version(value, name)
     except RequestError:
         return None
     newest = run.facts.version
     if version is not None and newest is not None and version < newest:
-        raise RunRefusedError(
+        raise RefusedError(
+            409,
             f"{name} is {value}, and run {run.run_id!r} is at version {newest}: give a higher version, or close it "
-            f"(DELETE /runs/{run.run_id}) and open another run"
+            f"(DELETE /runs/{run.run_id}) and open another run",
         )
     return version
 
@@ -450,7 +421,7 @@ async def _answer(
             yield b"data: " + first + b"\n\n"
             async for event in parts:
                 yield b"data: " + event + b"\n\n"
-        except ApiError as error:
+        except RefusedError as error:
             body = error_body(error.status, str(error), error.param, error.kind)
             yield b"data: " + json.dumps(body).encode() + b"\n\n"
         finally:

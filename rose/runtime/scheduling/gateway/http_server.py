@@ -1,14 +1,14 @@
-"""Runs Uvicorn in an existing event loop, with the settings of the gateway."""
+"""Runs Uvicorn in an existing event loop, reads bodies, and notices when a client disconnects."""
 
 import asyncio
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from rose.http_calls import notice_gone
@@ -19,10 +19,13 @@ BACKLOG = 4096  # All turns of a step may connect at once.
 #: Key in a request's `state`: a function for the client's disconnect.
 ON_CLIENT_GONE = "on_client_gone"
 _STOP_S = 1  # Grace of open requests after a stop.
+REQUEST_BYTES_MAX = 64 << 20
+#: Headers that name a conversation, whose turns go to the engine with its prefix.
+SESSIONS = ("x-session-id", "x-session-affinity", "x-smg-routing-key", "x-conversation-id")
 
 
 class HttpServer:
-    """An HTTP server on Uvicorn. After `bind`, new connections wait until `start`."""
+    """A Uvicorn server. After `bind`, connections wait until `start`."""
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -51,7 +54,6 @@ class HttpServer:
         return self._server.should_exit
 
     def bind(self) -> None:
-        """Listen on the port. Raises OSError if the port is taken."""
         family, _, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         # The second packet of an answer must not wait for an acknowledgement. asyncio does not set this option for all
@@ -77,7 +79,7 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """A protocol that reports when a client disconnects. It needs no waiting task for each request."""
+    """A protocol that reports a client's disconnect without a waiting task."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -101,7 +103,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Return when the server must stop. This method replaces Uvicorn's own loop, which polls."""
+        """Wait for the end, without the polling of Uvicorn's own loop."""
         await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -111,3 +113,63 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class BodyTooLongError(Exception):
+    """The body of a request is longer than REQUEST_BYTES_MAX."""
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it got its answer."""
+
+
+async def read(receive: Receive) -> bytes:
+    """Return the whole body of a request. Raises BodyTooLongError or ClientGoneError."""
+    parts: list[bytes] = []
+    length, more = 0, True
+    while more:
+        part: dict[str, Any] = dict(await receive())
+        if part["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(part.get("body", b""))
+        more = part.get("more_body", False)
+        length += len(parts[-1])
+        if length > REQUEST_BYTES_MAX:
+            raise BodyTooLongError
+    return b"".join(parts)
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that first delivers `body` again."""
+    parts = iter([body])
+
+    async def received() -> Message:
+        for part in parts:
+            return {"type": "http.request", "body": part, "more_body": False}
+        return await receive()
+
+    return received
+
+
+class Client:
+    """Calls `leave` if the client disconnects; the `with` block then raises ClientGoneError."""
+
+    def __init__(self, scope: Scope) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._state, self._task, self._gone = scope["state"], task, False
+        self.leave: Callable[[], object] = task.cancel
+
+    def __enter__(self) -> Self:
+        self._state[ON_CLIENT_GONE] = self._disconnected
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        del self._state[ON_CLIENT_GONE]
+        # A second cancellation for another reason still counts.
+        if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
+            raise ClientGoneError from None
+
+    def _disconnected(self) -> None:
+        self._gone = True
+        self.leave()

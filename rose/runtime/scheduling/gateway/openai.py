@@ -1,4 +1,4 @@
-"""Serves OpenAI's completions and chat completions, also with fields of SGLang and vLLM."""
+"""Serves OpenAI's completions and chats, with fields of SGLang and vLLM, and vLLM's tokens in and tokens out."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rose.runtime.scheduling.gateway.service import ApiError, Completion, Service, TurnOrder
+from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder
 from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
 from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, TOOL_CALL_ENDS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turn_service import Client
-from rose.runtime.scheduling.turns.request import RequestError
 
-#: Fields that go to engines, under SGLang's names.
-_SAMPLING = {
-    **{
-        name: name
-        for name in (
-            *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
-            *("stop", "stop_regex", "stop_token_ids", "no_stop_trim", "ignore_eos", "skip_special_tokens"),
-            *("logit_bias", "json_schema", "regex", "ebnf", "structural_tag"),
-        )
-    },
+#: SGLang's names of parameters that it calls otherwise.
+SGLANG_NAMES = {
+    "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
     "include_stop_str_in_output": "no_stop_trim",
 }
+_GRAMMARS = {"json_schema", "regex", "ebnf", "structural_tag"}
 Text = Annotated[str, Field(max_length=64 << 20)]
 Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -56,8 +51,6 @@ class StreamOptions(BaseModel):
 
 
 class Sampling(BaseModel):
-    """The sampling parameters that the requests of OpenAI and vLLM share."""
-
     temperature: Real | None = None
     top_p: Real | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
@@ -76,7 +69,7 @@ class Sampling(BaseModel):
 
 
 class _Request(Sampling):
-    """The fields that completions and chat completions share. Unknown fields and unsupported values are refused."""
+    """The fields of completions and chats. Unknown fields and values are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,12 +96,9 @@ class _Request(Sampling):
     rose: dict[str, Any] | None = None
 
     def sampling(self) -> dict[str, Any]:
-        sampling = {
-            sglang_name: value for name, sglang_name in _SAMPLING.items() if (value := getattr(self, name)) is not None
-        }
-        if self.seed is not None:
-            sampling["sampling_seed"] = self.seed
-        return sampling | _grammar(self.response_format)
+        names = {*Sampling.model_fields, *_GRAMMARS, "stop_regex", "no_stop_trim"}
+        values = self.model_dump(include=names, exclude_none=True)
+        return {SGLANG_NAMES.get(name, name): value for name, value in values.items()} | _grammar(self.response_format)
 
     def fields(self) -> dict[str, Any]:
         key = self.extra_key or self.cache_salt
@@ -138,8 +128,6 @@ class ChatRequest(_Request):
 
 
 class TokenizeRequest(BaseModel):
-    """A text or a conversation to tokenize."""
-
     model_config = ConfigDict(extra="forbid")
 
     model: Name | None = None
@@ -166,7 +154,7 @@ def _grammar(form: Any) -> dict[str, Any]:
 
 
 def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
-    """Return the grammar of an answer that must call tools, or {} if it need not call any. Raises ApiError."""
+    """Return the grammar of an answer that must call tools, or {}. Raises RefusedError."""
     choice, functions = request.tool_choice, dict[str, dict[str, Any]]()
     for tool in request.tools or []:
         if isinstance(function := tool.get("function"), dict):
@@ -180,14 +168,14 @@ def _tool_grammar(request: ChatRequest) -> dict[str, Any]:
         case {"type": "function", "function": {"name": str(name)}} if name in functions:
             form = _call_grammar(name, functions[name])
         case _:
-            raise ApiError(
+            raise RefusedError(
                 400,
                 f"tool_choice is {str(choice)[:80]}: give auto, none, required, or one of the functions in tools: "
                 f"{', '.join(functions) or 'none'}",
                 "tool_choice",
             )
-    if grammar := {"json_schema", "regex", "ebnf", "structural_tag"} & request.sampling().keys():
-        raise ApiError(
+    if grammar := _GRAMMARS & request.sampling().keys():
+        raise RefusedError(
             400, f"tool_choice is {str(choice)[:80]}, and {min(grammar)} is another form: leave one out", "tool_choice"
         )
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form})}
@@ -201,9 +189,6 @@ def _call_grammar(name: str, function: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIAnswer:
-    """The turns of one request, and the answers to its client. Chats are answered with messages, completions with
-    texts."""
-
     service: Service
     run: Run
     request: CompletionRequest | ChatRequest
@@ -226,7 +211,7 @@ class OpenAIAnswer:
         return self._head(choices, chunk=False) | {"usage": self._usage(completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of a stream. Text that may become a stop string or a tool call is held back."""
+        """Yield the chunks of a stream. A possible stop string or tool call is held back."""
         progress = [_Progress(self._growing_text(number)) for number in range(len(self.orders))]
         last: dict[int, Completion] = {}
         async for number, completion in self.service.stream(self.run, self.orders):
@@ -262,25 +247,17 @@ class OpenAIAnswer:
 
     def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         per_prompt = completions[:: self.request.n]  # A prompt counts once for all its completions.
-        prompt, completion = (
-            sum(completion.prompt_tokens for completion in per_prompt),
-            sum(len(completion.ids) for completion in completions),
-        )
+        prompt = sum(completion.prompt_tokens for completion in per_prompt)
+        generated = sum(len(completion.ids) for completion in completions)
         return {
             "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": sum(completion.cached_tokens for completion in per_prompt)},
         }
 
     def _growing_text(self, number: int) -> GrowingText | None:
         return None if self.texts is None else GrowingText(self.texts, special=self.orders[number].special)
-
-    def _settled(self, number: int, text: str) -> str:
-        """Return the text without an ending that may become a stop string or a tool call."""
-        order = self.orders[number]
-        stop = [] if order.keep_stop else order.sampling.get("stop") or []
-        return settled(text, [*stop, *([TOOL_CALL_BEGINS] if self._tools else [])])
 
     def _final_text(
         self, number: int, completion: Completion, growing: GrowingText | None
@@ -299,12 +276,12 @@ class OpenAIAnswer:
         return choice | {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def _delta(self, number: int, completion: Completion, progress: _Progress) -> dict[str, Any] | None:
-        calls: list[dict[str, Any]] = []
-        if completion.finish is not None:
-            final, calls = self._final_text(number, completion, progress.growing)
-        else:
-            final = "" if progress.growing is None else self._settled(number, progress.growing.after(completion.ids))
-            if self._tools:
+        final, calls = self._final_text(number, completion, progress.growing)
+        if completion.finish is None and progress.growing is not None:
+            order, tools = self.orders[number], [TOOL_CALL_BEGINS] if self._tools else []
+            stop = [] if order.keep_stop else order.sampling.get("stop") or []
+            final = settled(progress.growing.after(completion.ids), [*stop, *tools])
+            if tools:
                 final = final.partition(TOOL_CALL_BEGINS)[0]
         text, more_ids = final[len(progress.text) :], len(completion.ids) > progress.tokens
         if not text and completion.finish is None and not (self.request.return_token_ids and more_ids):
@@ -402,27 +379,105 @@ async def _make_answer(
     session: str | None,
     prompts: Sequence[list[int]],
     default_tokens: int,
-    grammar: Mapping[str, Any] | None = None,
+    grammar: dict[str, Any] | None = None,
 ) -> OpenAIAnswer:
-    labels, exact = read_labels(
-        request.model_dump(include={"rose", "session_id", "conversation_id", "routing_key", "weight_version"}), session
-    )
+    labels, exact = read_labels(vars(request), session)
     tokens_max = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         tokens_max = request.max_completion_tokens
-    sampling = check_sampling(
-        {
-            "max_new_tokens": default_tokens if tokens_max is None else tokens_max,
-            **request.sampling(),
-            **(grammar or {}),
-        },
-        "the request",
-    )
+    values = {"max_new_tokens": default_tokens if tokens_max is None else tokens_max, **request.sampling()}
+    sampling, fields = check_sampling(values | (grammar or {}), "the request"), request.fields()
     orders = []
     for ids, number in itertools.product(prompts, range(request.n)):
         seeded = {} if request.seed is None else {"sampling_seed": request.seed + number}
-        fields = request.fields()
         orders.append(TurnOrder(ids=ids, sampling=sampling | seeded, labels=labels, exact=exact, fields=fields))
     check_count(orders)
     texts = await service.texts_or_none(run)
     return OpenAIAnswer(service=service, run=run, request=request, orders=orders, texts=texts)
+
+
+class _TokenSampling(Sampling):
+    model_config = ConfigDict(extra="forbid")
+
+    n: Samples = 1
+    max_tokens: Count = 16
+    logprobs: Annotated[int, Field(ge=0, le=1)] | None = None  # Generated tokens only.
+    detokenize: bool | None = None  # The answer has tokens only.
+    routed_experts_prompt_start: Count | None = None  # Has no effect without routed experts.
+    prompt_logprobs: None = None
+    bad_words: Annotated[list[Name], Field(max_length=0)] | None = None
+
+
+class TokensRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    token_ids: Annotated[Ids, Field(min_length=1)]
+    sampling_params: _TokenSampling = _TokenSampling()
+    request_id: Name | None = None
+    model: Name | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    cache_salt: Name | None = None
+    priority: Literal[0] = 0
+    features: None = None
+    session_id: Name | None = None
+    weight_version: dict[str, Any] | None = None
+    rose: dict[str, Any] | None = None
+
+
+_NOT_SGLANG = {"n", "logprobs", "detokenize", "prompt_logprobs", "bad_words", "routed_experts_prompt_start"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenAnswer:
+    service: Service
+    run: Run
+    request: TokensRequest
+    orders: Sequence[TurnOrder]
+    id: str
+
+    async def answer(self, client: Client) -> dict[str, Any]:
+        completions = await self.service.make(self.run, self.orders, client)
+        return {
+            "request_id": self.id,
+            "choices": [self._choice(number, completion, 0) for number, completion in enumerate(completions)],
+        }
+
+    async def events(self) -> AsyncIterator[bytes]:
+        counts = [0] * len(self.orders)
+        async for number, completion in self.service.stream(self.run, self.orders):
+            choice = self._choice(number, completion, counts[number])
+            counts[number] = len(completion.ids)
+            yield json.dumps({"request_id": self.id, "choices": [choice]}).encode()
+
+    def _choice(self, number: int, completion: Completion, start: int) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": number, "token_ids": completion.ids[start:], "logprobs": None}
+        choice["finish_reason"] = None if completion.finish is None else completion.finish.get("type", "length")
+        if self.request.sampling_params.logprobs is not None:
+            pairs = zip(completion.ids[start:], completion.logprobs[start:], strict=True)
+            content = [
+                {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []} for token, logprob in pairs
+            ]
+            choice["logprobs"] = {"content": content}
+        return choice if completion.finish is None else choice | {"meta_info": completion.weights}
+
+
+async def read_tokens(request: TokensRequest, service: Service, run: Run, session: str | None) -> TokenAnswer:
+    params = request.sampling_params
+    values = params.model_dump(exclude_none=True, exclude=_NOT_SGLANG)
+    sampling = check_sampling({SGLANG_NAMES.get(name, name): value for name, value in values.items()})
+    labels, exact = read_labels(vars(request), session)
+    fields = {} if request.cache_salt is None else {"extra_key": request.cache_salt}
+    name = request.request_id or uuid.uuid4().hex
+    orders = [
+        TurnOrder(
+            ids=request.token_ids,
+            sampling=sampling if params.seed is None else sampling | {"sampling_seed": params.seed + number},
+            labels=labels,
+            exact=exact,
+            fields=fields,
+            name=name,
+        )
+        for number in range(params.n)
+    ]
+    return TokenAnswer(service=service, run=run, request=request, orders=orders, id=name)

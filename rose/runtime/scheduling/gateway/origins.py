@@ -1,5 +1,4 @@
-"""Publishes versions for clients that have only a checkpoint folder. A separate process encodes and serves the
-versions, so that they use no memory of the controller."""
+"""Publishes the checkpoint folders of clients. A separate process has the weights in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rose.runtime.engines.launch import die_with_parent
 from rose.runtime.scheduling.messages import PublishVersion
-from rose.runtime.scheduling.runs.registry import Run, RunRefusedError
+from rose.runtime.scheduling.refusals import RefusedError
+from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 
 class FolderOrigins:
-    """Publishes the folders of runs at the address `host`. `folder` contains one weight store for each run.
-    `checkpoint` returns the checkpoint folder of a model."""
+    """Publishes folders of runs at address `host`. `folder` has a weight store for each run."""
 
     def __init__(self, controller: Controller, folder: Path, host: str, checkpoint: Callable[[str], Path]) -> None:
         self._controller, self._folder, self._host, self._checkpoint = controller, folder, host, checkpoint
@@ -47,7 +46,6 @@ class FolderOrigins:
                 process.kill()
 
     def restore(self) -> None:
-        """Serve again the versions that an earlier controller published, and remove the stores of closed runs."""
         for store in self._folder.glob("*") if self._folder.is_dir() else ():
             runs = (run for run in self._controller.runs if run.facts.state != "closed")
             run = next((run for run in runs if run.run_id == store.name), None)
@@ -57,7 +55,6 @@ class FolderOrigins:
                 self._later(run, run.facts.version, None)
 
     def publish_checkpoint(self, run: Run) -> None:
-        """Start to publish the checkpoint of the model as version 0. Do nothing if the run already publishes."""
         if run.run_id not in self._publishing:
             self._later(run, 0, self._checkpoint)
 
@@ -78,16 +75,15 @@ class FolderOrigins:
         task.add_done_callback(self._tasks.discard)
 
     async def publish(self, run: Run, weights: Path | None, version: int | None = None) -> int:
-        """Publish a folder as `version`, and return the version. `weights` contains a checkpoint, a LoRA adapter or a
-        delta. If `weights` is None, the version that the store already has is published. If `version` is None, a delta
-        gets its own version, and any other folder gets the next version. Raises TransferError or RunRefusedError."""
+        """Publish a folder, or the stored version if `weights` is None. Return the version."""
         async with self._publishing.setdefault(run.run_id, asyncio.Lock()):
             checkpoint = await asyncio.to_thread(self._checkpoint, run.facts.model)
             if weights is not None and (delta_version := await self._run(_delta_version, weights)) is not None:
                 if version not in (None, delta_version):
-                    raise RunRefusedError(
+                    raise RefusedError(
+                        409,
                         f"weight_version is {version}, and {str(weights)!r} leads to version {delta_version}: give "
-                        "that version"
+                        "that version",
                     )
                 version = delta_version
                 if run.facts.version is None:

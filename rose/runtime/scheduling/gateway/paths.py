@@ -1,4 +1,4 @@
-"""Serves agents, clients and operators over HTTP with JSON and server-sent events."""
+"""Serves agents, clients and operators over HTTP."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from rose.clock import monotonic_ns
 from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.runtime.scheduling import messages
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.gateway.bodies import Client, read
+from rose.runtime.scheduling.gateway.http_server import Client, read
 from rose.runtime.scheduling.gateway.service import TURNS_MAX, check_team, of_team, token_of
 from rose.runtime.scheduling.metrics import exposition
 from rose.runtime.scheduling.refusals import error_body
@@ -29,11 +29,7 @@ _OF_RUN = ("", "renew", "versions", "events", "generate")
 
 
 def failure(
-    status: int,
-    error: str,
-    headers: dict[str, str] | None = None,
-    param: str | None = None,
-    kind: str | None = None,
+    status: int, error: str, headers: dict[str, str] | None = None, param: str | None = None, kind: str | None = None
 ) -> Response:
     return JSONResponse(error_body(status, error, param, kind), status_code=status, headers=headers)
 
@@ -147,16 +143,8 @@ def _message(body: BaseModel) -> Response:
 
 
 def _opened_run(run: Run, request: Request) -> Response:
-    facts = run.facts
-    opened = messages.OpenedRun(
-        run_id=facts.run_id,
-        fence=facts.fence,
-        version=facts.version,
-        step=facts.step,
-        url=f"{request.base_url}runs/{facts.run_id}",
-        expires_s=facts.expires_s,
-    )
-    return _message(opened)
+    facts = {name: getattr(run.facts, name) for name in ("run_id", "fence", "version", "step", "expires_s")}
+    return _message(messages.OpenedRun(url=f"{request.base_url}runs/{run.run_id}", **facts))
 
 
 def is_turn(scope: Scope) -> bool:
@@ -178,7 +166,6 @@ async def answer_turn(
     check_team(token_of(scope), run)
     load = controller.loads[run_id]
     turn = Turn(request, now_ns, run_id, run.version_min)
-    assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} open turns, the maximum"
         await failure(429, f"{full}: wait for answers before you send more")(scope, receive, send)
@@ -198,7 +185,7 @@ async def _send_outcome(outcome: Outcome, send: Send) -> None:
 
 
 async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
-    """Send server-sent events. Each event contains all tokens so far, as in SGLang."""
+    """Send server-sent events. Each event has all tokens so far, as in SGLang."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     begun = False
     async for part in parts:

@@ -1,6 +1,4 @@
-"""The rollout gateway: the HTTP server of the controller. A trainer uses `/runs/ID` as if it were one SGLang server."""
-
-from __future__ import annotations
+"""The HTTP server of the controller. A trainer uses `/runs/ID` as one SGLang server."""
 
 import asyncio
 import hmac
@@ -9,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -26,53 +23,33 @@ from rose.ledger.hosts.routes import PREFIX as LEDGER_PREFIX
 from rose.ledger.hosts.routes import routes as ledger_routes
 from rose.ledger.hosts.service import LedgerService
 from rose.ledger.ledger import Ledger
+from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.controller import Controller
-from rose.runtime.scheduling.devices import HeartbeatRefusedError, UnknownDeviceError
-from rose.runtime.scheduling.gateway import bodies, paths
+from rose.runtime.scheduling.gateway import http_server, paths
 from rose.runtime.scheduling.gateway.api_paths import Paths
-from rose.runtime.scheduling.gateway.bodies import BodyTooLongError, ClientGoneError
-from rose.runtime.scheduling.gateway.http_server import HttpServer
+from rose.runtime.scheduling.gateway.http_server import BodyTooLongError, ClientGoneError, HttpServer
 from rose.runtime.scheduling.gateway.origins import FolderOrigins
 from rose.runtime.scheduling.gateway.paths import failure
-from rose.runtime.scheduling.gateway.service import TOKEN, ApiError, Service, may_use, token_of
+from rose.runtime.scheduling.gateway.service import TOKEN, Service, may_use, token_of
 from rose.runtime.scheduling.gateway.texts import Texts
-from rose.runtime.scheduling.runs.recorder import EventRefusedError, LedgerAwayError
-from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
+from rose.runtime.scheduling.refusals import RefusedError
+from rose.runtime.scheduling.runs.recorder import LedgerAwayError
+from rose.runtime.scheduling.runs.registry import UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
-from rose.runtime.scheduling.turn_service import KeyReusedError
-from rose.runtime.scheduling.turns.request import RequestError
 from rose.runtime.scheduling.turns.request import read as read_turn
-from rose.runtime.scheduling.workers import UnknownEngineError
 from rose.runtime.transfer.errors import ConflictError, TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
 
-if TYPE_CHECKING:
-    from rose.ledger.writer import LedgerWriter
-
 logger = logging.getLogger(__name__)
 
-_STATUSES: dict[type[UserError], int] = {
-    HeartbeatRefusedError: 403,
-    UnknownDeviceError: 404,
-    UnknownEngineError: 404,
-    RunRefusedError: 409,
-    KeyReusedError: 409,
-    EventRefusedError: 400,
-    RequestError: 400,
-    TransferError: 400,
-    ConflictError: 409,
-    LedgerAwayError: 503,
-    StateError: 503,
-}
+_STATUSES: dict[type[UserError], int] = {TransferError: 400, ConflictError: 409, LedgerAwayError: 503, StateError: 503}
 
 _SHOWN_MAX = 60
 
 
 class Gateway:
-    """The controller with its HTTP server. `token` opens the paths of clients and operators, and `agent_token` opens
-    the paths of agents. With `host_tokens`, other hosts may append to `ledger`. `checkpoint` returns the folder of a
-    rollout model. Raises OpenAddressError, SecretError or TokenError."""
+    """The controller with its HTTP server. Raises OpenAddressError, SecretError or TokenError."""
 
     def __init__(
         self,
@@ -129,7 +106,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Bind the port and start to serve. Raises OSError if the port is taken, or LedgerError if `ledger` is bad."""
+        """Bind the port and serve. Raises OSError, or LedgerError if `ledger` is bad."""
         self._server.bind()
         if self._ledger is not None:
             opened = await asyncio.to_thread(Ledger.create, self._ledger)
@@ -169,14 +146,14 @@ class Gateway:
                 await failure(503, "the gateway stops: send the request again")(scope, receive, send)
 
     async def _answer_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer `/generate` without Starlette's routing, because this request is the most frequent."""
-        body, run_id = await bodies.read(receive), paths.run_of_turn(scope)
-        has_session = any(_header(scope, name.encode()) for name in bodies.SESSIONS)
+        """Answer `/generate`, the most frequent request, without Starlette's routing."""
+        body, run_id = await http_server.read(receive), paths.run_of_turn(scope)
+        has_session = any(_header(scope, name.encode()) for name in http_server.SESSIONS)
         if run_id is not None and not has_session and (request := read_turn(body)) is not None:
             await paths.answer_turn(self.controller, request, scope, receive, send)
             return
         scope["path_params"] = {} if run_id is None else {"run_id": run_id}
-        answer = await self._apis.generate(Request(scope, bodies.again(body, receive)))
+        answer = await self._apis.generate(Request(scope, http_server.again(body, receive)))
         await answer(scope, receive, send)
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
@@ -186,18 +163,16 @@ class Gateway:
         match error:
             case ValidationError():
                 return failure(400, _explain(error), param=".".join(map(str, error.errors()[0]["loc"])) or None)
-            case ApiError():
+            case RefusedError():
                 return failure(error.status, str(error), error.headers, error.param, error.kind)
             case BodyTooLongError():
-                return failure(413, f"a request has at most {bodies.REQUEST_BYTES_MAX} bytes")
+                return failure(413, f"a request has at most {http_server.REQUEST_BYTES_MAX} bytes")
             case HTTPException():
                 return failure(error.status_code, error.detail, dict(error.headers or {}))
             case UnknownRunError():
                 usable = (run for run in self.controller.runs if may_use(token_of(scope), run))
                 live = [run.run_id for run in usable if run.facts.state != "closed"]
                 return failure(404, f"{error}{did_you_mean(error.run_id, live)}")
-            case RunRefusedError():
-                return failure(409, str(error), kind=error.kind)
             case _:
                 return failure(_STATUSES[type(error)], str(error))  # type: ignore[index]
 

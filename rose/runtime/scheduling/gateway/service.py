@@ -1,29 +1,26 @@
-"""The steps that all APIs share: find the run of a request, make its turns, and return the completions."""
-
-from __future__ import annotations
+"""The steps that all APIs share: find a request's run, make its turns, return completions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import msgspec
 from starlette.types import Scope
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError, did_you_mean
+from rose.runtime.scheduling.controller import Controller
+from rose.runtime.scheduling.gateway.origins import FolderOrigins
+from rose.runtime.scheduling.gateway.texts import Texts
 from rose.runtime.scheduling.messages import OpenRun
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turn_service import Client, Outcome
 from rose.runtime.scheduling.turns.answer import Tokens, array
-from rose.runtime.scheduling.turns.request import Labels, Prompt, RequestError, TurnRequest
+from rose.runtime.scheduling.turns.request import Labels, Prompt, TurnRequest
 from rose.runtime.scheduling.turns.turns import Turn
-
-if TYPE_CHECKING:
-    from rose.runtime.scheduling.controller import Controller
-    from rose.runtime.scheduling.gateway.origins import FolderOrigins
-    from rose.runtime.scheduling.gateway.texts import Texts
-    from rose.tokens import Token
+from rose.tokens import Token
 
 TOKEN = "token"  # Key in a request's `state`: its named token.
 TURNS_MAX = 10_000  # Open turns of one run.
@@ -31,29 +28,14 @@ OWN_EXPIRES_S = 600.0  # A token's own run expires after so long without a reque
 _ANYONE = "anyone"
 
 
-class ApiError(UserError):
-    """An error answer. `param` names the wrong field. `kind` names the error for programs."""
-
-    def __init__(self, status: int, message: str, param: str | None = None, kind: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.param, self.kind = status, param, kind
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": "1"} if self.status in (429, 503) else {}
-
-
-class NotReadyError(ApiError):
-    """The version that a request wants cannot be used now."""
-
+class NotReadyError(RefusedError):
     def __init__(self, why: str) -> None:
         super().__init__(409, f"WeightVersionNotReady: {why}", kind="WeightVersionNotReady")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnOrder:
-    """A turn that a request asks for. `name` is the client's name for the turn. `exact` is the only version that the
-    turn accepts."""
+    """A turn that a request asks for. The turn accepts only version `exact`, if given."""
 
     ids: Sequence[int]
     sampling: Mapping[str, Any]
@@ -73,7 +55,7 @@ class TurnOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """The tokens of a turn, each with a log probability and a policy version. An incomplete turn has no `finish`."""
+    """The tokens of a turn. A growing turn has no `finish`."""
 
     ids: list[int]
     logprobs: list[float]
@@ -85,7 +67,6 @@ class Completion:
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Return the first and last versions of the tokens, under the names that external rollout services use."""
         if not self.versions:
             return {}
         first, last = self.versions[0], self.versions[-1]
@@ -93,8 +74,7 @@ class Completion:
 
 
 class Service:
-    """Makes the turns that requests of all APIs ask for. If `files` is true, every run may publish folders of this
-    host. Methods raise ApiError, or an error of `Runs`."""
+    """Makes the turns of all APIs. With `files`, every run may publish folders of this host."""
 
     def __init__(
         self, controller: Controller, texts: Mapping[str, Texts], origins: FolderOrigins | None, *, files: bool = False
@@ -108,14 +88,14 @@ class Service:
 
     async def texts(self, run: Run) -> Texts:
         if (texts := self._texts.get(run.facts.model)) is None:
-            raise ApiError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
+            raise RefusedError(400, f"no tokenizer for model {run.facts.model!r} here: send token ids")
         await texts.ready()
         return texts
 
     def check_files(self, token: Token | None) -> None:
-        """Raise ApiError unless the token may publish folders. A folder may contain the weights of another team."""
+        """Raise RefusedError unless the token may publish folders, which may belong to another team."""
         if token is not None and not token.may("admin") and not self._files:
-            raise ApiError(
+            raise RefusedError(
                 403,
                 f"token {token.name!r} may not publish folders of the controller's host: set origins.files in the "
                 "fleet file, or publish by rose.client",
@@ -123,22 +103,18 @@ class Service:
             )
 
     async def context(self, model: str) -> int | None:
-        """Return the context length of a model in tokens, or None if it is unknown."""
         if (texts := self._texts.get(model)) is None:
             return None
         await texts.ready()
         return texts.context
 
     async def texts_or_none(self, run: Run) -> Texts | None:
-        """Return the tokenizer of the run's model, or None if the model has no tokenizer."""
         if run.facts.model not in self._texts:
             return None
         texts = await self.texts(run)
         return texts if texts.known else None
 
     def run_of(self, scope: Scope, model: str | None = None) -> Run:
-        """Return the run of a request, which the path, `model` or the token determines. If the token has no open run, a
-        run is opened."""
         token, runs, now_ns = token_of(scope), self.controller.runs, monotonic_ns()
         run_id = _run_id_of(scope, token)
         open_ids = [run.run_id for run in runs if run.is_open]
@@ -153,7 +129,7 @@ class Service:
         check_team(token, run)
         if model not in (None, "", "default", run.run_id, run.facts.model):
             known = [*self.models, *(name for name in open_ids if may_use(token, runs.get(name)))]
-            raise ApiError(404, f"unknown model {model!r}{did_you_mean(str(model), known)}", "model")
+            raise RefusedError(404, f"unknown model {model!r}{did_you_mean(str(model), known)}", "model")
         run.heard_ns = now_ns
         return run
 
@@ -166,18 +142,17 @@ class Service:
         return run
 
     def _token_run(self, token: Token | None, model: str | None = None) -> Run | None:
-        """Return the first run of the token that is open or expired, or None. If `model` is a model of the fleet, only
-        runs with that model count."""
         name, team = _who(token)
-        token_runs = (
-            run for run in self.controller.runs if run.facts.tags.get("token") == name and _can_continue(run, team)
-        )
-        return next((run for run in token_runs if model not in self.models or run.facts.model == model), None)
+        for run in self.controller.runs:
+            facts, fits = run.facts, model not in self.models or run.facts.model == model
+            if fits and facts.state != "closed" and (facts.tags.get("token"), facts.team) == (name, team):
+                return run
+        return None
 
     def _open(self, token: Token | None, model: str | None) -> Run:
         name, team = _who(token)
         if not self.models:
-            raise ApiError(404, "this controller has no rollout model: open a run at POST /runs")
+            raise RefusedError(404, "this controller has no rollout model: open a run at POST /runs")
         expired, fleet_model = self._token_run(token, model), model if model in self.models else self.models[0]
         return self.controller.open_run(
             OpenRun(
@@ -195,10 +170,10 @@ class Service:
         load, newest, now_ns = self.controller.loads[run.run_id], run.facts.version, monotonic_ns()
         if len(load.turns) + len(orders) > TURNS_MAX:
             full = f"run {run.run_id!r} has {len(load.turns)} open turns; the maximum is {TURNS_MAX}"
-            raise ApiError(429, f"{full}: wait for answers before you send more")
+            raise RefusedError(429, f"{full}: wait for answers before you send more")
         for order in orders:
-            version_min = order.labels.version_min if order.exact is None else order.exact
-            if version_min is not None and version_min > (-1 if newest is None else newest):
+            version_min = order.labels.version_min
+            if version_min is not None and (newest is None or version_min > newest):
                 raise NotReadyError(f"version {version_min} of run {run.run_id!r} is not published")
             if order.exact is not None and order.exact != newest:
                 raise NotReadyError(f"run {run.run_id!r} is at version {newest}")
@@ -206,7 +181,7 @@ class Service:
             self.origins.publish_checkpoint(run)
         return [
             Turn(
-                TurnRequest(Prompt.of(order.ids), dict(order.sampling), _labels(order), fields=dict(order.fields)),
+                TurnRequest(Prompt.of(order.ids), dict(order.sampling), order.labels, fields=dict(order.fields)),
                 now_ns,
                 run.run_id,
                 run.version_min,
@@ -216,13 +191,10 @@ class Service:
         ]
 
     async def make(self, run: Run, orders: Sequence[TurnOrder], client: Client) -> list[Completion]:
-        """Make turns in parallel, and return their completions. If one turn fails, the other turns end."""
+        """Make turns in parallel. If one turn fails, the other turns end."""
         service, load = self.controller.turns, self.controller.loads[run.run_id]
-        assert service is not None
         if len(orders) > 1 and (key := orders[0].labels.key) is not None:
-            raise RequestError(
-                f"rose.key is {key!r}, and the request asks for {len(orders)} turns: a key names one turn"
-            )
+            raise RequestError(f"rose.key is {key!r}, but the request asks for {len(orders)} turns: a key names one")
         turns = self.turns(run, orders)
         if len(turns) == 1:
             return [_completion(await service.generate(turns[0], load, client), orders[0])]
@@ -235,7 +207,6 @@ class Service:
 
     async def stream(self, run: Run, orders: Sequence[TurnOrder]) -> AsyncIterator[tuple[int, Completion]]:
         service, load = self.controller.turns, self.controller.loads[run.run_id]
-        assert service is not None
         news: asyncio.Queue[tuple[int, Turn | Outcome | Exception]] = asyncio.Queue()
 
         async def follow(number: int, turn: Turn) -> None:
@@ -277,13 +248,8 @@ def _who(token: Token | None) -> tuple[str, str | None]:
     return (_ANYONE, None) if token is None else (token.name, token.team)
 
 
-def _can_continue(run: Run, team: str | None) -> bool:
-    return run.facts.state != "closed" and run.facts.team == team
-
-
 def may_use(token: Token | None, run: Run) -> bool:
-    """Return whether the token may use the run. Without a token, or with an admin token, every run may be used. Another
-    token may use the runs of its team, or only one run if it is bound to that run."""
+    """Return whether the token may use the run: its own run, a run of its team, or any run of an admin."""
     if token is None or token.may("admin"):
         return True
     return token.run in (None, run.run_id) and token.team == run.facts.team
@@ -294,23 +260,21 @@ def check_team(token: Token | None, run: Run) -> None:
         assert token is not None
         whose = "no team" if run.facts.team is None else f"team {run.facts.team!r}"
         bound = f"run {token.run!r}" if token.run is not None else f"team {token.team!r}" if token.team else "no team"
-        raise ApiError(403, f"run {run.run_id!r} belongs to {whose}, and token {token.name!r} to {bound}")
+        raise RefusedError(403, f"run {run.run_id!r} belongs to {whose}, and token {token.name!r} to {bound}")
 
 
 def of_team(token: Token | None, message: OpenRun) -> OpenRun:
-    """Return the request, with the team of the token. Raises ApiError if the request names another team."""
     if token is None or token.may("admin"):
         return message
     if token.run not in (None, message.resume):
-        raise ApiError(403, f"token {token.name!r} is for run {token.run!r} only")
+        raise RefusedError(403, f"token {token.name!r} is for run {token.run!r} only")
     if message.team not in (None, token.team):
-        raise ApiError(403, f"team is {message.team!r}; token {token.name!r} belongs to {token.team or 'no team'}")
+        raise RefusedError(403, f"team is {message.team!r}; token {token.name!r} belongs to {token.team or 'no team'}")
     return message.model_copy(update={"team": token.team})
 
 
 def read_version(value: object, name: str) -> int | None:
-    """Return the number in `7`, `"7"`, `"RUN/7"` or `"RUN/weight_v000007"`. Return None if `value` is None. Raises
-    RequestError for other values."""
+    """Return the number in `7`, `"RUN/7"` or `"RUN/weight_v000007"`. Raises RequestError."""
     if value is None:
         return None
     digits = str(value).rpartition("/")[2].removeprefix("weight_v").removeprefix("v")
@@ -320,27 +284,22 @@ def read_version(value: object, name: str) -> int | None:
 
 
 def with_versions(labels: Labels, limits: object) -> tuple[Labels, int | None]:
-    """Apply `limits`, the field `weight_version` of a request. Return the labels with its `min_version`, and its
-    `exact_version` or None. Raises RequestError."""
+    """Return the labels and the exact version that field `weight_version` asks for. Raises RequestError."""
     if limits is None:
         return labels, None
     if not isinstance(limits, dict) or limits.keys() - {"min_version", "exact_version"}:
         raise RequestError(f"weight_version is {str(limits)[:60]}: it takes min_version and exact_version")
     exact = read_version(limits.get("exact_version"), "weight_version.exact_version")
     version_min = read_version(limits.get("min_version"), "weight_version.min_version")
-    if version_min is not None:
-        labels = msgspec.structs.replace(labels, version_min=version_min)
+    if (oldest := version_min if exact is None else exact) is not None:
+        labels = msgspec.structs.replace(labels, version_min=oldest)
     return labels, exact
-
-
-def _labels(order: TurnOrder) -> Labels:
-    return order.labels if order.exact is None else msgspec.structs.replace(order.labels, version_min=order.exact)
 
 
 def _completion(outcome: Outcome, order: TurnOrder) -> Completion:
     answer = msgspec.json.decode(outcome.body)
     if outcome.status != 200:
-        refuse(outcome.status, answer["error"]["message"])
+        raise RefusedError(outcome.status, answer["error"]["message"])
     meta = answer["meta_info"]
     versions = meta["rose"]["versions"]
     if order.exact is not None and set(versions) - {order.exact}:
@@ -366,7 +325,3 @@ def _so_far(turn: Turn) -> Completion:
         finish=None,
         prompt_tokens=turn.request.prompt.count,
     )
-
-
-def refuse(status: int, message: str) -> NoReturn:
-    raise ApiError(status, message)

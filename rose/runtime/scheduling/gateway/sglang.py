@@ -10,31 +10,36 @@ from typing import Annotated, Any
 
 import msgspec
 
-from rose.runtime.scheduling.gateway.service import ApiError, Completion, Service, TurnOrder, with_versions
-from rose.runtime.scheduling.gateway.texts import GrowingText, Texts
+from rose.runtime.scheduling.gateway.service import Completion, Service, TurnOrder, with_versions
+from rose.runtime.scheduling.gateway.texts import GrowingText
+from rose.runtime.scheduling.refusals import RefusedError, RequestError
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turn_service import Client
-from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels, RequestError
+from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels
 from rose.runtime.scheduling.turns.turns import new_id
 
 TURNS_AT_ONCE = 4096  # Turns of one request.
 #: Accepted fields without effect here.
 _HARMLESS = frozenset({"log_metrics", "no_logs", "custom_labels", "stream_options"})
 _TO_ENGINES = frozenset({"extra_key", "custom_logit_processor"})
-_TAKEN = frozenset(
-    {
-        *("text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "stream", "rid", "rose"),
-        *(
-            "weight_version",
-            "session_id",
-            "conversation_id",
-            "routing_key",
-            "model",
-            "lora_path",
-            *_TO_ENGINES,
-            *_HARMLESS,
-        ),
-    }
+_TAKEN = (
+    _TO_ENGINES
+    | _HARMLESS
+    | frozenset(
+        (
+            *(
+                "text",
+                "input_ids",
+                "sampling_params",
+                "return_logprob",
+                "return_text_in_logprobs",
+                "stream",
+                "rid",
+                "rose",
+            ),
+            *("weight_version", "session_id", "conversation_id", "routing_key", "model", "lora_path"),
+        )
+    )
 )
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]], msgspec.Meta(min_length=1)]
 _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
@@ -42,8 +47,6 @@ _NOTHING: tuple[object, ...] = (None, False, [], {}, "", -1)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form in which a request wants its answers."""
-
     batch: bool
     stream: bool
     logprobs: bool
@@ -51,14 +54,12 @@ class Form:
 
 
 def check_known(body: Mapping[str, Any], supported: frozenset[str]) -> None:
-    """Raise RequestError if the body sets a field that is not supported."""
     if odd := [name for name, value in body.items() if name not in supported and value not in _NOTHING]:
         raise RequestError(f"{odd[0]} is not supported here: leave it out")
 
 
 def check_sampling(sampling: object, where: str = "sampling_params") -> dict[str, Any]:
-    """Return SGLang's sampling parameters. If `max_new_tokens` is missing, it is added. Engines check the other
-    parameters. Raises RequestError."""
+    """Return SGLang's sampling parameters with `max_new_tokens`. Raises RequestError."""
     if sampling is None:
         sampling = {}
     if not isinstance(sampling, dict):
@@ -98,19 +99,14 @@ def _with_adapter(labels: Labels, name: object, run: Run) -> Labels:
     return msgspec.structs.replace(labels, version_min=version_min)
 
 
-async def read(body: Any, service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
-    """Return the turns that a request body asks for, and the form of their answers. `session` names the trajectory of
-    the turns. Raises RequestError."""
-    if not isinstance(body, dict):
-        raise RequestError(f"the body is {str(body)[:60]}: give an object")
+async def read(body: dict[str, Any], service: Service, run: Run, session: str | None) -> tuple[list[TurnOrder], Form]:
     check_known(body, _TAKEN)
     sources = [name for name in ("text", "input_ids") if body.get(name) not in (None, [], "")]
     if len(sources) != 1:
         both = "text and input_ids are both given" if sources else "text is missing, and so is input_ids"
         raise RequestError(f"{both}: give one of them")
-    prompts, batch = body[sources[0]], False
-    if isinstance(prompts, list) and (sources[0] == "text" or isinstance(prompts[0], list)):
-        batch = True
+    prompts = body[sources[0]]
+    batch = isinstance(prompts, list) and (sources[0] == "text" or isinstance(prompts[0], list))
     prompts = prompts if batch else [prompts]
     ids = [await prompt_ids(prompt, sources[0], service, run) for prompt in prompts]
     samplings = body.get("sampling_params")
@@ -146,7 +142,7 @@ async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> 
         return msgspec.convert(prompt, _TokenIds)
     except msgspec.ValidationError:
         why = f"{where} must be a text that is not empty, or a list of token ids, none negative"
-        raise ApiError(400, why, where) from None
+        raise RefusedError(400, why, where) from None
 
 
 def _names(rid: object, count: int) -> list[str]:
@@ -161,43 +157,41 @@ def _names(rid: object, count: int) -> list[str]:
 
 async def answer(service: Service, run: Run, orders: list[TurnOrder], form: Form, client: Client) -> Any:
     completions = await service.make(run, orders, client)
-    texts = await service.texts_or_none(run)
-    answers = [_answer(completion, order, texts, form) for completion, order in zip(completions, orders, strict=True)]
-    if texts is not None:
-        for answer, completion, order in zip(answers, completions, orders, strict=True):
-            finish = completion.finish or {}
-            answer["text"] = texts.finished(completion.ids, finish, special=order.special, keep_stop=order.keep_stop)
+    growing = await _growing_texts(service, run, orders)
+    answers = [_answer(*items, form) for items in zip(completions, orders, growing, strict=True)]
     return answers if form.batch else answers[0]
 
 
 async def events(service: Service, run: Run, orders: list[TurnOrder], form: Form) -> AsyncIterator[bytes]:
-    texts = await service.texts_or_none(run)
-    growing = [] if texts is None else [GrowingText(texts, special=order.special) for order in orders]
+    growing = await _growing_texts(service, run, orders)
     async for number, completion in service.stream(run, orders):
-        answer = _answer(completion, orders[number], texts, form)
-        if texts is not None and completion.finish is None:
-            answer["text"] = growing[number].after(completion.ids)
-        elif texts is not None and completion.finish is not None:
-            answer["text"] = growing[number].finished(
-                completion.ids, completion.finish, keep_stop=orders[number].keep_stop
-            )
+        answer = _answer(completion, orders[number], growing[number], form)
         yield json.dumps(answer | ({"index": number} if form.batch else {})).encode()
 
 
-def _answer(completion: Completion, order: TurnOrder, texts: Texts | None, form: Form) -> dict[str, Any]:
+async def _growing_texts(service: Service, run: Run, orders: list[TurnOrder]) -> list[GrowingText | None]:
+    texts = await service.texts_or_none(run)
+    return [None if texts is None else GrowingText(texts, special=order.special) for order in orders]
+
+
+def _answer(completion: Completion, order: TurnOrder, growing: GrowingText | None, form: Form) -> dict[str, Any]:
+    ids, finish = completion.ids, completion.finish
     meta: dict[str, Any] = {
         "id": order.name,
-        "finish_reason": completion.finish,
+        "finish_reason": finish,
         "prompt_tokens": completion.prompt_tokens,
-        "completion_tokens": len(completion.ids),
+        "completion_tokens": len(ids),
         "cached_tokens": completion.cached_tokens,
         **completion.weights,
         "rose": {"versions": completion.versions, "attempts": list(completion.attempts)},
     }
     if form.logprobs:
-        token_text = texts.token if form.texts_of_tokens and texts is not None else lambda _: None
-        meta["output_token_logprobs"] = [
-            [logprob, token, token_text(token)]
-            for logprob, token in zip(completion.logprobs, completion.ids, strict=True)
-        ]
-    return {"output_ids": completion.ids, "meta_info": meta}
+        token_text = growing.texts.token if form.texts_of_tokens and growing is not None else lambda _: None
+        logprobs = zip(completion.logprobs, ids, strict=True)
+        meta["output_token_logprobs"] = [[logprob, token, token_text(token)] for logprob, token in logprobs]
+    answer: dict[str, Any] = {"output_ids": ids, "meta_info": meta}
+    if growing is not None and finish is None:
+        answer["text"] = growing.after(ids)
+    elif growing is not None and finish is not None:
+        answer["text"] = growing.finished(ids, finish, keep_stop=order.keep_stop)
+    return answer

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.errors import UserError
-from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, RequestError
+from rose.runtime.scheduling.refusals import RequestError
+from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -22,8 +23,7 @@ _LONG = 16_384  # Longer texts are encoded in another thread.
 
 
 class Texts:
-    """The tokenizer of a model. Loading may take long, so await `ready` first. Methods raise RequestError if the model
-    has no tokenizer, or if its chat template refuses the messages."""
+    """The tokenizer of a model. Await `ready` first, because loading may take long."""
 
     def __init__(self, model: str, folder: Callable[[], Path]) -> None:
         self._model, self._folder = model, folder
@@ -77,7 +77,6 @@ class Texts:
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
     ) -> list[int]:
-        """Return the token ids of a conversation, up to the start of the next answer."""
         tokenizer = self._tokenizer
         fixed = {"tools": tools or None, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
         arguments: dict[str, Any] = {**template, **fixed}
@@ -90,42 +89,37 @@ class Texts:
         except Exception as error:  # A template refuses a conversation by an error of any kind.
             raise RequestError(f"messages: the model's chat template refuses them: {error}") from None
 
-    def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, special: bool, keep_stop: bool) -> str:
-        return GrowingText(self, special=special).finished(ids, finish, keep_stop=keep_stop)
-
 
 class GrowingText:
-    """The text of a growing completion. Only the last tokens are decoded again, because they may form one character
-    together."""
+    """A growing text. Only the last tokens are decoded again: together they may form one character."""
 
     def __init__(self, texts: Texts, *, special: bool) -> None:
-        self._texts, self._special = texts, special
+        self.texts, self._special = texts, special
         self._text, self._before, self._known = "", 0, 0
 
     def after(self, ids: Sequence[int]) -> str:
-        """Return the text up to its last whole character. `ids` must begin with the ids of the last call."""
-        known = self._texts.decode(ids[self._before : self._known], special=self._special)
-        text = self._texts.decode(ids[self._before :], special=self._special)
+        """Return the text up to its last whole character. `ids` only grow between calls."""
+        known = self.texts.decode(ids[self._before : self._known], special=self._special)
+        text = self.texts.decode(ids[self._before :], special=self._special)
         if len(text) > len(known) and not text.endswith("\ufffd"):
             self._text += text[len(known) :]
             self._before, self._known = self._known, len(ids)
         return self._text
 
     def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, keep_stop: bool) -> str:
-        """Return the whole text. Unless `keep_stop` is true, its stop string or stop token is removed."""
+        """Return the whole text, without its stop string or stop token unless `keep_stop`."""
         matched = None if keep_stop else finish.get("matched")
         if isinstance(matched, int) and ids and ids[-1] == matched:
             ids = ids[:-1]
         if len(ids) < self._known:  # The stop token had text, and came earlier as a normal token.
             self._text, self._before, self._known = "", 0, 0
-        known = self._texts.decode(ids[self._before : self._known], special=self._special)
-        text = self._text + self._texts.decode(ids[self._before :], special=self._special)[len(known) :]
+        known = self.texts.decode(ids[self._before : self._known], special=self._special)
+        text = self._text + self.texts.decode(ids[self._before :], special=self._special)[len(known) :]
         return text[: text.rfind(matched)] if isinstance(matched, str) and matched in text else text
 
 
 def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the text without tool calls, and the tool calls in OpenAI's form. A tool call has the form
-    `<tool_call>JSON</tool_call>`, where JSON is an object with `name` and `arguments`."""
+    """Return the text without its tool calls, and the tool calls in OpenAI's form."""
     calls: list[dict[str, Any]] = []
 
     def call(match: re.Match[str]) -> str:
@@ -143,8 +137,7 @@ def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as chat templates read it. Its content is a text. The arguments of its tool calls are
-    objects."""
+    """Return a message as chat templates read it: one text, and arguments as objects."""
     plain = {name: value for name, value in message.items() if value is not None}
     content = plain.get("content", "")
     if isinstance(content, list):

@@ -1,4 +1,4 @@
-"""Keeps the answers of completed turns for repeated requests, and counts turns by run. A power cut may lose both."""
+"""Keeps the answers of completed turns for repeated requests, and the counts of turns."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -23,8 +23,7 @@ CREATE TABLE IF NOT EXISTS count (run_id TEXT PRIMARY KEY, completed INTEGER NOT
 
 
 class AnswerStore:
-    """The store of answers, in a SQLite file in `folder`. If `folder` is None, the answers stay in memory. Raises
-    StateError if the file cannot be used. A failure after the start only loses answers."""
+    """A SQLite file in `folder`, or memory. A failure after the start only loses answers. Raises StateError."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE
@@ -45,7 +44,7 @@ class AnswerStore:
         self._connection.close()
 
     def find(self, run_id: str, key: str) -> tuple[bytes, bytes] | None:
-        """Return (digest of the request, answer) for a turn, or None if the turn is unknown or forgotten."""
+        """Return (digest of the request, answer), or None if the turn is unknown or forgotten."""
         query = "SELECT digest, answer FROM turn WHERE run_id = ? AND key = ?"
         try:
             row: tuple[bytes, bytes] | None = self._connection.execute(query, (run_id, key)).fetchone()

@@ -1,6 +1,4 @@
-"""Records turns, the starts and ends of runs, and the events of clients. Only clients wait for the ledger."""
-
-from __future__ import annotations
+"""Records turns, runs, and the events of clients. Only clients wait for the ledger."""
 
 import asyncio
 import dataclasses
@@ -9,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,44 +17,39 @@ from rose.errors import UserError
 from rose.events import Event, Record
 from rose.ledger.files import rows
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import REASON_LENGTH_MAX
+from rose.runtime.scheduling.refusals import RequestError
 from rose.runtime.scheduling.runs import answers
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import FILE, GONE_S, State, StateError
 from rose.runtime.scheduling.turns.turns import Turn, new_id
-
-if TYPE_CHECKING:
-    from rose.ledger.writer import LedgerWriter
 
 CLIENT_KINDS: dict[str, type[events.Event]] = {
     kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
 }
 
 
-class EventRefusedError(UserError):
-    """A client may not record this event."""
-
-
 def client_event(run_id: str, fields: Mapping[str, Any]) -> events.Event:
     for name, value in fields.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
-            raise EventRefusedError(
+            raise RequestError(
                 f"field {name[:60]!r} of an event must be a number or a text of at most {REASON_LENGTH_MAX} characters"
             )
     if (kind := fields.get("kind")) not in CLIENT_KINDS:
-        raise EventRefusedError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
+        raise RequestError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
     if not isinstance(fields.get("event_id"), str) or not fields["event_id"]:
-        raise EventRefusedError(f"event_id is {fields.get('event_id')!r}; give each {kind} a unique id")
+        raise RequestError(f"event_id is {fields.get('event_id')!r}; give each {kind} a unique id")
     if fields.get("run_id") not in (None, run_id):
-        raise EventRefusedError(f"run_id is {fields['run_id']!r}; this is run {run_id!r}")
+        raise RequestError(f"run_id is {fields['run_id']!r}; this is run {run_id!r}")
     try:
         event = CLIENT_KINDS[kind](
             **{name: value for name, value in fields.items() if name != "kind"} | {"run_id": run_id}
         )
         rows.encode(event)
     except (TypeError, ValueError, LedgerError) as error:
-        raise EventRefusedError(f"{kind} {fields['event_id']!r}: {error}")
+        raise RequestError(f"{kind} {fields['event_id']!r}: {error}")
     return event
 
 
@@ -69,7 +62,6 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
 
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    """Return the fields of a turn's events, one event for each attempt. `turn_event` makes the events from them."""
     labels = turn.request.labels
     at_us, turn_id = utc_us(), new_id()
     return [
@@ -90,7 +82,6 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    """Return the event with these fields. Unknown fields, such as the error of an attempt, are dropped."""
     return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
 
 
@@ -98,14 +89,13 @@ _TURN_FIELDS = frozenset(field.name for field in dataclasses.fields(events.Turn)
 
 
 class LedgerAwayError(UserError):
-    """The ledger refuses events now. The client may send the events again."""
+    """The ledger refuses events now. The client may send them again."""
 
     exit_code = 1
 
 
 class Recorder:
-    """Records events with `writer`, or records nothing if `writer` is None. Create and close a recorder inside a
-    running event loop."""
+    """Records events inside a running event loop, or nothing if `writer` is None."""
 
     def __init__(self, writer: LedgerWriter | None, state: State, fleet_run_id: str | None) -> None:
         self._writer, self._state = writer, state
@@ -118,7 +108,6 @@ class Recorder:
 
     @property
     def failure(self) -> str | None:
-        """Return why events are not on disk, or why the state cannot note that they are. None means no failure."""
         return (None if self._writer is None else self._writer.failure) or self._refused or self._state_failure
 
     async def close(self) -> None:
@@ -135,7 +124,6 @@ class Recorder:
         self.record_due()
 
     def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
-        """Queue the events of a turn. `record_turns` or the next durable record writes them."""
         self._turns += attempts
 
     def record_turns(self) -> None:
@@ -153,15 +141,14 @@ class Recorder:
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, fields: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record events durably. Return the highest step among them, or None. Raises EventRefusedError before any event
-        is recorded, or LedgerAwayError."""
+        """Record events durably. Return their highest step. Raises RequestError or LedgerAwayError."""
         batch = [client_event(run_id, values) for values in fields]
         if self._writer is not None:
             await self._durable(self._writer, batch)
         return max((event.step for event in batch if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record the due starts and ends of runs in the background, and repeat this until it succeeds."""
+        """Record the due starts and ends of runs in the background, until it succeeds."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))
@@ -192,8 +179,7 @@ FLEET_ENDED = "the fleet was ended"
 
 
 def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
-    """Close and forget the runs in the state of a controller. Return the ids of the runs that were open. The next
-    `record_due` must record their events. Raises StateError."""
+    """Close and forget all runs. Return the open ones. `record_due` must follow. Raises StateError."""
     if not (folder / FILE).exists():
         return []
     with closing(State(folder, GONE_S)) as state:

@@ -1,5 +1,4 @@
-"""The RL runs. A run has one client at a time. When another client takes over the run, the fence of the run rises.
-Every change is on disk before the request is answered."""
+"""The RL runs. Every change is on disk before the request is answered."""
 
 import hashlib
 import re
@@ -13,6 +12,7 @@ from rose.clock import utc_us
 from rose.errors import UserError, did_you_mean
 from rose.ledger.address import is_loopback
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion, Target
+from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
@@ -24,24 +24,14 @@ NAMES_MAX = 64  # Adapters and pulled folders of a run; the latest stay.
 
 
 class UnknownRunError(UserError):
-    """No open or recently ended run has this id."""
-
     def __init__(self, run_id: str) -> None:
         super().__init__(f"unknown run {run_id!r}")
         self.run_id = run_id
 
 
-class RunRefusedError(UserError):
-    """The request does not fit the run's state. `kind` tells programs why, if they can act on it."""
-
-    def __init__(self, message: str, kind: Literal["RunExpired", "RunClosed", "RunTaken"] | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run. Its `facts` are on disk. After a restart of the controller, the run has its full time until it expires."""
+    """A run. A restart of the controller gives the run its full time until it expires."""
 
     facts: RunFacts
     heard_ns: int
@@ -79,9 +69,7 @@ class Run:
 
 
 class Runs:
-    """All runs by id. Times are monotonic nanoseconds. `models` are the rollout models of the fleet; if `models` is
-    empty, any model is accepted. `origins` limits what clients may publish. Methods raise UnknownRunError or
-    RunRefusedError, or StateError if the disk fails."""
+    """All runs by id. Methods raise UnknownRunError, RefusedError or StateError."""
 
     def __init__(
         self,
@@ -105,23 +93,25 @@ class Runs:
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
-        """Return the open run, and restart the time until it expires. `fence` must be the newest fence of the run."""
+        """Return the open run, and restart its time until it expires."""
         run = self.get(run_id)
         facts = run.facts
         if fence is not None:
             _check_fence(run, fence)
         if facts.state == "expired":
             late = f"run {run_id!r} expired {facts.expires_s:g} s after its last request: resume it"
-            raise RunRefusedError(late, "RunExpired")
+            raise RefusedError(409, late, kind="RunExpired")
         if not run.is_open:
             closed = f"run {run_id!r} is closed ({facts.outcome}): resume it, or open another run"
-            raise RunRefusedError(closed, "RunClosed")
+            raise RefusedError(409, closed, kind="RunClosed")
         run.heard_ns = now_ns
         return run
 
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._models and request.model not in self._models:
-            raise RunRefusedError(f"unknown rollout model {request.model!r}{did_you_mean(request.model, self._models)}")
+            raise RefusedError(
+                409, f"unknown rollout model {request.model!r}{did_you_mean(request.model, self._models)}"
+            )
         if (repeated := next((run for run in self if request.key in run.facts.keys), None)) is not None:
             return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
@@ -140,8 +130,7 @@ class Runs:
         return run
 
     def trainer_of(self, device_id: str) -> Run | None:
-        """Return the open run that trains on the device, or None. If several runs train there, return the run that was
-        opened or resumed last."""
+        """Return the open run that trains on the device. The latest opened run counts."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
 
@@ -150,9 +139,9 @@ class Runs:
         if request.fence is not None:
             _check_fence(run, request.fence)
         if request.model != before.model:
-            raise RunRefusedError(f"model is {request.model!r}; run {run.run_id!r} was opened for {before.model!r}")
+            raise RefusedError(409, f"model is {request.model!r}; run {run.run_id!r} was opened for {before.model!r}")
         if request.team not in (None, before.team):
-            raise RunRefusedError(f"team is {request.team!r}; run {run.run_id!r} was opened for {before.team!r}")
+            raise RefusedError(409, f"team is {request.team!r}; run {run.run_id!r} was opened for {before.team!r}")
         facts = replace(
             before,
             state="open",
@@ -182,36 +171,34 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """Make the requested version the newest version of the run, on disk. A repeated request changes nothing. All
-        `hosts` must be able to reach the URL. Raises TransferError if the URL is forbidden."""
+        """Make this the newest version of the run. All `hosts` must reach the URL. Raises TransferError."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         host = urlsplit(request.url).hostname
         if len(hosts) > 1 and host and (is_loopback(host) or host in ("0.0.0.0", "::")):  # noqa: S104
-            raise RunRefusedError(
+            raise RefusedError(
+                409,
                 f"url is {request.url!r}, which is a different place on each host ({', '.join(hosts)}): open the "
                 "run with `host`, the trainer's address for these hosts, or through an address of the controller "
-                "other than loopback"
+                "other than loopback",
             )
         facts = run.facts
         if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
-            raise RunRefusedError(
+            raise RefusedError(
+                409,
                 f"version is {request.version}, which run {run_id!r} published with other weights: publish these "
-                "as a newer version"
+                "as a newer version",
             )
         published = replace(
             facts, url=request.url, token=request.token, signer=request.signer, client_address=client_address
         )
-        same_place = (request.url, request.signer, client_address) == (facts.url, facts.signer, facts.client_address)
-        if request.version == facts.version and same_place and request.token == facts.token:
-            return run
-        if facts.version is not None and request.version <= facts.version:
-            # A resumed client serves its versions from another address.
-            if request.version == facts.version and not same_place:
+        if request.version == facts.version:
+            if published != facts:  # A resumed client serves its versions from another address.
                 self._change(run, published)
-                return run
-            raise RunRefusedError(
-                f"version is {request.version}; run {run_id!r} is at version {facts.version}: give a newer version"
+            return run
+        if facts.version is not None and request.version < facts.version:
+            raise RefusedError(
+                409, f"version is {request.version}; run {run_id!r} is at version {facts.version}: give a newer version"
             )
         self._change(run, replace(published, version=request.version, weights_sha256=request.weights_sha256))
         return run
@@ -220,7 +207,7 @@ class Runs:
         self._change(run, replace(run.facts, adapters=dict(list(adapters.items())[-NAMES_MAX:])))
 
     def note_pulled(self, run: Run, copy: str, folder: str) -> None:
-        """Record that `copy`, a folder that the client names, contains the weights of `folder`."""
+        """Record that folder `copy` of the client has the weights of `folder`."""
         pulled = {name: value for name, value in run.facts.pulled.items() if name != copy} | {copy: folder}
         self._change(run, replace(run.facts, pulled=dict(list(pulled.items())[-NAMES_MAX:])))
 
@@ -282,15 +269,17 @@ class Runs:
 
 def _check_fence(run: Run, fence: int) -> None:
     if fence > run.facts.fence:
-        raise RunRefusedError(
+        raise RefusedError(
+            409,
             f"fence is {fence}; run {run.run_id!r} has fence {run.facts.fence}: send the fence from the "
-            "answer to opening the run, or resume it"
+            "answer to opening the run, or resume it",
         )
     if fence != run.facts.fence:
-        raise RunRefusedError(
+        raise RefusedError(
+            409,
             f"run {run.run_id!r} has a newer client: its fence is {run.facts.fence}, not {fence}; "
             "resume the run to take it over",
-            "RunTaken",
+            kind="RunTaken",
         )
 
 
@@ -305,11 +294,10 @@ def _digest(request: OpenRun) -> str:
 
 
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
-    """Return the run that an earlier request with the same key opened. An expired run stays expired."""
     request_facts = run.facts.keys[request.key or ""]
     if request_facts["digest"] != _digest(request):
-        raise RunRefusedError(
-            f"key is {request.key!r}; run {run.run_id!r} was opened with it and other fields: give another key"
+        raise RefusedError(
+            409, f"key is {request.key!r}; run {run.run_id!r} was opened with it and other fields: give another key"
         )
     _check_fence(run, request_facts["fence"])
     if run.is_open:

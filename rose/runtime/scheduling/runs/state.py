@@ -1,4 +1,4 @@
-"""Keeps the controller's state across restarts: runs, drained devices, and events that are not recorded yet."""
+"""Keeps the controller's state across restarts: runs, drained devices, and unrecorded events."""
 
 import fcntl
 import json
@@ -34,8 +34,7 @@ class StateError(UserError):
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
-    """A run as it is kept on disk. Times are UTC in microseconds. None means that a value is unknown, or that there is
-    none yet."""
+    """A run on disk. Times are UTC in microseconds."""
 
     run_id: str
     name: str
@@ -70,9 +69,7 @@ class RunFacts:
 
 
 class State:
-    """The state of the controller, in a SQLite file in `folder` that one process may use. If `folder` is None, the
-    state stays in memory. When a method returns, its changes are on disk. Raises StateError if the disk refuses, or if
-    another process still uses the folder after `wait_s` seconds."""
+    """A SQLite file in `folder` for one process, or memory. A method returns after its changes are on disk."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -115,7 +112,6 @@ class State:
             connection.executemany("DELETE FROM run WHERE run_id = ?", [(run_id,) for run_id in run_ids])
 
     def due(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return (number, event) for each event that is not recorded yet, oldest first."""
         rows = self._read("SELECT number, event_json FROM due ORDER BY number")
         return [(number, json.loads(event)) for number, event in rows]
 
@@ -135,7 +131,7 @@ class State:
             connection.executemany("DELETE FROM drained WHERE device_id = ?", [(name,) for name in devices])
 
     def check(self) -> str | None:
-        """Return why the state cannot be written, or None if it can. After a failure, this method tries a write."""
+        """Return why the state cannot be written, or None. After a failure, try a write."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
                 connection.execute("PRAGMA user_version = 0")  # A write without a change.
@@ -175,7 +171,6 @@ class State:
 
 
 def keep_private(path: Path) -> None:
-    """Make a SQLite file and its side files private, because they may contain tokens."""
     private_files.create(path)
     for beside in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         if beside.exists():
@@ -183,8 +178,6 @@ def keep_private(path: Path) -> None:
 
 
 def _locked(path: Path, wait_s: float) -> int:
-    """Return a file descriptor that holds the lock. Raises BlockingIOError if another process holds the lock for
-    `wait_s` seconds."""
     deadline_s = time.monotonic() + wait_s
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     while True:

@@ -17,8 +17,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=2 * ID_LENGTH_MAX)]
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Generated tokens. `ids` and `logprobs` are each the text of a JSON array with `count` items, without its
-    brackets. `versions` contains the policy version of each token."""
+    """Tokens. `ids` and `logprobs` are JSON arrays without brackets. Each token has a version."""
 
     ids: bytes = b""
     logprobs: bytes = b""
@@ -46,7 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A range of tokens with one version. `version` is `7`, `RUN/7`, or "default" if the engine gets no updates."""
+    """A range of tokens with one version: `7`, `RUN/7`, or "default" without updates."""
 
     version: _Text | _Index
     start: _Index
@@ -69,8 +68,6 @@ _COUNT = msgspec.json.Decoder(_Index)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to one attempt. `meta` is the `meta_info` of the engine, whose values are JSON text."""
-
     meta: dict[str, msgspec.Raw]
     tokens: Tokens
     cached_tokens: _Index
@@ -79,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Return the answer in a response body. Raises ValueError if the body is not an answer of SGLang."""
+        """Return the answer in a response body. Raises ValueError."""
         try:
             read = _BODY.decode(body)
             meta = read.meta_info
@@ -95,7 +92,7 @@ class Answer(msgspec.Struct, frozen=True):
         return cls(meta, tokens, cached_tokens, None if finish is None else finish.type, spans)
 
     def of_run(self, run_id: str) -> Self:
-        """Return the answer up to the first token that was made with the weights of another run."""
+        """Return the answer up to the first token made with another run's weights."""
         of_run = (("", ""), (run_id, "/"))  # A version without a run fits any run.
         foreign = [s.start for s in self.spans if s.end > s.start and str(s.version).rpartition("/")[:2] not in of_run]
         if not foreign:
@@ -106,8 +103,7 @@ class Answer(msgspec.Struct, frozen=True):
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
     def with_version(self, run_id: str, version: int) -> Self:
-        """Return the answer with `version` as the version of all its tokens. An answer that has versions already is
-        unchanged. SGLang adds versions only at the end."""
+        """Return the answer, with a version for all tokens if SGLang has not added versions yet."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]
@@ -119,8 +115,6 @@ def array(items: bytes) -> msgspec.Raw:
 
 
 def _items(value: msgspec.Raw) -> bytes:
-    """Return the text between the brackets of a JSON array, or b'' for null. Raises ValidationError for other
-    values."""
     if (text := bytes(value)) == b"null":
         return b""
     if not text.startswith(b"["):
@@ -129,7 +123,6 @@ def _items(value: msgspec.Raw) -> bytes:
 
 
 def _versions(spans: list[_Span], count: int) -> list[int]:
-    """Return the policy version of each of the `count` tokens. A token outside all spans has version 0."""
     versions = [0] * count
     for span in spans:
         name, end = parse_name(str(span.version)), min(span.end, count)

@@ -1,5 +1,4 @@
-"""Reads the request of a turn, in the fields of SGLang's `/generate`. Token ids are not parsed, because a prompt may
-have 100,000 of them."""
+"""Reads a turn's request. Its token ids stay JSON text, because there may be 100,000."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from rose.errors import UserError
 from rose.event_fields import AMOUNT_MAX
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
+from rose.runtime.scheduling.refusals import RequestError
 
 _BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
 _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
@@ -21,10 +20,6 @@ _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 _Name = Annotated[str, msgspec.Meta(max_length=ID_LENGTH_MAX)]
 
 TOKENS_DEFAULT = 128
-
-
-class RequestError(UserError):
-    """The request is not a valid turn. The message names the wrong field."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -39,7 +34,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, text: bytes) -> Prompt | None:
-        """Return the prompt, or None if the text does not look like a JSON array of token ids."""
         return _without_blanks(text) or _without_blanks(text.translate(None, _BLANKS))
 
     def with_ids(self, more_ids: bytes) -> msgspec.Raw:
@@ -72,8 +66,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """The request of a turn. `sampling` contains the parameters of the client, and always `max_new_tokens`. `fields`
-    contains other fields of SGLang."""
+    """A turn's request. `sampling` always has `max_new_tokens`."""
 
     prompt: Prompt
     sampling: dict[str, Any]
@@ -95,7 +88,7 @@ _NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest | None:
-    """Return the turn in a request body, or None if the body uses features unknown here. Raises RequestError."""
+    """Return the turn in a body, or None if the body needs the full API. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -120,8 +113,7 @@ def read(body: bytes) -> TurnRequest | None:
 
 
 def _explained(error: Exception, field: str = "") -> str:
-    """Return the message of a msgspec error with the field first, such as `rose.step: Expected ...`. msgspec writes
-    "Expected ... - at `$.rose.step`"."""
+    """Return the message of a msgspec error with the field first, as in `rose.step: Expected ...`."""
     reason, _, place = str(error).partition(" - at `$")
     place = field + place.rstrip("`").replace("[", ".").replace("]", "")
     return f"{place.removeprefix('.') or 'the body'}: {reason}"

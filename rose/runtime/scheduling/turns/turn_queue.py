@@ -1,4 +1,4 @@
-"""Queues turns until an engine has room, oldest turn first. Only this module puts turns on engines."""
+"""Queues turns until an engine has room, oldest turn first."""
 
 import asyncio
 from bisect import insort
@@ -24,9 +24,6 @@ class Placed:
     reason: str
     queue_ns: int
 
-    def release(self) -> None:
-        self.worker.release(self.item)
-
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
@@ -36,8 +33,7 @@ class _Waiting:
 
 
 class TurnQueue:
-    """The queue of turns, on one asyncio loop without locks. The queue chooses an engine for a turn, and takes the room
-    there in the same step."""
+    """The queue of turns. It chooses an engine and takes the room there in one step."""
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
@@ -58,7 +54,6 @@ class TurnQueue:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def renew(self, run_id: str, turns: Collection[Turn], version_min: int) -> None:
-        """Let the given turns of the run wait for version `version_min`."""
         for key in [key for key in self._waiting if key[0] == run_id and key[1] < version_min]:
             for waiting in self._waiting.pop(key):
                 new_key = (run_id, version_min) if waiting.turn in turns else key
@@ -70,7 +65,7 @@ class TurnQueue:
                 waiting.placed.set_result(None)
 
     async def place(self, turn: Turn) -> Placed | None:
-        """Return an engine for the next attempt at the turn. Return None if the turn waited too long or must end."""
+        """Return an engine for the turn, or None if the turn waited too long or must end."""
         since_ns = monotonic_ns()
         if (left_s := QUEUE_MAX_S - turn.waited_ns / 1e9) <= 0 or turn.ended is not None:
             return None
@@ -87,7 +82,7 @@ class TurnQueue:
         except (TimeoutError, asyncio.CancelledError) as error:
             placed = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
             if placed is not None:
-                placed.release()
+                placed.worker.release(placed.item)
             self._remove(waiting)
             if isinstance(error, asyncio.CancelledError):
                 raise

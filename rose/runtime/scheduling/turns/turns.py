@@ -30,15 +30,13 @@ _numbers = itertools.count()
 
 
 def new_id() -> str:
-    """Return a unique id. All ids have the same length, because SGLang aborts every request whose id begins with a
-    given text. A new id sorts after all older ids."""
+    """Return a unique id. One length for all: SGLang aborts every id that begins with a given text."""
     return f"{utc_us() // 1000:012x}{_PROCESS}{next(_numbers):012x}"
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A turn. `waited_ns` is the time for which the turn has waited since its last progress. `deaths` contains (engine,
-    start of the engine's life) for each engine that has died under the turn since then."""
+    """A turn. `waited_ns` and `deaths` count since its last progress. A death is (engine, life's start)."""
 
     request: TurnRequest
     arrived_ns: int
@@ -87,7 +85,6 @@ class Turn:
         return sampling | {"custom_params": (sampling.get("custom_params") or {}) | {EARLIER: self.tokens.count}}
 
     def take(self, answer: Answer, *, completed: bool) -> bool:
-        """Keep the tokens of an attempt. Return whether the turn is complete."""
         self.part = None
         self.tokens += answer.tokens
         if answer.tokens.count:
@@ -106,8 +103,7 @@ class Turn:
         return self.tokens if self.part is None else self.tokens + self.part.tokens
 
     def pause_s(self) -> float:
-        """Return the pause before the next attempt in seconds, which doubles each time up to a maximum. The pause
-        counts as waiting."""
+        """Return the pause before the next attempt, which doubles each time and counts as waiting."""
         pause_s, self.backoff_s = self.backoff_s, min(2 * self.backoff_s, BACKOFF_MAX_S)
         self.waited_ns += int(pause_s * 1e9)
         return pause_s
@@ -124,9 +120,7 @@ class Turn:
         return recent | self._avoids_after_deaths(table, now_ns) if self.deaths else recent
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the engines that the turn avoids because engines died under it. If another engine can take the turn,
-        the turn avoids the engines that died. After only one death, that other engine must also have room. The turn
-        always avoids engines that have too many suspect turns."""
+        """Return the engines with too many suspect turns, and the dead ones if another engine can work."""
         dead = {engine_id for engine_id, _ in self.deaths}
         has_others = any(
             facts.usable(now_ns)

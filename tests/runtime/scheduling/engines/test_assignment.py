@@ -216,7 +216,7 @@ def test_a_run_with_nothing_but_an_engine_that_serving_keeps_is_not_served(fleet
 
 
 def test_an_engine_whose_syncs_fail_is_no_share_of_its_run(fleet):
-    """The run that has it alternates at the one that works, though each new version clears the failure for a moment."""
+    """Each new version clears the failure for a moment."""
     first, second = fleet.open("a"), fleet.open("b")
     for run_id in (first, second):
         fleet.begin(run_id, 0)

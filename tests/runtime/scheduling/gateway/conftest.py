@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,6 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
+from rose.runtime.scheduling.gateway import origins
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, fleet, gateway, left_of, open_run, publish
 
 CALL = '{"name":"add","arguments":{"a":1}}'
@@ -25,7 +27,6 @@ def checkpoint(tmp_path_factory):
 
 
 def make_checkpoint(folder):
-    """A model whose words are its tokens, with weights."""
     folder.mkdir()
     words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="b"))
     words.pre_tokenizer = WhitespaceSplit()
@@ -37,8 +38,6 @@ def make_checkpoint(folder):
 
 
 class Speaker(FakeEngine):
-    """Says the words of `says`, and ends by `finish`."""
-
     says, finish = "a b c", {"type": "stop", "matched": 0}
 
     def tokens(self, body):
@@ -49,10 +48,16 @@ class Speaker(FakeEngine):
         return super().answer(ids, said)
 
 
+#: Starts processes that have loaded torch and the weight store already.
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["rose.runtime.transfer.store.store", "rose.runtime.transfer.wire.server"])
+
+
 @pytest.fixture
-def speaking(checkpoint, tmp_path):
-    """Return a context manager of (session, url, server, engine): a gateway whose engine speaks. Unless told otherwise
-    the run of those who name none has published."""
+def speaking(checkpoint, tmp_path, monkeypatch):
+    """Yield (session, url, server, engine) of a gateway whose engine speaks."""
+    monkeypatch.setattr(origins, "get_context", lambda _: FORKING)
+    monkeypatch.setattr(origins, "die_with_parent", int)
 
     @asynccontextmanager
     async def opened(says="a b c", finish=None, token=None, *, published=True, sync_s=0.0, **options):

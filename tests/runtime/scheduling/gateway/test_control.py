@@ -1,10 +1,6 @@
-"""What trainers and routers ask of servers beside turns, in the order in which they ask it."""
-
 import asyncio
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from rose.clock import monotonic_ns
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -67,44 +63,6 @@ async def test_an_aborted_turn_is_answered_with_its_tokens(speaking, where):
         assert (await other)[1]["meta_info"]["finish_reason"]["type"] == "abort"
         for body in ({}, {"rid": 5}, {"abort_all": False}):
             assert (await post(session, "/abort_request", body))[0] == 400
-
-
-async def test_a_refit_in_the_order_of_a_trainer(speaking, tmp_path, checkpoint):
-    """Pause, flush until idle, update from a folder, go on; the new weights are fetched bit for bit."""
-    folder = tmp_path / "step-1"
-    folder.mkdir()
-    stepped = {"weight": torch.arange(64, dtype=torch.bfloat16) * 2}
-    save_file(stepped, folder / "model.safetensors")
-    async with speaking("a " * 30, published=False) as (session, url, server, engine):
-        info = (await call(session, "GET", "/server_info"))[1]
-        assert (info["tp_size"], info["pp_size"], info["weight_version"]) == (1, 1, None)
-        assert (await post(session, "/workers", {"url": url, "worker_type": "regular"}))[0] == 202
-        (worker,) = (await call(session, "GET", "/workers"))[1]["workers"]
-        assert worker["url"] == url
-        engine.pause_s = 0.03
-        turn = begin(session)
-        await until(lambda: engine.running)
-        assert (await post(session, "/pause_generation", {}))[0] == 200
-        assert (await turn)[1]["meta_info"]["finish_reason"]["type"] == "abort"
-        await until(lambda: not turns(server))
-        assert (await call(session, "GET", "/flush_cache"))[0] == 200
-        body = {"model_path": str(folder), "weight_version": "7"}
-        status, updated = await post(session, "/update_weights_from_disk", body)
-        assert (status, updated["success"], updated["weight_version"]) == (200, True, "7")
-        assert (await post(session, "/continue_generation", {}))[0] == 200
-        _, made = await begin(session, sampling_params={"max_new_tokens": 2})
-        assert made["meta_info"]["rose"]["versions"] == [7, 7]
-        assert (await call(session, "GET", "/get_model_info"))[1]["weight_version"] == "7"
-        (run,) = server.controller.runs
-        target = run.target
-        receiver = Receiver(target.url, target.token, tmp_path / "fetched", run_id=run.run_id)
-        staged = await asyncio.to_thread(receiver.fetch, 7, None)
-        assert staged.manifests[-1].run_id == run.run_id
-        info = (await call(session, "GET", "/server_info"))[1]
-        assert (info["ready"], info["applied"]) == (True, f"{run.run_id}/weight_v000007")
-        loads = (await call(session, "GET", "/v1/loads?include=core"))[1]["loads"]
-        assert [load["num_total_reqs"] for load in loads] == [0]
-        assert (await call(session, "DELETE", "/workers/rose"))[0] == 202
 
 
 async def test_turns_that_waited_for_an_update_are_made_on_it(speaking, checkpoint):

@@ -1,5 +1,3 @@
-"""The official client, unmodified."""
-
 import json
 
 import openai
@@ -64,7 +62,6 @@ async def test_a_tool_is_called_and_answered(speaking):
 
 
 def fits(sampling, text):
-    """Return whether an engine's grammar lets a model say the text and stop."""
     matcher = xgrammar.GrammarMatcher(
         xgrammar.GrammarCompiler(
             xgrammar.TokenizerInfo(["<end>", *map(chr, range(1, 128))], stop_token_ids=[0])

@@ -90,14 +90,6 @@ async def test_what_is_wrong_or_not_supported_is_refused_by_name(speaking, body,
         assert not any(load.turns for load in server.controller.loads.values())
 
 
-async def test_a_key_makes_a_turn_once(speaking):
-    async with speaking() as (session, _, _, engine):
-        body = {"text": "a", "rose": {"key": "k"}}
-        first, second = [(await post(session, "/generate", body))[1]["output_ids"] for _ in range(2)]
-        assert first == second
-        assert len(engine.requests) == 1
-
-
 async def test_a_version_that_is_not_there_is_not_ready_and_an_answer_names_its_versions(speaking):
     async with speaking() as (session, _, server, _):
         run = await open_run(session, model="words")

@@ -1,5 +1,3 @@
-"""Named tokens: which runs each may use, and which run is its own."""
-
 import openai
 import pytest
 
@@ -14,7 +12,6 @@ BODY = {"prompt": "a", "model": "words"}
 
 @pytest.fixture
 def keys(tmp_path):
-    """Make a token in the file of the gateway's, and return its secret."""
     path = tmp_path / "tokens.json"
 
     def make(name, *scopes, **bounds):

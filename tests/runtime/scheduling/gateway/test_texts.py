@@ -6,14 +6,13 @@ from transformers import PreTrainedTokenizerFast
 
 from rose.runtime.scheduling.gateway.openai import settled
 from rose.runtime.scheduling.gateway.texts import GrowingText, Texts, tool_calls
-from rose.runtime.scheduling.turns.request import RequestError
+from rose.runtime.scheduling.refusals import RequestError
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """A model whose tokens are single bytes, so that most characters are of several tokens."""
     folder = tmp_path_factory.mktemp("bytes")
     made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(ALPHABET)}, []))
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -43,7 +42,7 @@ def test_the_end_of_a_growing_text_is_that_of_the_whole_and_decodes_only_the_las
     finish, growing = {"type": "stop", "matched": matched}, GrowingText(letters, special=special)
     for count in range(1, len(ids)):
         growing.after(ids[:count])
-    whole = letters.finished(ids, finish, special=special, keep_stop=keep)
+    whole = GrowingText(letters, special=special).finished(ids, finish, keep_stop=keep)
     assert growing.finished(ids, finish, keep_stop=keep) == whole
 
 
@@ -109,5 +108,5 @@ async def test_a_folder_without_a_tokenizer_or_a_template_says_so(tmp_path, lett
     ],
 )
 def test_what_ended_a_completion_is_no_part_of_its_text(letters, ids, finish, keep, text):
-    found = letters.finished(letters._tokenizer.encode(ids), finish, special=False, keep_stop=keep)
+    found = GrowingText(letters, special=False).finished(letters._tokenizer.encode(ids), finish, keep_stop=keep)
     assert found == text

@@ -1,6 +1,4 @@
-"""The requests of trainers that know SGLang, vLLM or an external rollout service, in the order in which they send them.
-
-Each test sends what the trainer's source sends (paths, fields, headers) and reads the fields that the trainer reads."""
+"""Each test sends what the source of a trainer sends, and reads the fields that it reads."""
 
 import asyncio
 import json
@@ -21,7 +19,6 @@ ABC = [WORDS.index(word) for word in "abc"]
 
 @pytest.fixture
 def stepped(tmp_path):
-    """A checkpoint folder that a trainer wrote."""
     folder = tmp_path / "weight_v000001"
     folder.mkdir()
     save_file({"weight": torch.arange(64, dtype=torch.bfloat16) * 2}, folder / "model.safetensors")
@@ -34,7 +31,6 @@ def requests_of(load):
 
 
 async def test_slime(speaking, stepped):
-    """Discover the engine, register it, generate by token ids, refit from disk, abort until idle, unregister."""
     async with speaking("a " * 30) as (session, url, _, engine):
         assert (await call(session, "GET", "/health_generate"))[0] == 200
         info = (await call(session, "GET", "/server_info"))[1]
@@ -65,7 +61,8 @@ async def test_slime(speaking, stepped):
             1
         ]["success"]
         assert (await post(session, "/continue_generation", {}))[0] == 200
-        assert (await call(session, "GET", "/get_weight_version"))[1]["weight_version"] == "1"
+        for path in ("/get_weight_version", "/get_model_info"):
+            assert (await call(session, "GET", path))[1]["weight_version"] == "1"
 
         engine.pause_s = 0.0
         made = await generate()
@@ -86,7 +83,6 @@ async def test_slime(speaking, stepped):
 
 
 async def test_slime_by_deltas(speaking, checkpoint, tmp_path):
-    """Pull the base, then for each sync: pull a delta, pause, flush, update from the copy that engines make, go on."""
     steps = [load_file(checkpoint / "model.safetensors")]
     copy, source = str(tmp_path / "copy"), tmp_path / "updates"
     source.mkdir()
@@ -134,7 +130,6 @@ async def test_slime_by_deltas(speaking, checkpoint, tmp_path):
 
 
 async def test_areal_by_lora(speaking, checkpoint, tmp_path):
-    """Load each version's adapter under its name, drop an old one, and ask for turns by the adapter's name."""
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "bias": "none", "init_lora_weights": True}
@@ -177,8 +172,6 @@ async def test_areal_by_lora(speaking, checkpoint, tmp_path):
 
 
 async def test_areal(speaking, stepped):
-    """Pause keeping the tokens, update from disk aborting the rest, go on; an aborted turn is asked for again with its
-    tokens until it has them all."""
     async with speaking("a " * 20) as (session, _, _, engine):
         assert (await call(session, "GET", "/health"))[0] == 200
         engine.pause_s = 0.02
@@ -214,7 +207,6 @@ async def test_areal(speaking, stepped):
 
 
 async def test_prime_rl(speaking, stepped):
-    """Tokens in and out under a cache salt for each step; pause, update from a folder and resume without a body."""
     async with speaking("a b c <end>", finish={"type": "stop", "matched": 0}) as (session, _, _, engine):
         assert (await call(session, "GET", "/health"))[0] == 200
         cards = (await call(session, "GET", "/v1/models"))[1]["data"]
@@ -266,7 +258,6 @@ async def test_prime_rl_by_chat(speaking):
 
 
 async def test_skyrl(speaking):
-    """Generate by token ids with a session, detokenize; freeze, drop the prefix cache and resume; chat."""
     async with speaking("a " * 20) as (session, _, _, engine):
         assert (await call(session, "GET", "/health"))[0] == 200
         headers = {"Content-Type": "application/json", "X-Session-ID": "17"}
@@ -306,7 +297,6 @@ async def test_skyrl(speaking):
 
 
 async def test_an_external_rollout_service(speaking):
-    """A request says which version may serve it; one that cannot be served yet is to be asked again."""
     async with speaking(finish={"type": "length"}) as (session, _, server, _):
         run = await open_run(session, model="words")
         base = f"/runs/{run['run_id']}"
@@ -353,7 +343,6 @@ async def test_an_external_rollout_service_that_has_no_engine(speaking):
 
 
 async def test_a_server_of_tinker_s_kind(speaking):
-    """Completions of token ids for a model that is a run's, with a token id and a log probability for each."""
     async with speaking() as (session, _, _, engine):
         run = await open_run(session, model="words")
         await publish(session, run)

@@ -8,13 +8,8 @@ from rose.clock import monotonic_ns
 from rose.events import Clock
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import OpenRun
-from rose.runtime.scheduling.runs.recorder import (
-    EventRefusedError,
-    LedgerAwayError,
-    Recorder,
-    client_event,
-    turn_fields,
-)
+from rose.runtime.scheduling.refusals import RequestError
+from rose.runtime.scheduling.runs.recorder import LedgerAwayError, Recorder, client_event, turn_fields
 from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
@@ -46,7 +41,7 @@ def ledger(tmp_path):
     ],
 )
 def test_what_a_client_may_not_record_is_refused_by_name(changes, named):
-    with pytest.raises(EventRefusedError) as refused:
+    with pytest.raises(RequestError) as refused:
         client_event("r", VERDICT | changes)
     assert named in str(refused.value)
 
@@ -132,5 +127,5 @@ async def test_without_a_writer_nothing_is_recorded():
     assert await recorder.record("r", [VERDICT]) is None
     incomplete = {name: value for name, value in VERDICT.items() if name != "verifier"}
     for event, field in ((VERDICT | {"kind": "run"}, "kind"), (incomplete, "verifier")):
-        with pytest.raises(EventRefusedError, match=field):
+        with pytest.raises(RequestError, match=field):
             await recorder.record("r", [event])

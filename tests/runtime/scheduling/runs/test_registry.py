@@ -4,8 +4,9 @@ import shutil
 import pytest
 
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
+from rose.runtime.scheduling.refusals import RefusedError
 from rose.runtime.scheduling.runs import registry
-from rose.runtime.scheduling.runs.registry import NAMES_MAX, RunRefusedError, Runs, UnknownRunError
+from rose.runtime.scheduling.runs.registry import NAMES_MAX, Runs, UnknownRunError
 from rose.runtime.scheduling.runs.state import State
 
 S = 1_000_000_000
@@ -36,7 +37,7 @@ def test_ids_differ_and_can_stand_in_a_path_and_another_model_is_refused_by_both
     assert first.run_id.startswith("grpo-on-the-lake-")
     assert first.run_id != second.run_id
     assert runs.open(request(name="…"), 0).run_id.startswith("run-")
-    with pytest.raises(RunRefusedError, match=r"'llama'.*tiny"):
+    with pytest.raises(RefusedError, match=r"'llama'.*tiny"):
         runs.open(request(model="llama"), 0)
 
 
@@ -46,7 +47,7 @@ def test_versions_only_go_up_and_keep_where_the_client_was(runs, state):
     runs.publish(run.run_id, version(4), 0)
     runs.publish(run.run_id, version(4), 0)  # an answer that was lost
     assert run.version_min == 3
-    with pytest.raises(RunRefusedError, match=r"version is 3.*at version 4"):
+    with pytest.raises(RefusedError, match=r"version is 3.*at version 4"):
         runs.publish(run.run_id, version(3), 0)
     runs.publish(run.run_id, version(4, url="http://b"), 0)  # the same weights from another address
     assert run.facts.url == "http://b"
@@ -58,7 +59,7 @@ def test_versions_only_go_up_and_keep_where_the_client_was(runs, state):
 def test_a_url_that_leads_each_of_several_hosts_to_itself_is_refused(runs):
     for name in ("127.0.0.1", "127.1.2.3", "localhost", "[::1]"):
         run = runs.open(request(), 0)
-        with pytest.raises(RunRefusedError, match=rf"{re.escape(name)}:5.*far, near.*`host`"):
+        with pytest.raises(RefusedError, match=rf"{re.escape(name)}:5.*far, near.*`host`"):
             runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["far", "near"], "127.0.0.1")
         assert run.facts.version is None
         runs.publish(run.run_id, version(0, url=f"http://{name}:5"), 0, ["near"], "127.0.0.1")
@@ -79,13 +80,13 @@ def test_who_resumes_a_run_takes_it_over(runs):
         lambda: runs.renew(run.run_id, 1, 0),
         lambda: runs.close(run.run_id, 1, "failed", None),
     ):
-        with pytest.raises(RunRefusedError, match="its fence is"):
+        with pytest.raises(RefusedError, match="its fence is"):
             call()
     runs.publish(run.run_id, version(2, fence=2), 0)
     unknown = rf"^fence is 7; run '{run.run_id}' has fence 2: .*resume"
-    with pytest.raises(RunRefusedError, match=unknown):
+    with pytest.raises(RefusedError, match=unknown):
         runs.renew(run.run_id, 7, 0)
-    with pytest.raises(RunRefusedError, match=r"team is 'sales'.*'research'"):
+    with pytest.raises(RefusedError, match=r"team is 'sales'.*'research'"):
         runs.open(request(resume=run.run_id, team="sales"), 0)
     with pytest.raises(UnknownRunError, match="unknown run"):
         runs.open(request(resume=run.run_id[:-1]), 0)
@@ -97,7 +98,7 @@ def test_a_run_that_is_not_heard_of_expires_and_can_be_resumed(runs, state):
     assert runs.expire(17 * S) == []
     assert runs.expire(18 * S) == [run]
     assert (run.facts.state, run.facts.outcome, run.facts.reason) == ("expired", "ended", "not heard of")
-    with pytest.raises(RunRefusedError, match="expired"):
+    with pytest.raises(RefusedError, match="expired"):
         runs.hear(run.run_id, 19 * S)
     runs.open(request(resume=run.run_id, expires_s=10), 20 * S)
     assert run.is_open
@@ -113,7 +114,7 @@ def test_a_client_that_goes_on_with_an_expired_run_does_not_take_it_from_a_newer
     runs.open(request(resume=run.run_id), 3 * S)
     for state in ("open", "expired"):
         assert run.facts.state == state
-        with pytest.raises(RunRefusedError, match="its fence is 2, not 1"):
+        with pytest.raises(RefusedError, match="its fence is 2, not 1"):
             runs.open(request(resume=run.run_id, fence=1, key="late"), 4 * S)
         runs.expire(100 * S)
     for _ in range(2):  # its own, and again since the answer was lost
@@ -125,7 +126,7 @@ def test_a_run_is_closed_once(runs, state):
     for _ in range(2):
         runs.close(run.run_id, 1, "failed", "out of memory")
     assert [event["action"] for _, event in state.due()] == ["started", "failed"]
-    with pytest.raises(RunRefusedError, match=r"closed \(failed\)"):
+    with pytest.raises(RefusedError, match=r"closed \(failed\)"):
         runs.hear(run.run_id, 0)
     expired = runs.open(request(expires_s=1), 0)
     runs.expire(2 * S)
@@ -209,7 +210,7 @@ def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, t
     assert runs.open(request(key="k", expires_s=10), 8 * S) is run
     assert (run.facts.fence, run.left_ns(8 * S)) == (1, 10 * S)
     assert runs.open(request(key="other", expires_s=10), 0) is not run
-    with pytest.raises(RunRefusedError, match=f"key is 'k'.*{run.run_id}.*other fields"):
+    with pytest.raises(RefusedError, match=f"key is 'k'.*{run.run_id}.*other fields"):
         runs.open(request(key="k", expires_s=11), 0)
     again = Runs(State(left_by_killed(tmp_path)), 0, models=["tiny"], fleet_run_id="fleet")
     assert again.open(request(key="k", expires_s=10), 0).facts == run.facts
@@ -225,7 +226,7 @@ def test_a_run_that_is_resumed_again_under_the_same_key_is_taken_over_once(runs)
     for _ in range(2):
         assert runs.open(request(resume=run.run_id, key="resumed"), 0).facts.fence == 2
     # The earlier client that asks again does not get its successor's fence.
-    with pytest.raises(RunRefusedError, match="its fence is"):
+    with pytest.raises(RefusedError, match="its fence is"):
         runs.open(request(key="opened"), 0)
     for number in range(registry.KEYS_MAX):
         runs.open(request(resume=run.run_id, key=f"resumed-{number}"), 0)

@@ -32,8 +32,6 @@ class DyingEngine(FakeEngine):
 
 
 class HaltingEngine(FakeEngine):
-    """Makes one token of each request, and another once the request is aborted."""
-
     async def pause(self, rid, count):
         if count:
             await self.abort[rid].wait()

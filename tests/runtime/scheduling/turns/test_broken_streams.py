@@ -32,8 +32,6 @@ async def streamed(session, engine, url):
 
 
 class BreakingEngine(FakeEngine):
-    """Breaks off its first stream once it has sent so many events."""
-
     def __init__(self, events):
         super().__init__()
         self.events = events

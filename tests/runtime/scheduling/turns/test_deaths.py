@@ -45,7 +45,6 @@ class MortalEngine(FakeEngine):
 
 @asynccontextmanager
 async def mortals(run, count=1, capacity=16):
-    """Engines whose agents notice their death and restart them."""
     async with AsyncExitStack() as stack:
         engines = [MortalEngine() for _ in range(count)]
         urls = [await stack.enter_async_context(serve(engine)) for engine in engines]

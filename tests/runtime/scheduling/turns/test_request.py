@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.event_fields import AMOUNT_MAX
-from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Prompt, RequestError, read
+from rose.runtime.scheduling.refusals import RequestError
+from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Prompt, read
 
 _IDS = st.lists(st.integers(0, 10**10 - 1), min_size=1, max_size=8)
 _SEPARATORS = st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", "\t:\r\n ")])

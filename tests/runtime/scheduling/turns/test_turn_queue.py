@@ -46,7 +46,8 @@ async def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
     queue.queue.dispatch(0)
     assert queue.looked == 0
     # Room for one more: of those that it may take, the first that came.
-    (await waiting[0]).release()
+    first = await waiting[0]
+    first.worker.release(first.item)
     queue.queue.dispatch(0)
     await asyncio.sleep(0)
     assert queue.looked == 1
