@@ -101,7 +101,7 @@ def _files(name: str, bill: Callable[[], Bill], answer: Callable[[], cost.Cost],
         return markup.page(f"{what}, {name}", cost_tables.page(cost_by), cost_by.stamp.warnings).encode()
 
     kinds: tuple[tuple[str, str, str, Callable[[], bytes]], ...] = (
-        ("Workbook", ".xlsx", _EXCEL, lambda: file_of(workbook.write, ".xlsx")),
+        ("Workbook, Excel", ".xlsx", _EXCEL, lambda: file_of(workbook.write, ".xlsx")),
         ("FOCUS, Parquet", "-focus.parquet", _PARQUET, lambda: file_of(focus.write, "-focus.parquet")),
         ("FOCUS, CSV", "-focus.csv", "text/csv", lambda: file_of(focus.write, "-focus.csv")),
         (f"{what}, HTML", ".html", "text/html", page),
@@ -122,6 +122,7 @@ def _period(scope: Scope) -> None:
     question = cost.Question(period=scope.period, by=by, only=only, provenance=scope.provenance)
     answer = data.kept(lambda: cost.ask(scope.ledger, question, scope.book), scope.ledger, question, *scope.key)
     frame.elements(cost_tables.terminal(answer), "charges of the ledger")
+    st.caption("All device time is charged here, serving included. Page Cost has the rollouts alone.")
     if team is not None:
         st.markdown(f"The last file has {escape.markdown(team)} alone; the others have the whole fleet.")
     _files(f"rose-{scope.provenance}-{scope.period.label}", lambda: billed, lambda: answer, what)

@@ -75,7 +75,8 @@ def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> 
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
     part = " in part" if billed.open else ""
     closed = f" Closed{part}: {', '.join(billed.closes)}." if billed.closes else ""
-    st.markdown(words.plain(f"{what} cost **{whole}** in {when} ({chosen.view.replace('-', ' ')}).{closed}"))
+    alone = " Serving's own time is not included: page Books has it." if chosen.work == link.ROLLOUTS else ""
+    st.markdown(words.plain(f"{what} cost **{whole}** in {when} ({chosen.view.replace('-', ' ')}).{closed}{alone}"))
 
 
 def _rows(spent: pl.DataFrame, billed: Bill, by: str, runs: Mapping[str, Run]) -> None:

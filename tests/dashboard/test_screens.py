@@ -260,7 +260,7 @@ def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, 
     assert list(budgets["team"]) == [row.team for row in shown] == ["chat", "research"]
     assert list(budgets["left"]) == [row.left.value / 1e9 for row in shown]
     files = {button.proto.label for button in app.get("download_button")}
-    assert {"Workbook", "FOCUS, Parquet", "FOCUS, CSV", "Cost by team, HTML"} <= files
+    assert {"Workbook, Excel", "FOCUS, Parquet", "FOCUS, CSV", "Cost by team, HTML"} <= files
     expected = next(frame for frame in tables(app) if [*frame] == ["team", "spent", "forecast", "95% interval"])
     assert list(expected["team"]) == [
         "the fleet",
