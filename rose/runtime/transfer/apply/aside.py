@@ -1,5 +1,4 @@
-"""Reads and compares an engine's weights while the engine computes steps. On an accelerator it uses pinned host memory,
-and a stream that every working thread enters."""
+"""Reads and compares an engine's weights while it works. An accelerator has a stream of its own for this."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,8 +31,7 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the tensor's bits in host memory, read-only. They are a copy, unless the tensor is in host memory and
-        contiguous. Each portion is copied in one turn."""
+        """Return the tensor's bits in host memory, read-only; one turn per portion."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)

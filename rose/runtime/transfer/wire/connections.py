@@ -50,8 +50,7 @@ class Connections:
             connection.close()
 
     def watch(self, connection: _Http, sock: socket.socket) -> None:
-        """Register a socket before it connects, so that `interrupt` can end it. Raises ConnectionAbortedError after an
-        interrupt."""
+        """Register a socket before it connects. Raises ConnectionAbortedError after `interrupt`."""
         with self._lock:
             if self._interrupted:
                 raise ConnectionAbortedError("it was interrupted")
