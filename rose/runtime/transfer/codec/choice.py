@@ -13,7 +13,7 @@ DELTAS: tuple[Encoding, ...] = ("fast", "small", "planes")
 _COST_NS: dict[Encoding, tuple[float, float, float, float, float]] = {
     "dense": (0.0, 0.0, 0.2, 0.0, 0.0),
     "fast": (0.0, 0.4, 0.0, 20.0, 0.0),
-    "small": (60e3, 1.0, 0.0, 35.0, 0.0),
+    "small": (110e3, 0.8, 0.0, 35.0, 0.0),
     "planes": (20e3, 0.0, 1.0, 0.0, 8.0),
 }
 _MOST = 0.6  # If more than this share of elements changed, `fast` and `small` are not worth their time.
@@ -56,15 +56,17 @@ def duration_s(encoding: Encoding, size_bytes: float, amount: Amount, link: Link
     return size_bytes / link.bytes_per_s + work_ns / 1e9 / link.cores
 
 
-def worth_trying(sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> bool:
-    """Return whether an encoding of unknown size may be chosen beside the encodings of these sizes."""
-    return any(may_be_chosen(encoding, sizes, amount, link) for encoding in DELTAS if encoding not in sizes)
+def worth_trying(sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float) -> bool:
+    return any(may_be_chosen(encoding, sizes, amount, link, sampled) for encoding in DELTAS if encoding not in sizes)
 
 
-def may_be_chosen(encoding: Encoding, sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> bool:
+def may_be_chosen(
+    encoding: Encoding, sizes: Mapping[Encoding, float], amount: Amount, link: Link, sampled: float = 0
+) -> bool:
+    """Return whether an encoding of unknown size may be chosen, even after a trial on this share of the array."""
     if encoding != "planes" and amount.changed > _MOST * amount.elements:
         return False
-    return duration_s(encoding, 0, amount, link) <= _longest_s(sizes, amount, link)
+    return duration_s(encoding, 0, amount, link) * (1 + sampled) <= _longest_s(sizes, amount, link)
 
 
 def quickest(sizes: Mapping[Encoding, float], amount: Amount, link: Link) -> Encoding:

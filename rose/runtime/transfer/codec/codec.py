@@ -103,17 +103,16 @@ def _sample(flat: Bits) -> Bits:
 
 
 def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
-    """Return the header with the encoding that is chosen. Only encodings that may be chosen are tried on a sample."""
     old, now = _sample(base), _sample(new)
     if not (changed := differences.count(old, now)):
         return replace(header, encoding="fast")
     scale = new.size / old.size
     amount = Amount(new.size, scale * changed, new.itemsize)
     sizes = choice.estimates(amount)
-    if choice.worth_trying(sizes, amount, link):
+    if choice.worth_trying(sizes, amount, link, 1 / scale):
         del sizes["fast"]
         for encoding in choice.DELTAS:
-            if choice.may_be_chosen(encoding, sizes, amount, link):
+            if choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale):
                 fixed = grouping.FIXED_BYTES if encoding == "small" else 0
                 tried = blocks.encode(old, now, replace(header, encoding=encoding))[1]
                 sizes[encoding] = fixed + scale * max(len(tried) - fixed, 0)

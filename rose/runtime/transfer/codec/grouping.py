@@ -34,7 +34,6 @@ def encode(base: Bits, new: Bits, gaps: Words, steps: Steps, header: Header) -> 
 
 
 def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Header) -> None:
-    """Write the result to `new`, which may be `base`. Raises TransferError; `new` is then undefined."""
     if len(block) < 2:
         raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes of a block")
     crossing, low = block[0] != 0, block[1]

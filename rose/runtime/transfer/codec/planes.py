@@ -61,7 +61,6 @@ def _unpacked(code: memoryview, size: int) -> Bits:
 
 @jit
 def _crossing(base: Array, new: Array) -> bool:
-    """Return whether over a quarter of the changes in a sample cross 0."""
     top = 8 * base.itemsize - 1
     changed: Int = 0
     crossings: Int = 0
