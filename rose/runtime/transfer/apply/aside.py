@@ -23,7 +23,6 @@ class Aside:
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Make the stream wait for the work that the calling thread has queued."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 

@@ -73,7 +73,6 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    """Cut each tensor at the edges of every rank, also of each divisor of `tp`. Raises TransferError."""
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]

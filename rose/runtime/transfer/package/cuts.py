@@ -42,7 +42,6 @@ def cut_whole(
     model: ModelShape | None = None,
     cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> list[Cut]:
-    """Cut whole tensors into the model's cells, without tied tensors. Raises TransferError."""
     for name, tensor in tensors.items():
         check_plain(name, tensor)
     cuts = []
@@ -75,7 +74,6 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError if names, types or shapes differ from `version`."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):

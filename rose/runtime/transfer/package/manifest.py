@@ -278,7 +278,6 @@ def check_version(version: int) -> None:
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the package of all parts. Raises TransferError if they overlap or leave gaps."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
@@ -338,7 +337,6 @@ def read_index(data: bytes) -> list[Package]:
 
 
 def check_chain(manifests: Sequence[Manifest]) -> None:
-    """Raise TransferError unless each package begins where the last ended."""
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:
             raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")

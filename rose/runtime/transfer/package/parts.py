@@ -30,7 +30,6 @@ class Parts:
         make_folder(folder)
 
     def write(self, writer: Writer, part: Manifest) -> None:
-        """Write a rank's part, and replace its earlier part. Raises OSError."""
         write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
@@ -45,7 +44,6 @@ class Parts:
             return None
 
     def check_base(self, package: Package, writer: Writer) -> None:
-        """Raise TransferError if another rank's part has another base."""
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:

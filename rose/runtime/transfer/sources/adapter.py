@@ -30,8 +30,6 @@ _REQUIRED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (Tr
 
 
 class Adapter:
-    """The adapter in `folder`. Raises TransferError if it cannot be merged."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._config = {"peft_type": None, **read_json(folder / CONFIG)}
@@ -44,7 +42,6 @@ class Adapter:
         self._weights = mapped(folder / WEIGHTS)
 
     def base(self) -> Checkpoint:
-        """Return the checkpoint that the adapter names. Raises TransferError if it is not on this host."""
         name = self._config.get("base_model_name_or_path")
         if not isinstance(name, str) or not Path(name).is_dir():
             raise TransferError(

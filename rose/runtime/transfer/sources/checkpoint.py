@@ -58,7 +58,6 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
-    """Return a file's tensors, mapped when they are needed. Raises TransferError."""
     try:
         tensors: Any = safe_open(file, framework="pt")
         present = set(tensors.keys())
@@ -77,7 +76,6 @@ def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return the object in a JSON file. Raises TransferError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

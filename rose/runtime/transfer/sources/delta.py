@@ -91,7 +91,6 @@ class Delta:
     def _apply(
         self, name: str, base: torch.Tensor, read: Callable[[], Bytes], expected: str | None, *, changed: bool
     ) -> torch.Tensor:
-        """Return the tensor after the change. Raises TransferError if its checksum differs."""
         bits = to_bits(name, base).copy()
         memory = bits.reshape(-1).view(np.uint8)
         if changed:

@@ -44,7 +44,6 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return one manifest of `version`. Raises TransferError if the store lacks the version."""
         if not (packages := [package for package in self.packages() if package.version == version]):
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last

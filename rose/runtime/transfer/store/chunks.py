@@ -76,8 +76,6 @@ class ChunkFolder:
 
 
 class ChunkBuilder:
-    """Joins encoded pieces for the same receivers into chunks."""
-
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._folder = folder
         self._bytes_max = bytes_max

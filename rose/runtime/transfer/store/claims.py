@@ -90,7 +90,6 @@ class Claims:
             write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
-        """Return the versions of receivers active in the last `ttl_s`, and forget others."""
         versions: dict[str, int] = {}
         for path, ack in _all(self._acks, _Ack):
             if ack.at_unix_s <= self._now() - ttl_s:

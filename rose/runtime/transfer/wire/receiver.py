@@ -101,7 +101,6 @@ class Receiver:
             return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
-        """Tell the origin. Raises RefusedError if it has other weights of this version."""
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 

@@ -54,8 +54,6 @@ class RelayServer(Server):
 
 @dataclass(slots=True)
 class _Download:
-    """The download of one chunk. Only the event loop changes it."""
-
     size_bytes: int | None = None  # None until it is known and there is room for it.
     written_bytes: int = 0  # This many bytes of the file may be sent. After a wrong hash it is 0 again.
     failure: TransferError | None = None

@@ -123,7 +123,6 @@ class Server:
         return f"http://{host}:{self._port}"
 
     def start(self) -> Self:
-        """Return once the port is bound. Raises OSError, or an error of the application."""
         assert self._thread is None, "already started"
         loop = asyncio.new_event_loop()
         # JSON bodies come uncompressed. Do not wait for unread bodies.
@@ -170,7 +169,6 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop the server, before `start` too. A transfer is cut after a second."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -184,8 +182,6 @@ class Server:
 
 
 class StoreServer(Server):
-    """Serves a store. The pin of a receiver lasts for `pin_ttl_s` after its last renewal."""
-
     def __init__(
         self,
         store: VersionStore,
