@@ -16,7 +16,7 @@ from rose.runtime.transfer.errors import TransferError
 
 Sent = tuple[int, bytes]  # The number of changed elements in a block, and the code of the changes.
 #: What restores a block: the number of changes, and their code in `fast` or `planes`, or the whole block before them.
-Done = tuple[Encoding, int, bytes]
+Inverse = tuple[Encoding, int, bytes]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -44,27 +44,27 @@ def encode(base: Bits, new: Bits, header: Header) -> Sent:
     return _fast(base.size, gaps, steps)
 
 
-def advance(base: Bits, new: Bits, header: Header) -> tuple[Sent, Done]:
+def advance(base: Bits, new: Bits, header: Header) -> tuple[Sent, Inverse]:
     """Decode a block's changes into `base`. Return their code, and what undoes them. Raises TransferError."""
-    done: Done
+    inverse: Inverse
     if header.encoding == "dense":
         sent = differences.count(base, new), b""
-        done = "dense", sent[0], base.tobytes()
+        inverse = "dense", sent[0], base.tobytes()
         base[...] = new
-        return sent, done
+        return sent, inverse
     if header.encoding == "small":
         gaps, steps = _find(base, new, header.half)
-        done = "fast", *_fast(base.size, gaps, steps)
+        inverse = "fast", *_fast(base.size, gaps, steps)
         sent = gaps.size, grouping.encode(base, new, gaps, steps, header) if gaps.size else b""
     else:
         sent = encode(base, new, header)
-        done = header.encoding, *sent
+        inverse = header.encoding, *sent
     decode(base, base, *sent, header)
-    return sent, done
+    return sent, inverse
 
 
-def undo(new: Bits, done: Done, header: Header) -> None:
-    encoding, changed, code = done
+def undo(new: Bits, inverse: Inverse, header: Header) -> None:
+    encoding, changed, code = inverse
     if encoding == "dense":
         new[...] = np.frombuffer(code, new.dtype)
     elif encoding == "planes" and changed:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from rose.runtime.transfer.codec import blocks, choice, differences, grouping
-from rose.runtime.transfer.codec.blocks import Done, Sent
+from rose.runtime.transfer.codec.blocks import Inverse, Sent
 from rose.runtime.transfer.codec.choice import LINK, Amount, Link
 from rose.runtime.transfer.codec.header import (
     Bits,
@@ -63,26 +63,28 @@ def encode(
     return _joined(header, list(blocks.in_threads(run, blocks.cuts(new.size))), new)
 
 
-def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK) -> tuple[bytes, list[Done]]:
+def advance(
+    base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK
+) -> tuple[bytes, list[Inverse]]:
     """Encode as `encode` does, and decode into `base`. Return the code, and what `undo` needs."""
     _check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _chosen(old, flat, _header(new, "dense", mantissa_bits), link)
 
-    def run(cut: slice) -> tuple[Sent, Done]:
+    def run(cut: slice) -> tuple[Sent, Inverse]:
         return blocks.advance(old[cut], flat[cut], header)
 
     both = list(blocks.in_threads(run, blocks.cuts(new.size)))
-    return _joined(header, [sent for sent, _ in both], base), [done for _, done in both]
+    return _joined(header, [sent for sent, _ in both], base), [inverse for _, inverse in both]
 
 
-def undo(new: Bits, done: Sequence[Done]) -> None:
+def undo(new: Bits, inverse: Sequence[Inverse]) -> None:
     flat, header = new.reshape(-1), _header(new, "dense", None)
 
-    def run(item: tuple[slice, Done]) -> None:
+    def run(item: tuple[slice, Inverse]) -> None:
         blocks.undo(flat[item[0]], item[1], header)
 
-    list(blocks.in_threads(run, list(zip(blocks.cuts(new.size), done, strict=True))))
+    list(blocks.in_threads(run, list(zip(blocks.cuts(new.size), inverse, strict=True))))
 
 
 def _check_alike(base: Bits, new: Bits) -> None:

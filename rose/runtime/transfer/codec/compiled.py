@@ -44,7 +44,7 @@ def zeros_above(_: Any, word: Any) -> Any:
 
 
 @instruction
-def differing(_: Any, base: Any, new: Any, at: Any) -> Any:
+def difference_mask(_: Any, base: Any, new: Any, at: Any) -> Any:
     """Return 64 bits for the 64 elements from `at` on. A bit is set if its element differs. Bounds are not checked."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -7,7 +7,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from rose.runtime.transfer.codec.compiled import Array, Int, differing, instruction, jit, ones, zeros_below
+from rose.runtime.transfer.codec.compiled import Array, Int, difference_mask, instruction, jit, ones, zeros_below
 
 _FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both parts fit the nearest cache.
 _MOVED_AT_ONCE = 512  # The places of so many elements are added up first, so that no step waits for a place.
@@ -17,7 +17,7 @@ _U = np.uint64
 
 
 @instruction
-def _equal(_: Any, groups: Any, at: Any, group: Any) -> Any:
+def _group_mask(_: Any, groups: Any, at: Any, group: Any) -> Any:
     """Return 64 bits for the 64 elements from `at` on. A bit is set if its element has this group."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -62,7 +62,7 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 def count(base: Array, new: Array) -> Int:
     changed: Int = 0
     for at in range(0, base.size - 63, 64):
-        changed += ones(differing(base, new, np.uintp(at)))
+        changed += ones(difference_mask(base, new, np.uintp(at)))
     for i in range(base.size & ~63, base.size):
         changed += base[i] != new[i]
     return changed
@@ -78,7 +78,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
         old, now = base[begin : begin + _FOUND_AT_ONCE], new[begin : begin + _FOUND_AT_ONCE]
         count = 0
         for at in range(0, old.size - 63, 64):
-            differ = differing(old, now, np.uintp(at))
+            differ = difference_mask(old, now, np.uintp(at))
             end = count + ones(differ)
             for i in range(4):  # There are seldom more than four, so four are always written.
                 places[count + i] = at + zeros_below(differ)
@@ -129,7 +129,7 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
     """Write the changed positions and their values. Return their number, or -1 if there is no room."""
     count = 0
     for at in range(0, base.size - 63, 64):
-        differ = differing(base, new, np.uintp(at))
+        differ = difference_mask(base, new, np.uintp(at))
         if count + ones(differ) > places.size:
             return -1
         while differ:
@@ -169,7 +169,7 @@ def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Arr
         _find_groups(some, shift, mask, low, own)
         for at in range(0, some.size, 64):
             for group in range(GROUPS):
-                masks[group] = _equal(own, np.uintp(at), np.uint8(group))
+                masks[group] = _group_mask(own, np.uintp(at), np.uint8(group))
             while place < begin + at + 64:
                 here = own[np.uintp(place - begin)]
                 bit = _U(1) << _U(place - begin - at)
@@ -209,7 +209,7 @@ def collect(
             _copy(base, new, begin, begin + some.size)
         for at in range(0, some.size, 64):
             for group in range(GROUPS):
-                same = _equal(own, np.uintp(at), np.uint8(group))
+                same = _group_mask(own, np.uintp(at), np.uint8(group))
                 while left[group] < ones(same):
                     for _ in range(left[group]):
                         same &= same - _U(1)

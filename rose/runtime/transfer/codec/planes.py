@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import zstandard
 
-from rose.runtime.transfer.codec.compiled import Array, Int, differing, jit, ones
+from rose.runtime.transfer.codec.compiled import Array, Int, difference_mask, jit, ones
 from rose.runtime.transfer.codec.header import Bits, packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
@@ -81,7 +81,7 @@ def _split(base: Array, new: Array, crossing: bool, planes: Array) -> tuple[Int,
     for begin in range(0, base.size, _AT_ONCE):
         old, now = base[begin : begin + _AT_ONCE], new[begin : begin + _AT_ONCE]
         for at in range(0, old.size - 63, 64):
-            changed += ones(differing(old, now, np.uintp(at)))
+            changed += ones(difference_mask(old, now, np.uintp(at)))
         for i in range(old.size & ~63, old.size):
             changed += old[i] != now[i]
         _find_steps(old, now, crossing, steps)

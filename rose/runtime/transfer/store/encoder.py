@@ -15,7 +15,7 @@ import torch
 
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import digest
-from rose.runtime.transfer.codec.blocks import Done
+from rose.runtime.transfer.codec.blocks import Inverse
 from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
 from rose.runtime.transfer.codec.header import Bits, read_header
@@ -36,7 +36,7 @@ class Span:
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
-    done: dict[Key, list[Done]] = field(default_factory=dict)
+    inverse: dict[Key, list[Inverse]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ def encode_first(
             encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            encoded, step.done[cut.key] = codec.advance(
+            encoded, step.inverse[cut.key] = codec.advance(
                 bits, new, mantissa_bits=mantissa_bits(cut.info.dtype), link=link
             )
         return cut, _checked(cut, now, encoded, None if previous is None else previous.xxh3[cut.key], started_ns)
@@ -143,33 +143,33 @@ def encode_more(
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
     first = before[strides[-1]] if strides else step
 
-    def encode(cut: Cut) -> tuple[Cut, list[Done], list[_Blob]]:
-        bits, done = now.bits[cut.key], step.done[cut.key]
+    def encode(cut: Cut) -> tuple[Cut, list[Inverse], list[_Blob]]:
+        bits, inverse = now.bits[cut.key], step.inverse[cut.key]
         new, mantissa = bits.copy() if strides else bits, mantissa_bits(cut.info.dtype)
         blobs = []
         end = len(before)
         for begin in strides:
-            codec.undo(bits, done)
+            codec.undo(bits, inverse)
             for span in reversed(before[begin:end]):
-                codec.undo(bits, span.done[cut.key])
+                codec.undo(bits, span.inverse[cut.key])
             end = begin
             started_ns = time.monotonic_ns()
             base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
             if digest(bits) != base_xxh3:
                 raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
-            encoded, done = codec.advance(bits, new, mantissa_bits=mantissa, link=link)
+            encoded, inverse = codec.advance(bits, new, mantissa_bits=mantissa, link=link)
             blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
         if anchor:
             started_ns = time.monotonic_ns()
             encoded = codec.encode(None, bits, mantissa_bits=mantissa)
             codec.decode(bits, encoded, bits)
             blobs.append(_checked(cut, now, encoded, None, started_ns))
-        return cut, done, blobs
+        return cut, inverse, blobs
 
     packages = [_Package(now.version, base, chunks) for base in bases]
     merged = Span(first.base_version, first.base_xxh3)
-    for cut, done, blobs in _in_threads(encode, _in_order(cuts)):
-        merged.done[cut.key] = done
+    for cut, inverse, blobs in _in_threads(encode, _in_order(cuts)):
+        merged.inverse[cut.key] = inverse
         for package, blob in zip(packages, blobs, strict=True):
             package.add(cut, blob, now.xxh3[cut.key])
     older = before[: strides[-1]] if strides else before
@@ -232,6 +232,6 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
             now = np.array(bits[region.within(box).slices], order="C")
             if index:
                 spans[index - 1].base_xxh3[key] = state.xxh3[key]
-                spans[index - 1].done[key] = codec.advance(state.bits[key], now)[1]
+                spans[index - 1].inverse[key] = codec.advance(state.bits[key], now)[1]
             state.bits[key], state.xxh3[key] = now, digest(now)
     return state

@@ -58,10 +58,10 @@ def test_advancing_sends_what_encoding_does_leads_there_and_is_undone(
         _in_blocks(patch, block)
         link = Link(bytes_per_s, 1)
         held = base.copy()
-        blob, done = codec.advance(held, new, mantissa_bits=mantissa_bits, link=link)
+        blob, inverse = codec.advance(held, new, mantissa_bits=mantissa_bits, link=link)
         assert blob == codec.encode(base, new, mantissa_bits=mantissa_bits, link=link)
         np.testing.assert_array_equal(held, new)
-        codec.undo(held, done)
+        codec.undo(held, inverse)
     np.testing.assert_array_equal(held, base)
 
 
@@ -75,10 +75,10 @@ def test_each_encoding_is_undone(dtype: type, encoding: Encoding, monkeypatch: p
     new = np.where(rng.random(base.size) < 0.1, rng.permutation(base), base)
     new[:1000] = base[:1000]
     held = base.copy()
-    blob, done = codec.advance(held, new)
+    blob, inverse = codec.advance(held, new)
     assert read_header(blob)[0].encoding == encoding
     np.testing.assert_array_equal(held, new)
-    codec.undo(held, done)
+    codec.undo(held, inverse)
     np.testing.assert_array_equal(held, base)
 
 

@@ -86,7 +86,7 @@ def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
     assert held is not None
     span = held.spans[0]
     other = made[2].view(np.uint16)
-    span.done = {key: codec.advance(other.copy(), other ^ 1)[1] for key in span.done}
+    span.inverse = {key: codec.advance(other.copy(), other ^ 1)[1] for key in span.inverse}
     with pytest.raises(TransferError, match="the changes since version 0 are wrong"):
         encode(2, made[2], held, ChunkFolder(tmp_path), stride_max=8)
 
