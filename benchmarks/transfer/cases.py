@@ -19,7 +19,6 @@ from benchmarks.transfer.ways import COO, DENSE, SMALL, XOR, ZSTD, Way, ours_at
 from rose.accept.report import ROOT, Report
 from rose.runtime.models import models
 from rose.runtime.platform import cpu
-from rose.runtime.transfer.codec import changes
 from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.codec.choice import Link
 from rose.runtime.transfer.codec.header import Bits, read_header
@@ -29,33 +28,37 @@ OTHERS = (XOR, ZSTD, DENSE, COO)
 GBITS_PER_S = (0.1, 1, 10)
 CORES = len(os.sched_getaffinity(0))
 _POSSIBLE = 0.45  #: Up to this share of XOR's bytes, the entropy leaves room for a code of half of them.
+_SMALL_ELEMENTS = 1 << 16
+_LARGE, _SMALL = "large tensors", "tensors below 128 KiB"  #: A call takes longer than the elements of a small tensor.
 _TOKENS = 128
-_BF16_MANTISSA_BITS, _EXPONENTS = 7, 256
+_EXPONENTS = 256
 _Pairs = list[tuple[Bits, Bits]]
 
 
 def measure(report: Report, _: Path, scope: Scope) -> None:
     links = {f"{rate:g} Gbit/s": Link(rate * 1e9 / 8, CORES) for rate in GBITS_PER_S}
     slowest = next(iter(links))
-    slower = dict.fromkeys(links, 0.0)
+    slower: dict[str, dict[str, float]] = {_LARGE: dict.fromkeys(links, 0.0)}
     detail = {}
     for name, pairs in cases(scope):
         ours = {link: ours_at(way) for link, way in links.items()}
         taken = _taken({**{way.name: way for way in (*OTHERS, SMALL)}, **ours}, pairs, scope.cases_rounds)
         xor_bytes = taken[XOR.name]["bytes"]
         changed = sum(int(np.count_nonzero(base != new)) for base, new in pairs)
-        bound = sum(entropy_bits(base, new) for base, new in pairs) / 8 if pairs[0][0].itemsize == 2 else None
-        possible = bound is not None and bound <= _POSSIBLE * xor_bytes
+        bound = sum(entropy_bits(base, new) for base, new in pairs) / 8 / xor_bytes
         size = taken[slowest]["bytes"] / xor_bytes
-        report.claim(f"{name}: bytes at {slowest} against XOR + zstd-1", size, "x", 0.5 if possible else 1, "lower")
-        against_best: dict[str, float] = {}
-        for link, way in links.items():
-            best = min(_seconds(taken[other.name], way) for other in OTHERS)
-            against_best[link] = round(_seconds(taken[link], way) / best, 3)
-            slower[link] = max(slower[link], against_best[link])
+        what = f"{name}: bytes at {slowest} against XOR + zstd-1; entropy allows {bound:.2f}"
+        report.claim(what, size, "x", 0.5 if bound <= _POSSIBLE else 1, "lower")
+        against_best = {
+            link: round(_seconds(taken[link], way) / min(_seconds(taken[other.name], way) for other in OTHERS), 3)
+            for link, way in links.items()
+        }
+        tensors = _LARGE if sum(new.size for _, new in pairs) / len(pairs) > _SMALL_ELEMENTS else _SMALL
+        most = slower.setdefault(tensors, dict.fromkeys(links, 0.0))
+        slower[tensors] = {link: max(most[link], ratio) for link, ratio in against_best.items()}
         detail[name] = {
             "changed_share": round(changed / sum(new.size for _, new in pairs), 5),
-            "entropy_against_xor": None if bound is None else round(bound / xor_bytes, 3),
+            "entropy_against_xor": round(bound, 3),
             "time_against_best": against_best,
             "dense_bytes": sum(new.nbytes for _, new in pairs),
             "chosen": {
@@ -63,8 +66,11 @@ def measure(report: Report, _: Path, scope: Scope) -> None:
             },
             "ways": taken,
         }
-    for link, most in slower.items():
-        report.claim(f"time at {link} against the best of the others, worst case", most, "x", 1, "lower")
+    for tensors, most in slower.items():
+        for link, ratio in most.items():
+            report.claim(
+                f"time at {link} against the best of the others, worst case of {tensors}", ratio, "x", 1, "lower"
+            )
     report.detail["cases"] = {"cores": CORES, "time": "CPU seconds", **detail}
 
 
@@ -158,14 +164,20 @@ def _published(name: str, parameter: torch.Tensor) -> Bits:
 
 
 def entropy_bits(base: Bits, new: Bits) -> float:
-    """Return elements times the entropy of an element's change, in ULPs, given the base's exponent; for bf16."""
-    exponents = base >> _BF16_MANTISSA_BITS & _EXPONENTS - 1
-    places, steps = changes.between(base, new).positions_and_steps()
-    of_changed = exponents[places].astype(np.uint32)
-    changed = np.unique(of_changed << 16 | steps.astype(np.uint16), return_counts=True)[1]
+    """Return elements times the entropy of an element's change given the base's exponent, for bf16 and fp32. A change
+    is a number of ULPs, or the differing bits: the smaller entropy counts. Changes in clusters may take less."""
+    half, mantissa_bits = (np.uint16(1 << 15), 7) if base.itemsize == 2 else (np.uint32(1 << 31), 23)
+    exponents = base >> mantissa_bits & _EXPONENTS - 1
+    places = np.flatnonzero(base != new)
+    before, after = (np.where(bits < half, bits, half - 1 - bits) for bits in (base[places], new[places]))
+    of_changed = exponents[places].astype(np.int64)
     sizes = np.bincount(exponents, minlength=_EXPONENTS)
     unchanged = sizes - np.bincount(of_changed, minlength=_EXPONENTS)
-    return _n_log_n(sizes) - _n_log_n(unchanged) - _n_log_n(changed)
+    kinds = (
+        np.unique(of_changed << 32 | kind, return_counts=True)[1]
+        for kind in (after - before, base[places] ^ new[places])
+    )
+    return _n_log_n(sizes) - _n_log_n(unchanged) - max(map(_n_log_n, kinds))
 
 
 def _n_log_n(counts: npt.NDArray[np.int64]) -> float:

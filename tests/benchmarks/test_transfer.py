@@ -30,7 +30,7 @@ def test_the_command_writes_its_claims(
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["quick"], report["provenance"]) == (True, "simulated")
     units = {claim["name"]: claim["unit"] for claim in report["claims"]}
-    assert units["time at 0.1 Gbit/s against the best of the others, worst case"] == "x"
+    assert units["time at 0.1 Gbit/s against the best of the others, worst case of large tensors"] == "x"
     signs = report["detail"]["cases"]["all signs"]
     assert signs["chosen"]["0.1 Gbit/s"] == ["planes"]
     assert signs["ways"]["0.1 Gbit/s"]["bytes"] <= signs["ways"]["XOR + zstd-1"]["bytes"] + 32

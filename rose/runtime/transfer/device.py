@@ -1,5 +1,4 @@
-"""Moves only changed elements between an accelerator and the host, and writes them in place. A parameter must keep its
-address, because captured graphs hold it."""
+"""Moves only changed elements between an accelerator and the host. A parameter keeps its address, for graphs."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class Patch:
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return the bitwise change between two tensors of one shape, type and device. If all of `new` is shorter than
-        the change, return all of `new`."""
+        """Return the bitwise change between two tensors alike, or all of `new` if that is shorter."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -38,8 +36,7 @@ class Patch:
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
 
     def write(self, tensor: torch.Tensor) -> None:
-        """Write the change into `tensor` in place. The type of `tensor` may be wider. Raises TransferError if only some
-        elements change and `tensor` is not contiguous."""
+        """Write in place; `tensor` may have a wider type. Raises TransferError if it is not contiguous."""
         if self.positions is None:
             tensor.detach().copy_(self.values, non_blocking=True)
             return
@@ -59,8 +56,7 @@ class Fetched:
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
-    """Return the bits of a tensor in host memory. From an accelerator, copy only the changes since `last`, and keep a
-    copy of the tensor there."""
+    """Return the bits in host memory. From an accelerator, copy only the changes since `last`."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     if last is None or last.on_device is None or last.on_device.device != tensor.device:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)

@@ -33,11 +33,9 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version while the engine runs, and return the prepared changes. `current` maps published names to
-    parameters or to views of them (`fused.hf_views`), and is only read. `regions` maps each name to the box of the
-    whole tensor that the parameter holds; None means whole tensors. The results are hashed, so a wrong base is
-    detected. Threads enter `turn` for each portion of work on the device; an error from `turn` is raised here. Raises
-    TransferError if a result is wrong; the message names the tensor and both values."""
+    """Decode a staged version while the engine runs, and return its changes. `current` maps published names to
+    parameters or views (`fused.hf_views`), `regions` to the boxes that they hold; None means whole tensors. Each
+    portion of work enters `turn`. Raises TransferError that names the first wrong result."""
     started_ns = time.monotonic_ns()
     tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
@@ -111,9 +109,8 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the changes in place while no forward pass runs, and return the duration in ns. Call this only once.
-        `into` names other tensors to write to. They have the shapes of the version, and may have wider types. `turn` is
-        entered for each tensor in host memory."""
+        """Write the changes in place while no forward pass runs, once. Return the duration in ns. `into` may have wider
+        types."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()

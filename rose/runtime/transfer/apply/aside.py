@@ -1,5 +1,4 @@
-"""Reads and compares an engine's weights while the engine computes steps. On an accelerator it uses pinned host memory,
-and a stream that every working thread enters."""
+"""Reads and compares an engine's weights while it works. An accelerator has a stream of its own for this."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -24,7 +23,6 @@ class Aside:
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Make the stream wait for the work that the calling thread has queued."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
@@ -32,8 +30,7 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the tensor's bits in host memory, read-only. They are a copy, unless the tensor is in host memory and
-        contiguous. Each portion is copied in one turn."""
+        """Return the tensor's bits in host memory, read-only; one turn per portion."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)

@@ -19,10 +19,8 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """Return a message that names the first piece that differs from `manifest`, or None. `views` maps published names
-    to the engine's parameters. `regions` maps them to the boxes of the whole tensors that the engine holds; None means
-    whole tensors. A value that the published type cannot hold counts as a difference. Each portion of work enters
-    `turn`. Raises TransferError if a piece crosses the edge of a region."""
+    """Return a message that names the first piece that differs from `manifest`, or None. A value that the published
+    type cannot hold differs. Raises TransferError if a piece crosses the edge of a region."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:

@@ -46,8 +46,7 @@ class Staged:
 
     @property
     def changed_elements(self) -> int:
-        """Return the number of elements that were sent as changed. An element that changed in two links counts
-        twice."""
+        """Return the changed elements. An element that changed in two packages counts twice."""
         return sum(manifest.changed_elements for manifest in self.manifests)
 
     @property
@@ -55,8 +54,7 @@ class Staged:
         return sum(manifest.encode_ns for manifest in self.manifests)
 
     def chunk(self, chunk: Chunk) -> memoryview:
-        """Return the bytes of a chunk as a memory map. Raises TransferError if the chunk is missing or has another
-        size."""
+        """Return a chunk as a memory map. Raises TransferError if its size is wrong."""
         return map_file(self.folder / "chunks" / chunk.sha256, chunk.size_bytes)
 
     def remove(self) -> None:
@@ -71,9 +69,8 @@ class Staged:
         *,
         signer: str | None = None,
     ) -> Staged:
-        """Open a staged folder and check it. The check covers the signature of the manifests (`signer`) and every byte
-        that a holder of `regions` needs. If `regions` is None, it covers all chunks that are present. Each portion is
-        hashed in one turn. Raises TransferError if a byte is missing or altered."""
+        """Open a folder, and check the signatures and the bytes that `regions` need, or all that are present. Raises
+        TransferError."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

@@ -1,9 +1,8 @@
 """The encoding `fast`: for each changed element, the gap before it, the sign of its step, and the distance.
 
-Most elements move by one. A longer step is called far. Far steps are listed apart: their gaps among the changed
-elements, and their distances minus two. If most steps are far, the distances of all steps minus one are listed instead.
-A sign is one bit. A number is a Rice code, whose parameter `k` follows the mean of the earlier numbers. Bits are packed
-with the least significant bit first. Each sequence of numbers begins at a new byte."""
+Far steps are listed apart: gaps among the changed elements, and distances minus two. If most steps are
+far, all distances minus one are listed instead. Numbers are Rice codes, whose `k` follows the earlier numbers. Bits are
+packed with the lowest bit first. Each sequence begins at a new byte."""
 
 import threading
 
@@ -37,8 +36,7 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
-    """Return the gaps and steps of `changed` elements. The gaps may lead past the last element. Raises TransferError if
-    the block is malformed."""
+    """Return the gaps and steps. The gaps may lead past the last element. Raises TransferError."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
@@ -76,8 +74,7 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Write the sign bits, then the gaps and distances of the far steps, and return the number of distances. If most
-    steps are far, write the distances of all steps minus one, and no gaps."""
+    """Write the sign bits and the far steps, and return how many distances there are."""
     byte: Int = 0
     far_count: Int = 0
     last: Int = -1
@@ -120,15 +117,13 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """Return the next Rice parameter, and half of `total`: older values then count less. `total` is about the sum of
-    sixteen values. 2**k lies between half of their mean and their mean."""
+    """Return the next parameter, and half of `total`, which is about the sum of sixteen values."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append the lowest `width` bits of `value`, at most 32. `acc` holds `bits` bits, fewer than 32, that are not
-    written yet."""
+    """Append the lowest `width` bits of `value`. `acc` holds `bits` unwritten bits, below 32."""
     acc |= _U(value) << _U(bits)
     bits += width
     out[at] = acc & _U(0xFFFFFFFF)
@@ -138,8 +133,7 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers below 2**32 from bit `at` on, and return the position of the bit after them. `out` needs room for
-    two words per number, and for one more."""
+    """Write numbers from bit `at` on, and return the next bit. A number takes at most two words."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -184,8 +178,7 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Read the numbers that `_write` wrote, and return the position of the bit after them. Return -1 if a number begins
-    in the last `_BEYOND_BYTES` of `data`."""
+    """Read the numbers that `_write` wrote. Return the next bit, or -1 at the end of `data`."""
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
     total = _FIRST << k
@@ -214,8 +207,7 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
 def _read_all(
     data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
 ) -> Int:
-    """Read what `_write_all` wrote, and join the steps. Return the position of the bit after it, or `_SHORT` or
-    `_SENSELESS` if the data are wrong."""
+    """Return the bit after the block, or `_SHORT` or `_SENSELESS`."""
     signs_to = signs_from + (gaps.size + 7 >> 3)
     at = _read(data, 8 * signs_to, k, gaps)
     if at >= 0 and far.size < gaps.size:

@@ -19,8 +19,7 @@ _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
-    """Return the name of the dtype in manifests, such as `bfloat16`. Raises TransferError if the dtype is not
-    supported."""
+    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError."""
     if tensor.dtype not in _NAMES:
         kinds = ", ".join(_NAMES.values())
         raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {kinds}: leave it out")
@@ -45,15 +44,13 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 def integers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in C order as signed integers, on the tensor's device. They are a copy if the tensor is not
-    contiguous."""
+    """Return the elements in C order as signed integers. Only a contiguous tensor shares its memory."""
     # A view to another dtype of the same width is not defined for 0-d tensors in all torch versions; flatten first.
     return tensor.detach().reshape(-1).view(_TORCH_INTEGERS[tensor.element_size()])
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """Return the tensor's bit patterns in its shape. They share the memory of the tensor if it is contiguous and on the
-    CPU. Raises TransferError if the tensor is not dense, or if its dtype is not supported."""
+    """Return the bit patterns. A contiguous tensor on the CPU shares its memory. Raises TransferError."""
     check_plain(name, tensor)
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)

@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
@@ -12,12 +11,12 @@ import numpy as np
 
 from rose.runtime.transfer.codec import bitcoding, differences, grouping, planes
 from rose.runtime.transfer.codec.bitcoding import Steps, Words
-from rose.runtime.transfer.codec.header import Bits, Buffer, Header
+from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding, Header
 from rose.runtime.transfer.errors import TransferError
 
-#: The number of changed elements in a block, and the code of the changes: in `fast`, or in the encoding of the array.
-FastBlock = tuple[int, bytes]
-SentBlock = tuple[int, bytes]
+Sent = tuple[int, bytes]  # The number of changed elements in a block, and the code of the changes.
+#: What restores a block: the number of changes, and their code in `fast` or `planes`, or the whole block before them.
+Inverse = tuple[Encoding, int, bytes]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -36,54 +35,42 @@ def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
     return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
 
 
-def room(elements: int) -> tuple[Words, Steps]:
-    """Return this thread's buffers for gaps and steps. They are kept, because new memory takes longer to touch."""
-    if elements > getattr(_own, "room", -1):
-        _own.room = max(elements, 2 * _BLOCK_ELEMENTS)
-        _own.gaps, _own.steps = np.empty(_own.room, np.uint32), np.empty(_own.room, np.int32)
-    return _own.gaps, _own.steps
-
-
-def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
-    gaps, steps = room(base.size)
-    changed = differences.find(base, new, half, gaps, steps)
-    return gaps[:changed], steps[:changed]
-
-
-def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
-    return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
-
-
-def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
-    changed, code = block
-    if changed:
-        return bitcoding.decode(memoryview(code), elements, changed)
-    return np.empty(0, np.uint32), np.empty(0, np.int32)
-
-
-def encode(base: Bits, new: Bits, header: Header) -> SentBlock:
+def encode(base: Bits, new: Bits, header: Header) -> Sent:
     if header.encoding == "planes":
-        changed = int(np.count_nonzero(base != new))
-        return changed, planes.encode(base, new) if changed else b""
-    gaps, steps = find(base, new, header.half)
+        return planes.encode(base, new)
+    gaps, steps = _find(base, new, header.half)
     if header.encoding == "small" and gaps.size:
         return gaps.size, grouping.encode(base, new, gaps, steps, header)
-    return fast(base.size, gaps, steps)
+    return _fast(base.size, gaps, steps)
 
 
-def advance(base: Bits, new: Bits, header: Header) -> tuple[SentBlock, FastBlock]:
-    """Return the code of a block's changes, and their code in `fast`. Also decode the code into `base`. Raises
-    TransferError if it cannot be decoded."""
-    in_fast = fast(base.size, *find(base, new, header.half))
-    sent = in_fast if header.encoding in ("fast", "dense") else encode(base, new, header)
+def advance(base: Bits, new: Bits, header: Header) -> tuple[Sent, Inverse]:
+    """Decode a block's changes into `base`. Return their code, and what undoes them. Raises TransferError."""
+    inverse: Inverse
+    if header.encoding == "dense":
+        sent = differences.count(base, new), b""
+        inverse = "dense", sent[0], base.tobytes()
+        base[...] = new
+        return sent, inverse
+    if header.encoding == "small":
+        gaps, steps = _find(base, new, header.half)
+        inverse = "fast", *_fast(base.size, gaps, steps)
+        sent = gaps.size, grouping.encode(base, new, gaps, steps, header) if gaps.size else b""
+    else:
+        sent = encode(base, new, header)
+        inverse = header.encoding, *sent
     decode(base, base, *sent, header)
-    return sent, in_fast
+    return sent, inverse
 
 
-def result(base: Bits, block: FastBlock, header: Header) -> Bits:
-    new = np.empty_like(base)
-    decode(base, new, *block, replace(header, encoding="fast"))
-    return new
+def undo(new: Bits, inverse: Inverse, header: Header) -> None:
+    encoding, changed, code = inverse
+    if encoding == "dense":
+        new[...] = np.frombuffer(code, new.dtype)
+    elif encoding == "planes" and changed:
+        planes.decode(memoryview(code), new, new, back=True)
+    elif changed:
+        differences.move(new, new, header.half, *bitcoding.decode(memoryview(code), new.size, changed), -1)
 
 
 def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
@@ -102,6 +89,18 @@ def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) ->
             raise TransferError(
                 f"encoded array has {changed} changes that lead past the {new.size} elements of a block"
             )
+
+
+def _find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
+    if base.size > getattr(_own, "room", -1):  # Buffers are kept, because new memory takes longer to touch.
+        _own.room = max(base.size, 2 * _BLOCK_ELEMENTS)
+        _own.gaps, _own.steps = np.empty(_own.room, np.uint32), np.empty(_own.room, np.int32)
+    changed = differences.find(base, new, half, _own.gaps, _own.steps)
+    return _own.gaps[:changed], _own.steps[:changed]
+
+
+def _fast(elements: int, gaps: Words, steps: Steps) -> Sent:
+    return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
 
 
 def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:

@@ -1,27 +1,20 @@
 """Encodes the difference between two arrays of float bit patterns without loss. The receiver has the base.
 
-An optimiser step moves most changed bf16 weights by one unit in the last place (ULP). A delta has the positions of the
-changed elements, and their steps. A step counts in ULP order modulo 2**bits, so every bit pattern is restored, even a
-NaN payload. `choice` takes the encoding that is quickest on the link:
+A delta has the positions of the changed elements, and their steps. A step counts in ULPs modulo
+2**bits, so even a NaN payload is restored. `choice` takes the quickest encoding: `fast` (`bitcoding`), `small`
+(`grouping`), `planes`, or `dense`, which is the array itself.
 
-- `fast` (`bitcoding`): gaps, signs and distances as Rice codes
-- `small` (`grouping`): the same, grouped by the exponent of the base; its size is close to the entropy
-- `planes` (`planes`): the bytes of all steps, compressed by zstd
-- `dense`: the array itself
-
-An encoded array is a `header`, followed by blocks if any element changed. If there are several blocks, each begins with
-two varints: the number of its changed elements, and the number of its bytes. Arrays are little-endian unsigned integers
-of 1, 2 or 4 bytes."""
+An encoded array is a `header`, and blocks if any element changed. If there are several blocks, each begins with two
+varints: its changed elements, and its bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rose.runtime.transfer.codec import blocks, choice
-from rose.runtime.transfer.codec.blocks import FastBlock, SentBlock
-from rose.runtime.transfer.codec.changes import Changes, check_alike
-from rose.runtime.transfer.codec.choice import LINK, Link
+from rose.runtime.transfer.codec import blocks, choice, differences, grouping
+from rose.runtime.transfer.codec.blocks import Inverse, Sent
+from rose.runtime.transfer.codec.choice import LINK, Amount, Link
 from rose.runtime.transfer.codec.header import (
     Bits,
     Buffer,
@@ -40,7 +33,7 @@ _Block = tuple[slice, int, memoryview]  # A block: its elements, the number of c
 #: Encodings are tried on a sample: one element in `_SAMPLED_OF`, taken in parts of `_SAMPLED_PART` elements.
 _SAMPLED_OF = 32
 _SAMPLED_PART = 128
-_SAMPLED_MIN, _SAMPLED_MAX = 1 << 16, 1 << 17
+_SAMPLED_MIN, _SAMPLED_MAX = 1 << 15, 1 << 16
 
 
 def encode(
@@ -51,80 +44,86 @@ def encode(
     mantissa_bits: int | None = None,
     link: Link = LINK,
 ) -> bytes:
-    """Encode `new` against `base`, or in full if there is no base. Both have the same shape and dtype. By default, the
-    encoding is the quickest on the `link`, and `mantissa_bits` follows from the item size. The result has at most
-    `new.nbytes + HEADER_BYTES` bytes."""
+    """Encode `new` against `base`, or in full if there is no base. `choice` chooses the `encoding` by default. The
+    result has at most `new.nbytes + HEADER_BYTES` bytes."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
-    if base is None or encoding == "dense":
-        return _dense(new, replace(header, changed=new.size))
-    check_alike(base, new)
+    if base is None:
+        return _dense(new, header, new.size)
+    _check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
-    header = replace(header, encoding=encoding or chosen(sample(old), sample(flat), header.mantissa_bits, link))
-    if header.encoding == "dense":  # Nothing is gained by a delta: only its changes are counted.
-        return _dense(new, replace(header, changed=int(np.count_nonzero(old != flat))))
+    if encoding is None:
+        header = _chosen(old, flat, header, link)
+    if header.encoding == "dense":
+        return _dense(new, header, differences.count(old, flat))
 
-    def run(cut: slice) -> SentBlock:
+    def run(cut: slice) -> Sent:
         return blocks.encode(old[cut], flat[cut], header)
 
     return _joined(header, list(blocks.in_threads(run, blocks.cuts(new.size))), new)
 
 
-def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK) -> tuple[bytes, Changes]:
-    """Encode `new` as `encode` does, and decode the result into `base` block by block. Return the result and the
-    changes."""
-    check_alike(base, new)
+def advance(
+    base: Bits, new: Bits, *, mantissa_bits: int | None = None, link: Link = LINK
+) -> tuple[bytes, list[Inverse]]:
+    """Encode as `encode` does, and decode into `base`. Return the code, and what `undo` needs."""
+    _check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
-    header = _header(new, "dense", mantissa_bits)
-    header = replace(header, encoding=chosen(sample(old), sample(flat), header.mantissa_bits, link))
+    header = _chosen(old, flat, _header(new, "dense", mantissa_bits), link)
 
-    def run(cut: slice) -> tuple[SentBlock, FastBlock]:
+    def run(cut: slice) -> tuple[Sent, Inverse]:
         return blocks.advance(old[cut], flat[cut], header)
 
     both = list(blocks.in_threads(run, blocks.cuts(new.size)))
-    changes = Changes(new.size, new.itemsize, tuple(fast for _, fast in both))
-    return _joined(header, [sent for sent, _ in both], base), changes
+    return _joined(header, [sent for sent, _ in both], base), [inverse for _, inverse in both]
 
 
-def redo(base: Bits, changes: Changes, encoding: Encoding, *, mantissa_bits: int | None = None) -> bytes:
-    flat = base.reshape(-1)
-    header = _header(base, encoding, mantissa_bits)
+def undo(new: Bits, inverse: Sequence[Inverse]) -> None:
+    flat, header = new.reshape(-1), _header(new, "dense", None)
 
-    def run(item: tuple[slice, FastBlock]) -> SentBlock:
-        part, block = flat[item[0]], item[1]
-        sent = block if encoding == "fast" else blocks.encode(part, blocks.result(part, block, header), header)
-        blocks.decode(part, part, *sent, header)
-        return sent
+    def run(item: tuple[slice, Inverse]) -> None:
+        blocks.undo(flat[item[0]], item[1], header)
 
-    return _joined(header, list(blocks.in_threads(run, changes.cut())), base)
+    list(blocks.in_threads(run, list(zip(blocks.cuts(new.size), inverse, strict=True))))
 
 
-def sample(array: Bits) -> Bits:
-    flat = array.reshape(-1)
+def _check_alike(base: Bits, new: Bits) -> None:
+    check_array(base)
+    check_array(new)
+    if base.shape != new.shape or base.dtype != new.dtype:
+        raise TransferError(f"cannot encode {new.dtype}{new.shape} against a base of {base.dtype}{base.shape}")
+
+
+def _sample(flat: Bits) -> Bits:
     size = min(max(flat.size // _SAMPLED_OF, _SAMPLED_MIN), _SAMPLED_MAX)
     if flat.size <= size:
-        return flat.copy()
+        return flat
     count = size // _SAMPLED_PART
     apart = flat.size // count
     parts: Bits = flat[: apart * count].reshape(count, apart)[:, :_SAMPLED_PART].reshape(-1)
     return parts
 
 
-def chosen(old: Bits, new: Bits, mantissa_bits: int | None, link: Link) -> Encoding:
-    if not (changed := int(np.count_nonzero(old != new))):
-        return "fast"
-    sizes: dict[Encoding, int] = {"dense": new.nbytes}
-    for encoding in choice.deltas(changed / new.size):
-        if not choice.may_be_chosen(encoding, sizes, new.size, changed, new.itemsize, link):
-            continue
-        sizes[encoding] = len(blocks.encode(old, new, _header(new, encoding, mantissa_bits))[1])
-    return choice.quickest(sizes, new.size, changed, new.itemsize, link)
+def _chosen(base: Bits, new: Bits, header: Header, link: Link) -> Header:
+    old, now = _sample(base), _sample(new)
+    if not (changed := differences.count(old, now)):
+        return replace(header, encoding="fast")
+    scale = new.size / old.size
+    amount = Amount(new.size, scale * changed, new.itemsize)
+    sizes = choice.estimates(amount)
+    if choice.worth_trying(sizes, amount, link, 1 / scale):
+        del sizes["fast"]
+        for encoding in choice.DELTAS:
+            if choice.may_be_chosen(encoding, sizes, amount, link, 1 / scale):
+                fixed = grouping.FIXED_BYTES if encoding == "small" else 0
+                tried = blocks.encode(old, now, replace(header, encoding=encoding))[1]
+                sizes[encoding] = fixed + scale * max(len(tried) - fixed, 0)
+    return replace(header, encoding=choice.quickest(sizes, amount, link))
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """Return the decoded array in `out`, or in a new buffer. `out` may be `base`. Each block is decoded in one turn. A
-    wrong base is not noticed here, so compare the hashes. Raises TransferError if the blob is malformed; the content of
-    `out` is then undefined."""
+    """Return the array in `out`, which may be `base`. Raises TransferError if the blob is malformed; `out` is then
+    undefined. A wrong base is not noticed: compare the hashes."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:
@@ -187,7 +186,7 @@ def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:
     return Header(encoding=encoding, item_bytes=new.itemsize, mantissa_bits=mantissa_bits, elements=new.size, changed=0)
 
 
-def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
+def _joined(header: Header, sent: Sequence[Sent], new: Bits) -> bytes:
     header = replace(header, changed=sum(changed for changed, _ in sent))
     parts = [header.packed]
     for changed, code in sent if header.changed else []:
@@ -195,8 +194,8 @@ def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
             parts += [packed_number(changed), packed_number(len(code))]
         parts.append(code)
     smaller = header.encoding != "dense" and sum(map(len, parts)) < new.nbytes + len(parts[0])
-    return b"".join(parts) if smaller else _dense(new, header)
+    return b"".join(parts) if smaller else _dense(new, header, header.changed)
 
 
-def _dense(new: Bits, header: Header) -> bytes:
-    return replace(header, encoding="dense").packed + new.tobytes()
+def _dense(new: Bits, header: Header, changed: int) -> bytes:
+    return b"".join([replace(header, encoding="dense", changed=changed).packed, new.data])

@@ -1,5 +1,4 @@
-"""Numba's compiler with the settings of the codec. Keep compiled functions that call each other in one file: numba
-caches each file separately, and does not see changes in another file."""
+"""Numba's compiler. Functions that call each other lie in one file, because numba caches each file separately."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -15,8 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def jit(function: _F) -> _F:
-    """Return a function that is compiled on its first use, for any type of array. It runs without Python's lock. The
-    compiled code is cached beside the source."""
+    """Compile on first use, without Python's lock. The code is cached beside the source."""
     return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
@@ -43,3 +41,18 @@ def zeros_above(_: Any, word: Any) -> Any:
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctlz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )
+
+
+@instruction
+def difference_mask(_: Any, base: Any, new: Any, at: Any) -> Any:
+    """Return 64 bits for the 64 elements from `at` on. A bit is set if its element differs. Bounds are not checked."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = []
+        for kind, array in zip(signature.args, args[:2], strict=False):
+            many = ir.VectorType(context.get_data_type(kind.dtype), 64)
+            place = builder.gep(context.make_array(kind)(context, builder, array).data, [args[2]])
+            loaded.append(builder.load(builder.bitcast(place, many.as_pointer()), align=kind.dtype.bitwidth // 8))
+        return builder.bitcast(builder.icmp_unsigned("!=", *loaded), ir.IntType(64))
+
+    return types.uint64(base, new, types.uintp), code

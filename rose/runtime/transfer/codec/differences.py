@@ -1,5 +1,4 @@
-"""Compiled functions that find, apply and merge differences between two arrays of bit patterns. They compare 64
-elements at once, and count without branches."""
+"""Compiled functions that find and apply differences between two arrays of bit patterns."""
 
 from typing import Any
 
@@ -8,28 +7,29 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from rose.runtime.transfer.codec.compiled import Array, Int, instruction, jit, ones, zeros_below
+from rose.runtime.transfer.codec.compiled import Array, Int, difference_mask, instruction, jit, ones, zeros_below
 
 _FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both parts fit the nearest cache.
 _MOVED_AT_ONCE = 512  # The places of so many elements are added up first, so that no step waits for a place.
 _NOWHERE = np.int64(1) << 62
-GROUPS = 256  # Elements have at most this many groups.
+GROUPS = 16  # Elements have this many groups, so that a mask for each of them costs little.
 _U = np.uint64
 
 
 @instruction
-def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
-    """Return 64 bits for the 64 elements from `at` on. A bit is set if its element differs. Bounds are not checked."""
+def _group_mask(_: Any, groups: Any, at: Any, group: Any) -> Any:
+    """Return 64 bits for the 64 elements from `at` on. A bit is set if its element has this group."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        loaded = []
-        for kind, array in zip(signature.args, args[:2], strict=False):
-            many = ir.VectorType(context.get_data_type(kind.dtype), 64)
-            place = builder.gep(context.make_array(kind)(context, builder, array).data, [args[2]])
-            loaded.append(builder.load(builder.bitcast(place, many.as_pointer()), align=kind.dtype.bitwidth // 8))
-        return builder.bitcast(builder.icmp_unsigned("!=", *loaded), ir.IntType(64))
+        many = ir.VectorType(ir.IntType(8), 64)
+        place = builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+        loaded = builder.load(builder.bitcast(place, many.as_pointer()), align=1)
+        first = builder.insert_element(ir.Constant(many, ir.Undefined), args[2], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
+        same = builder.shuffle_vector(first, ir.Constant(many, ir.Undefined), zeros)
+        return builder.bitcast(builder.icmp_unsigned("==", loaded, same), ir.IntType(64))
 
-    return types.uint64(base, new, types.uintp), code
+    return types.uint64(groups, types.uintp, types.uint8), code
 
 
 @instruction
@@ -59,9 +59,18 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 
 
 @jit
+def count(base: Array, new: Array) -> Int:
+    changed: Int = 0
+    for at in range(0, base.size - 63, 64):
+        changed += ones(difference_mask(base, new, np.uintp(at)))
+    for i in range(base.size & ~63, base.size):
+        changed += base[i] != new[i]
+    return changed
+
+
+@jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the step of each changed element, in [-half, half), and the gap before the element. Return the number of
-    changes. `gaps` and `steps` need room for every element."""
+    """Write each step, in [-half, half), and the gap before it. Return the number of changes."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -69,7 +78,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
         old, now = base[begin : begin + _FOUND_AT_ONCE], new[begin : begin + _FOUND_AT_ONCE]
         count = 0
         for at in range(0, old.size - 63, 64):
-            differ = _differ(old, now, np.uintp(at))
+            differ = difference_mask(old, now, np.uintp(at))
             end = count + ones(differ)
             for i in range(4):  # There are seldom more than four, so four are always written.
                 places[count + i] = at + zeros_below(differ)
@@ -93,8 +102,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, and move the elements by `sign` times the steps. `sign` is 1, or -1 to undo the steps.
-    Return False if the gaps lead past the end."""
+    """Copy `base` to `new`, and move it by `sign` times the steps. Return False past the end."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -117,39 +125,11 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 
 @jit
-def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Merge the changes `first` and then `second` into `gaps` and `steps`. Return the number of steps."""
-    count = i = j = 0
-    before: Int = -1
-    place = np.int64(first[0][0]) if first[0].size else _NOWHERE
-    other = np.int64(second[0][0]) if second[0].size else _NOWHERE
-    while min(place, other) < _NOWHERE:
-        at = min(place, other)
-        step: Int = 0
-        if place == at:
-            step += np.int64(first[1][i])
-            i += 1
-            place = place + np.int64(first[0][i]) + 1 if i < first[0].size else _NOWHERE
-        if other == at:
-            step += np.int64(second[1][j])
-            j += 1
-            other = other + np.int64(second[0][j]) + 1 if j < second[0].size else _NOWHERE
-        step = (step + half & 2 * half - 1) - half
-        if step:  # A step of 0 restored the element.
-            gaps[count] = at - before - 1
-            steps[count] = step
-            before = at
-            count += 1
-    return count
-
-
-@jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Write the positions of changed elements in ascending order, and their new values. Return the number of changed
-    elements, or -1 if the arrays have too little room."""
+    """Write the changed positions and their values. Return their number, or -1 if there is no room."""
     count = 0
     for at in range(0, base.size - 63, 64):
-        differ = _differ(base, new, np.uintp(at))
+        differ = difference_mask(base, new, np.uintp(at))
         if count + ones(differ) > places.size:
             return -1
         while differ:
@@ -167,20 +147,39 @@ def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
 
 
 @jit
+def _find_groups(base: Array, shift: Int, mask: Int, low: Int, groups: Array) -> None:
+    """Write the group of each element. Elements past the end, up to a multiple of 64, have none."""
+    least, most = np.uint8(low), np.uint8(min(low + GROUPS - 1, 255))
+    for i in range(base.size):
+        groups[i] = np.int64(base[i]) >> shift & mask
+    for i in range(base.size):
+        groups[i] = min(max(groups[i], least), most) - least
+    groups[base.size : base.size + 63 & ~63] = GROUPS
+
+
+@jit
 def spread(base: Array, shift: Int, mask: Int, low: Int, gaps: Array, apart: Array, groups: Array) -> None:
-    """Write the group of each change. Also write how many elements of this group lie between the change and the
-    previous change in the group."""
-    since = np.zeros(GROUPS, np.int64)
-    i = np.uintp(0)
-    for number in range(gaps.size):
-        end = i + np.uintp(gaps[number])
-        while i < end:
-            since[np.uintp(max(np.int64(base[i]) >> shift & mask, low) - low)] += 1
-            i += np.uintp(1)
-        group = np.uintp(max(np.int64(base[i]) >> shift & mask, low) - low)
-        apart[number], groups[number] = since[group], group
-        since[group] = 0
-        i += np.uintp(1)
+    """Write each change's group, and the elements of the group since its last change."""
+    since, masks = np.zeros(GROUPS, np.int64), np.empty(GROUPS, np.uint64)
+    own = np.empty(_FOUND_AT_ONCE, np.uint8)
+    number = 0
+    place = np.int64(gaps[0]) if gaps.size else _NOWHERE
+    for begin in range(0, base.size, _FOUND_AT_ONCE):
+        some = base[begin : begin + _FOUND_AT_ONCE]
+        _find_groups(some, shift, mask, low, own)
+        for at in range(0, some.size, 64):
+            for group in range(GROUPS):
+                masks[group] = _group_mask(own, np.uintp(at), np.uint8(group))
+            while place < begin + at + 64:
+                here = own[np.uintp(place - begin)]
+                bit = _U(1) << _U(place - begin - at)
+                apart[number], groups[number] = since[here] + ones(masks[here] & bit - _U(1)), here
+                since[here] = 0
+                masks[here] &= ~((bit << _U(1)) - _U(1))
+                number += 1
+                place = place + np.int64(gaps[number]) + 1 if number < gaps.size else _NOWHERE
+            for group in range(GROUPS):
+                since[group] += ones(masks[group])
 
 
 @jit
@@ -196,29 +195,36 @@ def collect(
     apart: Array,
     steps: Array,
 ) -> bool:
-    """Copy `base` to `new`, and move it by the changes that `spread` wrote. The changes are sorted by group; `ends` has
-    the end of each group. Return False if the changes lead past the end."""
-    left, at = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
-    at[1:] = ends[:-1]
-    for number in range(GROUPS):
-        if at[number] < ends[number]:
-            left[number] = apart[at[number]]
-    for i in range(base.size):
-        bits: Int = np.int64(base[np.uintp(i)])
-        group = np.uintp(max(bits >> shift & mask, low) - low)
-        if left[group]:
-            left[group] -= 1
-            new[np.uintp(i)] = bits
-        else:
-            number = at[group]
-            at[group] = number + 1
-            left[group] = np.int64(apart[number + 1]) if number + 1 < ends[group] else _NOWHERE
-            step = np.int64(steps[number])
-            if crossing:
-                new[np.uintp(i)] = bits ^ _crossed(step, half)
-            else:
-                new[np.uintp(i)] = _from_ulp_order(_ulp_order(bits, half) + step & 2 * half - 1, half)
-    return bool((at == ends).all())
+    """Apply what `spread` wrote, sorted by group up to `ends`. Return False past the end."""
+    left, next_change = np.full(GROUPS, _NOWHERE), np.zeros(GROUPS, np.int64)
+    own = np.empty(_FOUND_AT_ONCE, np.uint8)
+    next_change[1:] = ends[:-1]
+    for group in range(GROUPS):
+        if next_change[group] < ends[group]:
+            left[group] = apart[next_change[group]]
+    for begin in range(0, base.size, _FOUND_AT_ONCE):
+        some = base[begin : begin + _FOUND_AT_ONCE]
+        _find_groups(some, shift, mask, low, own)
+        if new.ctypes.data != base.ctypes.data:
+            _copy(base, new, begin, begin + some.size)
+        for at in range(0, some.size, 64):
+            for group in range(GROUPS):
+                same = _group_mask(own, np.uintp(at), np.uint8(group))
+                while left[group] < ones(same):
+                    for _ in range(left[group]):
+                        same &= same - _U(1)
+                    i = np.uintp(begin + at + zeros_below(same))
+                    same &= same - _U(1)
+                    number = next_change[group]
+                    next_change[group] = number + 1
+                    left[group] = np.int64(apart[number + 1]) if number + 1 < ends[group] else _NOWHERE
+                    bits, step = np.int64(new[i]), np.int64(steps[number])
+                    if crossing:
+                        new[i] = bits ^ _crossed(step, half)
+                    else:
+                        new[i] = _from_ulp_order(_ulp_order(bits, half) + step & 2 * half - 1, half)
+                left[group] -= ones(same)
+    return bool((next_change == ends).all())
 
 
 @jit
@@ -228,8 +234,7 @@ def _crossed(step: Int, half: Int) -> Int:
 
 @jit
 def cross(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> bool:
-    """If more than a quarter of the changes cross 0, replace all steps by the differing bits, with the sign bit lowest.
-    Return whether the steps were replaced."""
+    """If over a quarter of the changes cross 0, write the differing bits as steps instead. Return whether."""
     i: Int = -1
     crossings = 0
     for number in range(gaps.size):

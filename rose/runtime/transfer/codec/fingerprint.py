@@ -1,6 +1,5 @@
-"""A 64-bit fingerprint that an accelerator computes in place. Each word of eight bytes is offset by its place, and
-mixed by a bijection. The fingerprint is the sum of these words modulo 2**64. It detects any change within one aligned
-word. Of other changes, it misses about one in 2**64."""
+"""A 64-bit fingerprint that an accelerator computes in place: the sum of all words, each mixed with its place by a
+bijection. It misses no change within a word, and about one in 2**64 of other changes."""
 
 from typing import Any
 
@@ -40,8 +39,7 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint of the tensor's elements after conversion to `dtype`, or None if `dtype` cannot hold a
-    value. The tensor's device computes it. Each block takes one turn."""
+    """Return the fingerprint after conversion to `dtype`, or None if `dtype` cannot hold a value."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))

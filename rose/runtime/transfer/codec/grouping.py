@@ -1,7 +1,5 @@
-"""The encoding `small`: changes are grouped by the exponent of their base, which the receiver has.
-
-A step changes small weights more often and further. Among the weights with one exponent, changes are spread evenly.
-Rice codes of the gaps therefore come within a few percent of the entropy."""
+"""The encoding `small`: changes are grouped by the exponent of their base, which the receiver has. Within one exponent
+changes are spread evenly, so Rice codes come within a few percent of the entropy."""
 
 import numpy as np
 
@@ -10,7 +8,7 @@ from rose.runtime.transfer.codec.bitcoding import Steps, Words
 from rose.runtime.transfer.codec.header import Bits, Header, packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
-_RANGE = 15  # All exponents at least this far below the largest one are in one group.
+FIXED_BYTES = 2 + 4 * differences.GROUPS  # A block has at least about this many bytes.
 _LOOKED_AT = 61  # One element in so many is checked to find the largest exponent.
 
 
@@ -18,7 +16,7 @@ def encode(base: Bits, new: Bits, gaps: Words, steps: Steps, header: Header) -> 
     """Encode the changes that `differences.find` returned. This may overwrite `steps`."""
     crossing = differences.cross(base, new, header.half, gaps, steps)
     shift, mask = _exponent(header)
-    low = max(int(np.max(base[::_LOOKED_AT] >> shift & mask)) - _RANGE, 0)
+    low = max(int(np.max(base[::_LOOKED_AT] >> shift & mask)) - differences.GROUPS + 1, 0)
     apart, groups = np.empty(gaps.size, np.uint32), np.empty(gaps.size, np.uint8)
     differences.spread(base, shift, mask, low, gaps, apart, groups)
     order = np.argsort(groups, kind="stable")
@@ -36,8 +34,6 @@ def encode(base: Bits, new: Bits, gaps: Words, steps: Steps, header: Header) -> 
 
 
 def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Header) -> None:
-    """Write the result to `new`, which may be `base`. Raises TransferError if the block is malformed; `new` is then
-    undefined."""
     if len(block) < 2:
         raise TransferError(f"encoded array has {len(block)} bytes for {changed} changes of a block")
     crossing, low = block[0] != 0, block[1]
@@ -52,7 +48,7 @@ def decode(block: memoryview, base: Bits, new: Bits, changed: int, header: Heade
         count, at = take_number(block, at + 2)
         length, at = take_number(block, at)
         end += count
-        if not (last < group and count and end <= changed and scale <= 32):
+        if not (last < group < differences.GROUPS and count and end <= changed and scale <= 32):
             raise TransferError(f"encoded array has {end} of {changed} changes of a block up to group {group}")
         ends[group:] = end
         sent.append((count, 1 << scale, length))

@@ -1,5 +1,4 @@
-"""The header of an encoded array: a magic byte, a byte for the kind, and two varints. The varints are the number of
-elements and the number of changes."""
+"""The header of an encoded array: a magic byte, a kind, and the numbers of elements and of changes as varints."""
 
 import sys
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ Buffer = bytes | memoryview
 Encoding = Literal["dense", "fast", "small", "planes"]
 
 _NUMBER_BYTES = 9  # A number takes at most this many bytes.
-_MAGIC = 0xD4  # Rises with the format of any encoding.
+_MAGIC = 0xD5  # Rises with the format of any encoding.
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small", "planes")
 _ITEM_BYTES = (1, 2, 4)
 #: What the second byte of a header means: the encoding, the bytes per element, and the bits of the mantissa.
 _KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
+_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 HEADER_BYTES = 2 + 2 * _NUMBER_BYTES  # A header takes at most this many bytes.
 
 
@@ -39,7 +39,7 @@ class Header:
 
     @property
     def packed(self) -> bytes:
-        kind = _KINDS.index((self.encoding, self.item_bytes, self.mantissa_bits))
+        kind = _NUMBERS[self.encoding, self.item_bytes, self.mantissa_bits]
         return bytes([_MAGIC, kind]) + packed_number(self.elements) + packed_number(self.changed)
 
 
@@ -76,8 +76,7 @@ def packed_number(value: int) -> bytes:
 
 
 def take_number(data: Buffer, at: int) -> tuple[int, int]:
-    """Return the varint at byte `at`, and the position after it. Raises TransferError if there is no complete
-    varint."""
+    """Return the varint at byte `at`, and the position after it. Raises TransferError."""
     value = 0
     for number, byte in enumerate(data[at : at + _NUMBER_BYTES]):
         value |= (byte & 127) << 7 * number

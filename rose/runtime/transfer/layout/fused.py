@@ -1,5 +1,4 @@
-"""Views of the engine's parameters under the trainer's names. SGLang joins the rows of q, k and v in one parameter, and
-the rows of gate and up in another."""
+"""Views of the engine's parameters under the trainer's names: SGLang joins q, k and v, and gate and up."""
 
 from collections.abc import Iterable
 
@@ -18,10 +17,8 @@ def hf_views(
     tp: int = 1,
     rank: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Return views of `model.named_parameters()` under Hugging Face names. The views share the memory of the
-    parameters, and have the boxes that `shards.receiver_regions` returns. Head counts are per rank. If `vocab_size` is
-    given, the views omit padding rows. Quantised and packed weights are not supported. Raises TransferError if the rows
-    do not fit the head counts or the vocabulary."""
+    """Return views of `model.named_parameters()` under Hugging Face names, with the boxes of `shards.receiver_regions`.
+    Head counts are per rank. `vocab_size` leaves out padding rows. Raises TransferError if the rows do not fit."""
     views: dict[str, torch.Tensor] = {}
     for name, parameter in named_parameters:
         weight = parameter.data

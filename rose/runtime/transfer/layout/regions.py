@@ -16,8 +16,7 @@ _AXES_MAX = 4  # A tensor is cut along at most this many axes.
 
 @dataclass(frozen=True, order=True, slots=True)
 class Region:
-    """A box: the elements with `start <= index < stop` on every axis. A scalar has no axes. Raises TransferError if the
-    bounds do not have the same axes, or if `start` is negative or above `stop`."""
+    """The elements with `start <= index < stop` on every axis. Raises TransferError if the bounds are wrong."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -54,7 +53,7 @@ class Region:
         return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
 
     def within(self, outer: Region) -> Region:
-        """Return this box relative to the corner of `outer`. Raises TransferError if this box is not inside `outer`."""
+        """Return this box relative to the corner of `outer`. Raises TransferError if it is outside."""
         if not outer.contains(self):
             raise TransferError(f"region {self} is not inside of {outer}")
         return Region(
@@ -86,8 +85,6 @@ def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
 
 
 def tiles(whole: Region, regions: Collection[Region]) -> bool:
-    """Return whether each element of `whole` lies in exactly one region. The corners of all boxes are counted with
-    alternating signs, and must cancel. Return False if the cuts lie along more than `_AXES_MAX` axes."""
     axes = [
         axis
         for axis, ends in enumerate(zip(whole.start, whole.stop, strict=True))

@@ -11,9 +11,8 @@ _VOCABULARY = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The published tensors of a model with their whole shapes, and the numbers that decide how they are split.
-    `embed_tokens` and `lm_head` may have padding rows beyond `vocab_size`. Raises TransferError if the shapes
-    contradict the numbers."""
+    """The whole shapes of a model's tensors, and the numbers that split them. Raises TransferError if they contradict.
+    `embed_tokens` and `lm_head` may have padding rows beyond `vocab_size`."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -51,8 +50,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of the tensor `name`. It is a cell, which no receiver splits, or one publisher's part of a cell. `holders`
-    are the ranks of the finest layout that hold the box."""
+    """A box of a tensor that no receiver splits, or a publisher's part of it. The ranks `holders` have it."""
 
     name: str
     region: Region
@@ -60,12 +58,9 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor that one rank holds, in an SGLang engine of `tp` ranks. Heads, the rows of gate and
-    up, and the columns of o_proj and down_proj are split evenly. If there are more ranks than key and value heads,
-    several ranks hold the same head. The vocabulary is padded to a multiple of 64, or to a multiple of 64 * tp if `tp`
-    does not divide that size. If a rank holds only padding of a tensor, the result lacks the tensor's name. Other
-    tensors are whole. Attention data parallelism, expert parallelism and packed weights are not supported. Raises
-    TransferError if SGLang cannot split the model in this way."""
+    """Return the box of each tensor that one of `tp` SGLang ranks holds. Several ranks hold one key and value head if
+    there are more ranks than heads. The vocabulary is padded to a multiple of 64, or of 64 * tp. Tensors of which a
+    rank holds only padding are left out. Raises TransferError if SGLang cannot split the model."""
     check_rank(tp, rank)
     multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
@@ -78,8 +73,6 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    """Cut each tensor at the edges of every rank, for receivers of `tp` ranks. Receivers may also have fewer ranks:
-    each divisor of `tp` that SGLang accepts. Raises TransferError if SGLang cannot split the model over `tp` ranks."""
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]

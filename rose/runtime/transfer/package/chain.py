@@ -20,9 +20,8 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 def follow(
     box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
-    """Apply a chain of packages to `bits`, the elements in `box`, and return the result in `new`. `links` has the
-    pieces of each package inside `box`. Usually only the result is hashed. Every step is hashed if a dense piece has a
-    base, or if the result is wrong. Raises TransferError with the first piece that differs."""
+    """Apply a chain of packages to `bits`, the elements in `box`, and return the result in `new`. Raises TransferError
+    with the first piece that differs."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)
@@ -53,8 +52,7 @@ def _walk(
 
 
 def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
-    """Return the pieces of a tensor that make up `box`. Raises TransferError if a piece crosses the edge of `box` or is
-    missing."""
+    """Return the pieces inside `box`. Raises TransferError if a piece crosses its edge."""
     contained = [piece for piece in pieces if box.contains(piece.region)]
     if (covered := sum(piece.elements for piece in contained)) != box.elements:
         raise TransferError(

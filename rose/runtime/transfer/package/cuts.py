@@ -18,8 +18,7 @@ Elements = torch.Tensor | Callable[[], torch.Tensor]  # A function is called whe
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A box of a tensor, with its elements in the shape of the box. `holders` are the ranks of the finest receivers
-    that hold the box."""
+    """A box of a tensor with its elements. `holders` are the ranks of the finest receivers that hold it."""
 
     info: TensorInfo
     region: Region
@@ -43,8 +42,6 @@ def cut_whole(
     model: ModelShape | None = None,
     cells: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> list[Cut]:
-    """Cut whole tensors into the cells of the model. Without a model, each tensor is one piece. Tied tensors are left
-    out. Raises TransferError if there are no tensors, or if a dtype, a name or a shape is unknown."""
     for name, tensor in tensors.items():
         check_plain(name, tensor)
     cuts = []
@@ -77,8 +74,6 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError unless the tensors match the published `version`. If `whole`, all tensors of the version must
-    be there."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):
@@ -92,8 +87,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
 
 
 def aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Map each tensor that lies in the memory of an earlier tensor (tied embeddings) to the name of the earlier
-    tensor."""
+    """Map each tensor that shares an earlier tensor's memory to that tensor's name."""
     names: dict[tuple[int, torch.Size, tuple[int, ...], torch.dtype], str] = {}
     same: dict[str, str] = {}
     for name, tensor in tensors.items():

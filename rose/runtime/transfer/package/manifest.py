@@ -1,5 +1,4 @@
-"""Manifests of packages of weights. A package is an anchor (a whole version) or a delta. Pieces that go to the same
-receivers lie in one chunk; chunks are named by SHA-256. A manifest file begins with a line that has the SHA-256 of the
+"""Manifests of packages: an anchor is a whole version, others are deltas. A file's first line has the SHA-256 of the
 rest, and the signature. The rest is gzipped canonical JSON: `tail -n +2 FILE | gzip -d` shows it."""
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The name of a package that leads from `base_version` to `version`. If `base_version` is None, the package is an
-    anchor."""
+    """The name of a package from `base_version` to `version`. Without a base it is an anchor."""
 
     version: Number
     base_version: Number | None
@@ -83,8 +81,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
-    """A box of a tensor whose whole shape is `shape`. The entry has the place of the encoded bytes, and the XXH3-128 of
-    the base and of the result."""
+    """A box of a tensor, the place of its encoded bytes, and the XXH3-128 of base and result."""
 
     name: Name
     dtype: Name
@@ -157,29 +154,26 @@ class Manifest:
 
     @property
     def weights_sha256(self) -> str:
-        """Return a digest that identifies the weights. Every chain of packages to the version gives the same digest."""
+        """Return a digest of the weights, equal for every chain of packages to them."""
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def chunks_for(self, regions: Mapping[str, Region] | None) -> tuple[Chunk, ...]:
-        """Return the chunks that a holder of `regions` needs, each once. If `regions` is None, return all chunks."""
+        """Return the chunks that a holder of `regions` needs, each once; all if None."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
         indices = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(indices)))
 
     def to_bytes(self, key: Key | None = None) -> bytes:
-        """Return the content of the manifest file, signed if there is a key. The bytes depend on the version of
-        zlib."""
+        """Return the manifest file, signed if there is a key. Bytes depend on zlib's version."""
         packed = zlib.compress(msgspec.json.encode(self), level=6, wbits=_GZIP)
         seal = _sha256(packed)
         return seal + (b"" if key is None else b" " + key.sign(_SIGNED + seal).encode()) + b"\n" + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True, signer: str | None = None) -> Manifest:
-        """Parse and check a manifest. If not `whole`, the manifest is the part of one trainer rank and may have gaps.
-        `signer` is the expected public key. Raises TransferError if the manifest is damaged, forged or
-        contradictory."""
+        """Parse and check a manifest, or one rank's part if not `whole`. Raises TransferError."""
         end = data.find(b"\n", 0, _SEAL_BYTES_MAX + 1)
         seal, _, signature = data[: max(end, 0)].partition(b" ")
         packed = data[end + 1 :]
@@ -203,8 +197,7 @@ class Manifest:
 
 
 def check_sound(manifest: Manifest, *, whole: bool) -> None:
-    """Raise TransferError unless the pieces fill the chunks and lie inside their tensors. If `whole`, the pieces must
-    also cover the tensors."""
+    """Raise TransferError unless pieces fill the chunks and, if `whole`, cover the tensors."""
     if whole and not manifest.pieces:
         raise TransferError(f"manifest of version {manifest.version} has no pieces")
     if manifest.base_version is not None and manifest.base_version >= manifest.version:
@@ -262,8 +255,7 @@ def _sha256(packed: bytes) -> bytes:
 
 
 def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES_MAX) -> bytes:
-    """Return the content of gzip data. Raises ValueError if the data are damaged, or as soon as they have too many
-    bytes or values."""
+    """Return the content of gzip data. Raises ValueError once it has too many bytes or values."""
     unpacking = zlib.decompressobj(_GZIP)
     content, values = bytearray(), 0
     try:
@@ -281,14 +273,11 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def check_version(version: int) -> None:
-    """Raise TransferError if no version can have this number."""
     if type(version) is not int or not 0 <= version < 2**63:
         raise TransferError(f"version is {version!r}, expected a whole number from 0 to 2**63 - 1")
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the manifest of the package. Raises TransferError if the parts belong to several packages, overlap or
-    leave gaps."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
@@ -312,8 +301,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """Return the packages that lead from `have` to `version` with the fewest bytes, in order. `have` is None if the
-    receiver has nothing. Raises TransferError if no packages lead to `version`."""
+    """Return the packages from `have` to `version` with the fewest bytes. Raises TransferError."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)
@@ -333,7 +321,6 @@ def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Pa
 
 
 def index_bytes(packages: Iterable[Package]) -> bytes:
-    """Return the list of packages as JSON. An origin has it as `index.json`, and answers it at `/v1/packages`."""
     return msgspec.json.encode({"packages": list(packages)})
 
 
@@ -350,8 +337,6 @@ def read_index(data: bytes) -> list[Package]:
 
 
 def check_chain(manifests: Sequence[Manifest]) -> None:
-    """Raise TransferError unless each link continues the link before it. `apply` checks the pieces that two links cut
-    differently."""
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:
             raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")

@@ -1,4 +1,4 @@
-"""The parts of incomplete packages. A part is the manifest of one trainer rank: parts/STEM.ATTEMPT.RANK-of-RANKS"""
+"""Parts of incomplete packages: a trainer rank's manifest is parts/STEM.ATTEMPT.RANK-of-RANKS"""
 
 import re
 from dataclasses import dataclass
@@ -13,8 +13,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks. `attempt` names one start of all ranks. Raises ValueError if the rank or `attempt`
-    is wrong."""
+    """One of `ranks` trainer ranks. `attempt` names one start of all ranks. Raises ValueError."""
 
     rank: int = 0
     ranks: int = 1
@@ -31,15 +30,13 @@ class Parts:
         make_folder(folder)
 
     def write(self, writer: Writer, part: Manifest) -> None:
-        """Write a rank's part of a package, and replace the rank's earlier part. Raises OSError."""
         write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
         return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
     def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
-        """Return the parts of the other ranks, or None if a part is missing. Raises TransferError if a part is
-        damaged."""
+        """Return the parts of the other ranks, or None if one is missing. Raises TransferError."""
         others = [rank for rank in range(writer.ranks) if rank != writer.rank]
         try:
             return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
@@ -47,8 +44,6 @@ class Parts:
             return None
 
     def check_base(self, package: Package, writer: Writer) -> None:
-        """Raise TransferError if another rank's part has another base. The base of a rank is the last version that it
-        published."""
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:
@@ -58,11 +53,10 @@ class Parts:
                 )
 
     def chunks(self) -> set[str]:
-        """Return the SHA-256 of all chunks that the parts name. Raises TransferError if a part is damaged."""
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
 
     def forget(self, package: Package) -> None:
-        """Remove the parts of a complete package, and the parts of earlier versions. This covers all attempts."""
+        """Remove the parts of a complete package and of earlier versions, in all attempts."""
         for path in self._all():
             if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
                 path.unlink(missing_ok=True)

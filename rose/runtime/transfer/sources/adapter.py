@@ -30,9 +30,6 @@ _REQUIRED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (Tr
 
 
 class Adapter:
-    """The adapter in `folder`. Raises TransferError if the adapter is damaged, or if it has PEFT options that cannot be
-    merged."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._config = {"peft_type": None, **read_json(folder / CONFIG)}
@@ -45,8 +42,6 @@ class Adapter:
         self._weights = mapped(folder / WEIGHTS)
 
     def base(self) -> Checkpoint:
-        """Return the checkpoint that the adapter names. Raises TransferError if the checkpoint is not a folder on this
-        host."""
         name = self._config.get("base_model_name_or_path")
         if not isinstance(name, str) or not Path(name).is_dir():
             raise TransferError(
@@ -56,8 +51,7 @@ class Adapter:
         return Checkpoint(Path(name))
 
     def merge(self, base: Checkpoint) -> tuple[dict[str, RankTensor], list[str]]:
-        """Return the tensors of the base with the adapter added in float32, and the names of the changed tensors.
-        Raises TransferError if the adapter does not fit the base."""
+        """Return the tensors after the merge in float32, and the changed names. Raises TransferError."""
         merged = dict(base.tensors)
         changed = []
         left = set(self._weights)

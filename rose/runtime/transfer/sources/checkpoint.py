@@ -1,5 +1,4 @@
-"""A Hugging Face checkpoint folder. It gives the names, types and shapes of a model's tensors, and maps their elements
-from the files."""
+"""A Hugging Face checkpoint folder, whose tensors are mapped from its files."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 class Checkpoint:
-    """The tensors in `folder`, which are mapped and not read. `tensors` lacks a tied output head, as an engine does.
-    Raises TransferError if the folder is no checkpoint."""
+    """The tensors in `folder`, without a tied output head. Raises TransferError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,8 +41,7 @@ class Checkpoint:
 
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
-    """Map each safetensors file in a folder to the names that the index puts there. A file without an index maps to
-    None, which means all its names. Raises TransferError if the folder is no checkpoint."""
+    """Map each safetensors file to its names in the index, or to None. Raises TransferError."""
     if (index := folder / INDEX).exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
@@ -61,8 +58,6 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
-    """Return the tensors `names` of a safetensors file, or all if `names` is None. Each is mapped when it is needed.
-    Raises TransferError if the file cannot be read or lacks a name."""
     try:
         tensors: Any = safe_open(file, framework="pt")
         present = set(tensors.keys())
@@ -81,7 +76,6 @@ def mapped(file: Path, names: list[str] | None = None) -> dict[str, RankTensor]:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return the object in a JSON file. Raises TransferError if the file cannot be read or has no object."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,5 +1,4 @@
-"""Delta folders that slime and Miles write for SGLang's `/pull_weights`. Such a folder has the index of a checkpoint
-with `delta_encoding` in its `metadata`. It also has the compressed byte difference of each changed tensor."""
+"""Delta folders that slime and Miles write for SGLang's `/pull_weights`: compressed byte differences."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class Delta:
 
     @classmethod
     def read(cls, folder: Path) -> Delta | None:
-        """Return the delta in `folder`, or None if the folder has whole weights. Raises TransferError that names the
-        wrong field."""
+        """Return the delta in `folder`, or None if it has whole weights. Raises TransferError."""
         index = folder / INDEX
         metadata = read_json(index).get("metadata") if index.exists() else None
         if not isinstance(metadata, dict) or "delta_encoding" not in metadata:
@@ -65,8 +63,7 @@ class Delta:
         )
 
     def tensors(self, newest: int, base: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-        """Return all tensors of the delta's version. `base` holds version `newest`, which is the base of the delta or
-        its result. Elements are decoded when they are needed. Raises ConflictError if `newest` is another version."""
+        """Return all tensors after the delta. Raises ConflictError if `newest` is neither its base nor its result."""
         if newest not in (self.version, self.base_version):
             raise ConflictError(
                 f"{self.folder} leads from base_version {self.base_version} to version {self.version}, and the newest "
@@ -94,8 +91,6 @@ class Delta:
     def _apply(
         self, name: str, base: torch.Tensor, read: Callable[[], Bytes], expected: str | None, *, changed: bool
     ) -> torch.Tensor:
-        """Return the tensor after the change. Raises TransferError unless the tensor then has the checksum in the
-        folder."""
         bits = to_bits(name, base).copy()
         memory = bits.reshape(-1).view(np.uint8)
         if changed:
@@ -127,7 +122,7 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 def _decompressed(blob: Bytes, bytes_max: int) -> Bytes:
-    """Return the decompressed `blob`, cut after `bytes_max` + 1 bytes. If it is damaged, return an empty array."""
+    """Return at most `bytes_max` + 1 bytes of `blob`, or none if it is damaged."""
     try:
         return np.frombuffer(zstandard.ZstdDecompressor().stream_reader(blob.data).read(bytes_max + 1), np.uint8)
     except zstandard.ZstdError:

@@ -24,8 +24,8 @@ _ROUNDED = {"float32", "bfloat16", "float16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """The tensors of this rank under published names and types. `names` are all published names, or None if they are
-    unknown. `merged` are the tensors that an adapter changed. `rounded` are the tensors whose type changed."""
+    """This rank's tensors under published names, all published names, those that an adapter changed, and those
+    rounded."""
 
     tensors: Mapping[str, RankTensor]
     names: frozenset[str] | None
@@ -38,9 +38,8 @@ def _nothing() -> tuple[int, Mapping[str, torch.Tensor]]:
 
 
 def read(weights: Weights, checkpoint: Checkpoint | None, newest: Newest = _nothing) -> Source:
-    """Return the tensors to publish. They come from a state dict, or from a folder with a checkpoint, an adapter or a
-    delta of `newest`. Their names and types are those of `checkpoint`, or those of the source if there is no
-    checkpoint. Raises TransferError that names the wrong tensor."""
+    """Return the tensors of a state dict, or of a folder with a checkpoint, an adapter or a delta of `newest`.
+    `checkpoint` gives names and types. Raises TransferError that names the wrong tensor."""
     merged: list[str] = []
     if isinstance(weights, Path):
         if (weights / adapter.CONFIG).exists():
@@ -80,7 +79,6 @@ def _fit(name: str, tensor: RankTensor, model: Mapping[str, RankTensor] | None) 
 
 
 def _one_name(tensors: Mapping[str, RankTensor], model: Mapping[str, RankTensor]) -> dict[str, RankTensor]:
-    """Rename the output head to the name of the embedding. Raises TransferError if the two have different elements."""
     kept = dict(tensors)
     for head in [name for name in tensors if name.endswith(HEAD) and name not in model]:
         tensor = kept.pop(head)

@@ -19,8 +19,7 @@ from rose.runtime.transfer.package.manifest import TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class RankTensor:
-    """A tensor, and the elements that this rank has of it, by box. A `tied` tensor lies in the memory of an earlier
-    tensor."""
+    """A tensor, and this rank's elements of it. A `tied` tensor shares an earlier tensor's memory."""
 
     info: TensorInfo
     boxes: Mapping[Region, Elements]
@@ -32,8 +31,7 @@ class RankTensor:
 
 
 def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
-    """Return the tensors of a state dict. Raises TransferError unless each is a plain tensor, or a DTensor that has
-    only shards and replicas."""
+    """Return the tensors of a state dict. Raises TransferError unless they are plain tensors or plain DTensors."""
     # A trainer that has DTensors has imported this, which takes a second.
     loaded = sys.modules.get("torch.distributed.tensor")
     sharded: Any = () if loaded is None else loaded.DTensor
@@ -69,7 +67,7 @@ def rank_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, RankTensor]:
 
 
 def _boxes(name: str, tensor: Any, local: torch.Tensor) -> dict[Region, Elements]:
-    """Return this rank's boxes of a DTensor. There are several boxes if two mesh dimensions split one axis unevenly."""
+    """Return a DTensor's boxes here: several if two mesh dimensions split one axis unevenly."""
     places = torch.nonzero(tensor.device_mesh.mesh == torch.distributed.get_rank()).tolist()
     if not places:
         return {}

@@ -1,5 +1,4 @@
-"""Decides which trainer rank publishes which boxes. Every rank decides the same, because it has the offers of all
-ranks."""
+"""Decides which trainer rank publishes which boxes. All ranks decide the same from all offers."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ def offers(tensors: Mapping[str, RankTensor]) -> list[Offer]:
 
 
 def share(ranks: Sequence[Sequence[Offer]], model_names: Collection[str] | None) -> list[set[tuple[str, Region]]]:
-    """Return the boxes that each rank publishes. Every element is published once, by the least loaded rank that holds
-    it. Raises TransferError if the ranks disagree, if boxes overlap, or if a part is missing."""
+    """Return each rank's boxes: the least loaded holder publishes an element. Raises TransferError if ranks disagree,
+    boxes overlap or a part is missing."""
     shares: list[set[tuple[str, Region]]] = [set() for _ in ranks]
     load = [0] * len(ranks)
     names = set()
@@ -57,8 +56,7 @@ def cuts(tensors: Mapping[str, RankTensor], chosen: Collection[tuple[str, Region
 
 
 def _tensors(ranks: Sequence[Sequence[Offer]]) -> Iterator[tuple[TensorInfo, dict[Region, list[int]]]]:
-    """Yield each tensor, and for each of its boxes the ranks that have the box. A tensor that is tied on every rank is
-    left out."""
+    """Yield each tensor with the ranks that have its boxes, unless it is tied on every rank."""
     by_name: dict[str, list[tuple[int, Offer]]] = {}
     for rank, rank_offers in enumerate(ranks):
         for offer in rank_offers:

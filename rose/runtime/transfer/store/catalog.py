@@ -1,4 +1,4 @@
-"""The manifests of a store. A package exists once its manifest exists. Hold the lock for every change."""
+"""The manifests of a store. A package exists once its manifest exists. Changes need the lock."""
 
 import os
 from collections.abc import Sequence
@@ -44,8 +44,6 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return one manifest of `version`. All manifests of a version have the same tensors and results. Raises
-        TransferError if the store does not have the version."""
         if not (packages := [package for package in self.packages() if package.version == version]):
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last
@@ -55,7 +53,7 @@ class Catalog:
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Add packages in order. Raises OSError if the disk is full; then none of the packages exists."""
+        """Add packages in order, or none of them if OSError is raised."""
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes(self._key) for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]
@@ -86,8 +84,7 @@ class Catalog:
         sync_folder(self.folder)
 
     def _listed(self) -> list[tuple[Package, frozenset[str]]]:
-        """Return the packages by version. Within a version, deltas come before the anchor, and later bases come
-        first."""
+        """Return packages by version, deltas before the anchor, later bases first."""
         entries = {}
         for name in self._names():
             package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None

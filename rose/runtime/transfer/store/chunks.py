@@ -1,5 +1,4 @@
-"""The chunks of a store. They are files that are named by SHA-256 and written once. Writers hold the lock in shared
-mode until a manifest names their chunks. A removal holds the lock exclusively."""
+"""The chunks of a store: files named by SHA-256. Writers hold the lock in shared mode, a removal exclusively."""
 
 import fcntl
 import hashlib
@@ -28,8 +27,7 @@ class ChunkFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock in shared mode. A writer holds it from its first chunk until a manifest names its chunks. Call
-        `sync` before the manifest names them."""
+        """Hold the lock until a manifest names the chunks. Call `sync` before that."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._put.clear()
@@ -64,7 +62,7 @@ class ChunkFolder:
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
-        """Remove all chunks except those that `named` returns. During a write, remove no chunk and return False."""
+        """Remove all chunks that `named` does not return. During a write, return False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,8 +76,6 @@ class ChunkFolder:
 
 
 class ChunkBuilder:
-    """Joins encoded pieces into chunks. All pieces of a chunk go to the same receivers."""
-
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._folder = folder
         self._bytes_max = bytes_max

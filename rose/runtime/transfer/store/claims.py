@@ -1,8 +1,4 @@
-"""Claims on a store. Each claim is a file. A pin keeps packages while a receiver fetches them. An ack records the
-version of a receiver.
-
-pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
-acks/DIGEST.json    {"receiver", "version", "at_unix_s"}"""
+"""Claims on a store. A pin keeps packages during a fetch: pins/ID.json. An ack records a receiver's version."""
 
 import hashlib
 import os
@@ -41,8 +37,7 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 
 class Claims:
-    """The folders `pins` and `acks` of a store. Hold the store's lock, `locked`, when you call `pinned` or
-    `acknowledged`."""
+    """The folders `pins` and `acks` of a store. `pinned` and `acknowledged` need its lock."""
 
     def __init__(
         self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
@@ -55,8 +50,7 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`, and return the name of the pin. Check afterwards that the packages exist. Raises
-        TransferError if there are too many pins."""
+        """Keep packages for `ttl_s`. Check afterwards that they exist. Raises TransferError."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
                 raise TransferError(f"the store has {PINS_MAX} pins, the maximum; try again later")
@@ -96,7 +90,6 @@ class Claims:
             write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
-        """Return the version of each receiver that was active in the last `ttl_s`. Forget the other receivers."""
         versions: dict[str, int] = {}
         for path, ack in _all(self._acks, _Ack):
             if ack.at_unix_s <= self._now() - ttl_s:
@@ -131,9 +124,7 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 def unneeded(
     packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
-    """Return the packages that can be removed. The store keeps the newest `anchors_kept` anchors, all packages after
-    them, and the `pinned` chains. It also keeps the cheapest chain to the newest version, from each `acknowledged`
-    version and from the end of each pinned chain."""
+    """Return the packages that no new receiver, no pinned chain and no acknowledged version needs."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):

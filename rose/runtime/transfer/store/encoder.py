@@ -1,6 +1,5 @@
-"""Encodes the pieces of a version against the version before, then as composite deltas and as an anchor. Memory holds
-the bits of the last version, and the earlier steps as `Changes`. Two earlier steps are merged into one whenever a
-binary counter would carry."""
+"""Encodes a version against the one before, as composite deltas and as an anchor. Memory holds the last version, and
+what undoes earlier steps. Two of these become one whenever a binary counter would carry."""
 
 import os
 import time
@@ -14,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from rose.runtime.transfer.codec import changes, codec
+from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import digest
-from rose.runtime.transfer.codec.changes import Changes
+from rose.runtime.transfer.codec.blocks import Inverse
 from rose.runtime.transfer.codec.choice import LINK, Link
 from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
 from rose.runtime.transfer.codec.header import Bits, read_header
@@ -33,11 +32,11 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """The changes from `base_version` to the base of the next span. The last span leads to the last version."""
+    """The step from `base_version` to the base of the next span. The last span leads to the last version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
-    changes: dict[Key, Changes] = field(default_factory=dict)
+    inverse: dict[Key, list[Inverse]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -105,9 +104,8 @@ def encode_first(
     anchor: bool,
     link: Link = LINK,
 ) -> tuple[Manifest, EncoderState]:
-    """Encode the pieces against `previous`, or whole if there is no previous version. The chunks are put, but not
-    synced. Every piece is decoded and compared. This uses up `previous`, even if an error is raised. If `anchor`, an
-    accelerator copies all elements. Raises TransferError if a piece decodes differently, or OSError."""
+    """Encode against `previous`, which is used up, or whole. Chunks are not synced yet. Raises TransferError if a piece
+    decodes differently, or OSError."""
     now = EncoderState(version, {cut.info.name: cut.info for cut in cuts})
     if previous is not None:
         step = Span(previous.version, previous.xxh3)
@@ -124,7 +122,7 @@ def encode_first(
             encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            encoded, step.changes[cut.key] = codec.advance(
+            encoded, step.inverse[cut.key] = codec.advance(
                 bits, new, mantissa_bits=mantissa_bits(cut.info.dtype), link=link
             )
         return cut, _checked(cut, now, encoded, None if previous is None else previous.xxh3[cut.key], started_ns)
@@ -138,43 +136,40 @@ def encode_first(
 def encode_more(
     cuts: Sequence[Cut], now: EncoderState, chunks: ChunkFolder, *, anchor: bool, stride_max: int, link: Link = LINK
 ) -> list[Manifest]:
-    """Encode the pieces of `now` as composite deltas, and also whole if `anchor`. The chunks are put, but not synced.
-    Version v gets a composite against v - s for each power of two s that divides v and has 1 < s <= `stride_max`.
-    Return the manifests: the latest base first, and the anchor last. Raises TransferError or OSError; `now` is then
-    used up."""
+    """Encode composite deltas, and an anchor if `anchor`. Version v gets a delta against v - s for each power of two s
+    <= `stride_max` that divides v. Raises TransferError or OSError; `now` is then used up."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
     first = before[strides[-1]] if strides else step
 
-    def encode(cut: Cut) -> tuple[Cut, Changes, list[_Blob]]:
-        bits, done = now.bits[cut.key], step.changes[cut.key]
-        mantissa, sample = mantissa_bits(cut.info.dtype), codec.sample(bits)
+    def encode(cut: Cut) -> tuple[Cut, list[Inverse], list[_Blob]]:
+        bits, inverse = now.bits[cut.key], step.inverse[cut.key]
+        new, mantissa = bits.copy() if strides else bits, mantissa_bits(cut.info.dtype)
         blobs = []
         end = len(before)
         for begin in strides:
+            codec.undo(bits, inverse)
             for span in reversed(before[begin:end]):
-                done = changes.merge(span.changes[cut.key], done)
+                codec.undo(bits, span.inverse[cut.key])
             end = begin
             started_ns = time.monotonic_ns()
-            changes.undo(bits, done)
             base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
             if digest(bits) != base_xxh3:
                 raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
-            encoding = codec.chosen(codec.sample(bits), sample, mantissa, link)
-            encoded = codec.redo(bits, done, encoding, mantissa_bits=mantissa)
+            encoded, inverse = codec.advance(bits, new, mantissa_bits=mantissa, link=link)
             blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
         if anchor:
             started_ns = time.monotonic_ns()
             encoded = codec.encode(None, bits, mantissa_bits=mantissa)
             codec.decode(bits, encoded, bits)
             blobs.append(_checked(cut, now, encoded, None, started_ns))
-        return cut, done, blobs
+        return cut, inverse, blobs
 
     packages = [_Package(now.version, base, chunks) for base in bases]
     merged = Span(first.base_version, first.base_xxh3)
-    for cut, done, blobs in _in_threads(encode, _in_order(cuts)):
-        merged.changes[cut.key] = done
+    for cut, inverse, blobs in _in_threads(encode, _in_order(cuts)):
+        merged.inverse[cut.key] = inverse
         for package, blob in zip(packages, blobs, strict=True):
             package.add(cut, blob, now.xxh3[cut.key])
     older = before[: strides[-1]] if strides else before
@@ -202,8 +197,7 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Yield the results in order. Only a few jobs start before their results are needed, because each result is
-    large."""
+    """Yield the results in order. Few jobs start early, because each result is large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()
@@ -216,8 +210,6 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> EncoderState:
-    """Decode the boxes `keys` of the version at the end of a chain. The chain begins with an anchor. Each link becomes
-    a step. Raises TransferError if a chunk is missing or damaged."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]
@@ -240,6 +232,6 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
             now = np.array(bits[region.within(box).slices], order="C")
             if index:
                 spans[index - 1].base_xxh3[key] = state.xxh3[key]
-                spans[index - 1].changes[key] = changes.between(state.bits[key], now)
+                spans[index - 1].inverse[key] = codec.advance(state.bits[key], now)[1]
             state.bits[key], state.xxh3[key] = now, digest(now)
     return state

@@ -14,8 +14,7 @@ class FencedError(TransferError):
 
 
 class Fence:
-    """The claim of a publisher to a folder. `publisher.json` has the newest `number`, and lower numbers are refused. If
-    `number` is None, the publisher takes the next one. Hold the store's lock."""
+    """A publisher's claim to a folder, under the store's lock. Numbers below that of `publisher.json` are refused."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / "publisher.json"
@@ -27,8 +26,7 @@ class Fence:
         return self._number is not None
 
     def hold(self, packages: Iterable[Package]) -> None:
-        """Become the publisher of the folder. Raises FencedError if there is a newer publisher, TransferError if the
-        packages belong to another run, or OSError."""
+        """Take the folder. Raises FencedError if there is a newer publisher, TransferError or OSError."""
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:

@@ -66,9 +66,8 @@ class Published:
 
 
 class VersionStore:
-    """Publishes versions into `folder`, lists them, and removes packages that nobody needs (`claims.unneeded`). One
-    version in `anchor_every` is also published whole. Another `run_id` or a lower `fence` is refused. The `key` signs
-    manifests. `tp` is the tensor-parallel size of a receiver; above 1 it needs the `model`."""
+    """Publishes versions into `folder`. One in `anchor_every` is also whole. `key` signs manifests. `tp` is a
+    receiver's tensor-parallel size; above 1 it needs the `model`."""
 
     def __init__(
         self,
@@ -121,8 +120,7 @@ class VersionStore:
         return self._catalog.any_of(version).weights_sha256
 
     def newest(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """Return the newest version and its tensors. The next publication changes the memory of these tensors. Raises
-        TransferError if there is no version."""
+        """Return the newest version and its tensors, valid until the next one. Raises TransferError."""
         if (version := self.latest()) is None:
             raise TransferError(f"{self.folder} has no version: publish a folder of the whole weights first")
         infos = self._catalog.any_of(version).tensors
@@ -136,10 +134,8 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta, and call `visible` once receivers see it. Then write composite deltas, and an
-        anchor if one is due. Only a trainer of one process may call this. Tied tensors are left out. Memory holds the
-        weights twice. Raises FencedError if there is a newer publisher. Raises TransferError if the version is old, the
-        layout differs, a dtype is unknown, or the disk is full. Earlier versions stay intact."""
+        """Write `version` as a delta and call `visible`, then write composites and an anchor if due. Raises FencedError
+        or TransferError; earlier versions stay intact."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -151,9 +147,8 @@ class VersionStore:
     def publish_part(
         self, version: int, writer: Writer, cuts: Sequence[Cut], *, written: Callable[[], object] = lambda: None
     ) -> Published | None:
-        """Write the pieces of `version` that one rank has, and call `written`. The call that writes the last part
-        returns the version; other calls return None. Parts with different `writer.attempt` are never combined. If
-        `version` is already the newest version, it must have the same weights. Raises TransferError."""
+        """Write one rank's pieces and call `written`. The last rank's call returns the version, others None. Raises
+        TransferError."""
         check_version(version)
         if (latest := self.latest()) is not None and version <= latest:
             if version == latest:
@@ -318,8 +313,7 @@ class Publisher:
         self._rest: Future[Published | None] | None = None
 
     def publish(self, version: int, cuts: Sequence[Cut], writer: Writer = ALONE) -> None:
-        """Return once this rank's part of `version` is written. From then on, the elements may change. Raises
-        TransferError if the part cannot be written."""
+        """Return once this rank's part is written; elements may then change. Raises TransferError."""
         self.wait()
         written: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(
@@ -332,8 +326,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait until the last version is complete. Errors are only logged: the next version adds the missing
-        packages."""
+        """Wait for the rest of the last version. Errors are logged: the next version repairs them."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

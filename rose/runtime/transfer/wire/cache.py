@@ -1,5 +1,4 @@
-"""The chunks that a relay keeps on disk, up to a budget of bytes. A file is complete once this process has checked its
-hash."""
+"""The chunks that a relay keeps on disk, up to a budget. A complete file has the right hash."""
 
 import asyncio
 import fcntl
@@ -23,8 +22,7 @@ class _Entry:
 
 
 class ChunkCache:
-    """The chunks in `folder`, at most `budget_bytes`. Only one thread may use it. Raises TransferError if the folder is
-    in use."""
+    """Chunks in `folder`, for one thread. Raises TransferError if another process uses it."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         if budget_bytes <= 0:
@@ -65,8 +63,7 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk that will be downloaded. Wait while all other chunks are in use. Call `finish`
-        afterwards. Raises TransferError if the chunk is larger than the budget."""
+        """Make room for a download, once other chunks are free. Raises TransferError if it can never fit."""
         if size_bytes > self.budget_bytes:
             raise TransferError(
                 f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; raise it"

@@ -50,8 +50,7 @@ class Connections:
             connection.close()
 
     def watch(self, connection: _Http, sock: socket.socket) -> None:
-        """Register a socket before it connects, so that `interrupt` can end it. Raises ConnectionAbortedError after an
-        interrupt."""
+        """Register a socket before it connects. Raises ConnectionAbortedError after `interrupt`."""
         with self._lock:
             if self._interrupted:
                 raise ConnectionAbortedError("it was interrupted")
@@ -109,8 +108,6 @@ _BURST_S = 0.05  # Seconds of unused budget that are kept: after a pause, this m
 
 
 class Throttle:
-    """Lets at most `max_bytes_per_s` pass, in all threads together."""
-
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         if max_bytes_per_s is not None and max_bytes_per_s <= 0:
             raise ValueError(f"max_bytes_per_s is {max_bytes_per_s}, expected more than 0, or None for no limit")

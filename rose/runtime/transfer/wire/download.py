@@ -22,10 +22,8 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Complete the chunk in `path`. A broken connection is retried, at most `retries` times in a row without a new
-    byte. A chunk with a wrong hash is fetched once more. `progress` receives the number of bytes that may be passed on.
-    It includes the last byte only after the hash matches. Raises GoneError, BrokenError or TransferError. Also raises
-    BrokenError once `stopped` is set; the bytes then stay."""
+    """Complete the chunk in `path`, with at most `retries` in a row without a new byte. `progress` gets the bytes that
+    may be passed on: the last byte only after the hash matches. Raises GoneError, BrokenError or TransferError."""
     try:
         for _ in range(2):
             if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:

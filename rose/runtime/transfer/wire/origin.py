@@ -1,4 +1,4 @@
-"""Origins of versions. An origin is an HTTP server, or a folder or an object store that has the files of a store."""
+"""Origins of versions: an HTTP server, or a folder or an object store with a store's files."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ class Route:
 
 
 class Origin(ABC):
-    """The source from which a receiver or a relay fetches. Several threads may use it. Methods raise GoneError,
-    BrokenError, or TransferError if the error is permanent; `acknowledge` also raises RefusedError."""
+    """What a receiver or a relay fetches from, in any thread. Methods raise GoneError, BrokenError or TransferError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
@@ -84,13 +83,11 @@ class Origin(ABC):
 
     @abstractmethod
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
-        """Yield the bytes of the chunk from `offset` on, unchecked. Each block is valid until the next block is
-        yielded."""
+        """Yield unchecked bytes from `offset` on. A block is valid until the next one."""
 
     @abstractmethod
     def route(self, version: int, have: int | None) -> Route:
-        """Return the cheapest way from version `have` to `version`. `have` is None if the receiver has nothing. The
-        packages are pinned if the origin has pins."""
+        """Return the cheapest way from `have` to `version`, pinned if the origin has pins."""
 
     def renew(self, pin: str) -> None:  # noqa: B027 - without pins there is nothing to do
         """Keep a pin for another `ttl_s`."""
@@ -121,9 +118,7 @@ def open_origin(
     rules: OriginRules = ANYWHERE,
     timeout_s: float = 30.0,
 ) -> Origin:
-    """Return the origin at `http(s)://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or `file:///FOLDER`. `timeout_s`
-    limits each wait. Raises TransferError if `rules` refuse the URL, or if a token is given for a scheme that takes
-    none."""
+    """Return the origin at `url`. `timeout_s` limits each wait. Raises TransferError if the rules refuse it."""
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
@@ -216,8 +211,7 @@ class HttpOrigin(Origin):
     def _response(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a successful response whose body is not read yet. The connection is free once the whole body has been
-        read."""
+        """Yield a response. Its connection is free once the whole body has been read."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:

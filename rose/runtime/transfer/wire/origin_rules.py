@@ -27,8 +27,7 @@ class OriginRules:
     quotes: bool = False  # Whether errors quote the origin's answer, which may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
-        """Return the parts of the URL. Raises TransferError if the URL is refused. The message leaves out possible
-        secrets."""
+        """Return the parts of the URL. Raises TransferError without possible secrets."""
         scheme = url.partition("://")[0]
         schemes = (*_OVER_HTTP, "s3", "gs", *(("file",) if self.files else ()))
         if not url.isprintable() or " " in url:

@@ -34,9 +34,8 @@ Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls versions from the origin at `url` into folders under `staging`, and acknowledges them under `name`.
-    Packages of another run than `run_id` ("": no run) are refused. Packages without the signature of `signer` are
-    refused too. A broken connection is retried, at most `retries` times in a row without a new byte."""
+    """Pulls versions of `run_id` that `signer` signed into folders under `staging`. A broken connection is retried, at
+    most `retries` times in a row without a new byte."""
 
     def __init__(
         self,
@@ -77,9 +76,8 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage and verify the cheapest chain from version `have` to `version`. `have` is None if there is nothing.
-        Only what `regions` need is fetched, or everything if `regions` is None. A folder that is already staged is
-        checked and used again. Raises TransferError; the next call resumes the fetch."""
+        """Stage and verify the cheapest chain for `regions`, or for everything. Raises TransferError; the next call
+        resumes."""
         target = self.folder(version, have, regions)
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. The lock of a killed process is released.
@@ -103,8 +101,6 @@ class Receiver:
             return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
-        """Tell the origin that this receiver has `version`. Raises RefusedError if the origin has another hash for this
-        version."""
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
@@ -159,8 +155,7 @@ class Receiver:
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[list[float]]:
-        """Renew the pin while the block runs, then remove the pin in the background. The block puts its rates in
-        bytes/s into the list that it gets; the removal reports the highest one."""
+        """Keep the pin during the block, then report the highest rate that the block appended."""
         rates: list[float] = []
         if (pin := route.pin) is None:
             yield rates

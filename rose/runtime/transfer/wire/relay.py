@@ -1,5 +1,5 @@
-"""A relay fetches each manifest and chunk from its origin once, and serves a cluster as an origin does. Clients get
-bytes as they arrive. They get the last byte once the hash matches."""
+"""A relay fetches each manifest and chunk once and serves a cluster. Clients get bytes as they arrive, and the last
+byte once the hash matches."""
 
 import asyncio
 import functools
@@ -29,9 +29,8 @@ _PULLS, _CALLS = 8, 8  # How many downloads, and how many other requests to the 
 
 
 class RelayServer(Server):
-    """Serves the origin at `origin_url`, and keeps at most `budget_bytes` on disk in `folder`. Clients send `token`;
-    the relay sends `origin_token`. Manifests without the signature of `signer` are refused. Raises TransferError if the
-    URL is wrong or the folder is in use, and the errors of `Server`."""
+    """Serves `origin_url` with at most `budget_bytes` in `folder`. Clients send `token`, the relay `origin_token`.
+    Manifests that `signer` did not sign are refused. Raises TransferError, or the errors of `Server`."""
 
     def __init__(
         self,
@@ -55,8 +54,6 @@ class RelayServer(Server):
 
 @dataclass(slots=True)
 class _Download:
-    """The download of one chunk. Only the event loop changes it."""
-
     size_bytes: int | None = None  # None until it is known and there is room for it.
     written_bytes: int = 0  # This many bytes of the file may be sent. After a wrong hash it is 0 again.
     failure: TransferError | None = None

@@ -1,16 +1,4 @@
-"""The HTTP interface of weight transfer, and the origin server. It serves the folder of a store to receivers and
-relays.
-
-GET /v1/packages               {"packages": [{"version", "base_version", "blob_bytes"}, ...]}
-GET /v1/packages/STEM.json     a manifest
-GET /v1/chunks/SHA256          a chunk; Range is honoured
-POST /v1/pins                  {"version", "have"} -> {"pin", "packages", "ttl_s"}: a chain of packages, kept for ttl_s
-PUT /v1/pins/PIN               keep the pin for another ttl_s
-DELETE /v1/pins/PIN            remove the pin; ?bytes_per_s=N is the rate at which the chain came
-POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver has a version
-
-Status 404: not found. 409: the version has other weights here. 422: a permanent error. 502: the relay's origin
-failed."""
+"""The HTTP interface of weight transfer (`docs/weights.md`), and the server of a store's folder."""
 
 from __future__ import annotations
 
@@ -57,8 +45,7 @@ _B = TypeVar("_B", _PinRequest, _Acknowledgement)
 
 
 class Calls(Protocol):
-    """The calls that a store or an `Origin` answers. Implementations check names, and refuse a call with
-    TransferError."""
+    """What a store or an `Origin` answers. Calls raise TransferError."""
 
     def packages(self) -> list[Package]: ...
     def route(self, version: int, have: int | None) -> Route: ...
@@ -120,8 +107,7 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from its own thread until `stop`. Raises OpenAddressError if other hosts can reach the
-    address and no token is set. Raises SecretError if the token is short."""
+    """Serves in its own thread. Raises OpenAddressError or SecretError if strangers could reach it."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -137,8 +123,6 @@ class Server:
         return f"http://{host}:{self._port}"
 
     def start(self) -> Self:
-        """Start the server, and return once the port is bound. Raises OSError if the port is taken, or an error of the
-        application."""
         assert self._thread is None, "already started"
         loop = asyncio.new_event_loop()
         # JSON bodies come uncompressed. Do not wait for unread bodies.
@@ -185,7 +169,6 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop the server. A transfer that still runs is cut after a second. It is safe to call this before `start`."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -199,8 +182,6 @@ class Server:
 
 
 class StoreServer(Server):
-    """Serves a store. The pin of a receiver lasts for `pin_ttl_s` after its last renewal."""
-
     def __init__(
         self,
         store: VersionStore,
@@ -270,8 +251,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection. If there are already `most` connections, close one that waits for a client; if none
-    waits, refuse the new one."""
+    """Return a new connection. Beyond `most`, close one that waits, or refuse the new one."""
     connections = server.connections
     if len(connections) >= most:
         if (waiting := next(filter(_is_waiting, connections), None)) is None:

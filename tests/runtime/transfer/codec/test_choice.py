@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.codec import codec, planes
-from rose.runtime.transfer.codec.choice import Link, duration_s, may_be_chosen, quickest
+from rose.runtime.transfer.codec.choice import Amount, Link, duration_s, may_be_chosen, quickest
 from rose.runtime.transfer.codec.header import Bits, Encoding, read_header
 from tests.runtime.transfer.bit_patterns import adam_like
 
@@ -15,8 +15,8 @@ SIZES: dict[Encoding, int] = {"dense": 2_000_000, "fast": 20_000, "small": 9_000
 
 @pytest.mark.parametrize(("megabit", "expected"), [(1, "small"), (1000, "fast"), (100_000, "fast")])
 def test_bytes_count_on_a_slow_link_and_time_on_a_quick_one(megabit: float, expected: Encoding) -> None:
-    assert quickest(SIZES, 1_000_000, 10_000, 2, Link(megabit * 125_000, 2)) == expected
-    assert quickest(SIZES, 1_000_000, 1_000_000, 2, Link(1e12, 1)) == "dense"
+    assert quickest(SIZES, Amount(1_000_000, 10_000, 2), Link(megabit * 125_000, 2)) == expected
+    assert quickest(SIZES, Amount(1_000_000, 1_000_000, 2), Link(1e12, 1)) == "dense"
 
 
 @given(
@@ -27,16 +27,17 @@ def test_bytes_count_on_a_slow_link_and_time_on_a_quick_one(megabit: float, expe
     st.floats(1.0, 1e3),
     st.integers(1, 128),
 )
-def test_none_is_much_quicker_and_a_slower_link_never_sends_more(
+def test_none_is_much_quicker_or_slower_than_dense_and_a_slower_link_never_sends_more(
     sizes: dict[Encoding, int], elements: int, item_bytes: int, rate: float, slower: float, cores: int
 ) -> None:
-    fields, link = (elements, elements // 2, item_bytes), Link(rate, cores)
-    best = quickest(sizes, *fields, link)
-    quickest_s = min(duration_s(e, sizes[e], *fields, link) for e in sizes)
-    assert duration_s(best, sizes[best], *fields, link) <= 1.16 * quickest_s
-    assert sizes[quickest(sizes, *fields, Link(rate / slower, cores))] <= sizes[best]
+    amount, link = Amount(elements, elements / 2, item_bytes), Link(rate, cores)
+    best = quickest(sizes, amount, link)
+    taken_s = {e: duration_s(e, size, amount, link) for e, size in sizes.items()}
+    assert taken_s[best] <= 1.41 * min(taken_s.values())
+    assert taken_s[best] <= taken_s.get("dense", taken_s[best])
+    assert sizes[quickest(sizes, amount, Link(rate / slower, cores))] <= sizes[best]
     others = {encoding: size for encoding, size in sizes.items() if encoding != best}
-    assert not others or may_be_chosen(best, others, *fields, link)
+    assert not others or may_be_chosen(best, others, amount, link)
 
 
 @pytest.mark.parametrize(("rate", "cores"), [(0.0, 1), (-1.0, 1), (1e6, 0)])
@@ -87,7 +88,7 @@ def test_planes_are_never_larger_than_xor_and_zstd(kind: str) -> None:
 def test_what_cannot_be_compressed_is_given_up_after_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def encode(base: Bits, new: Bits) -> bytes:
+    def encode(base: Bits, new: Bits) -> tuple[int, bytes]:
         tried.append(base.size)
         return encoded(base, new)
 

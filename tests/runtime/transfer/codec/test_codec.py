@@ -4,7 +4,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.runtime.transfer.codec import blocks, codec
+from rose.runtime.transfer.codec import blocks, choice, codec
 from rose.runtime.transfer.codec.choice import Link
 from rose.runtime.transfer.codec.header import HEADER_BYTES, Bits, Encoding, read_header
 from rose.runtime.transfer.errors import TransferError
@@ -49,23 +49,37 @@ def _in_blocks(patch: pytest.MonkeyPatch, elements: int) -> None:
 
 
 @settings(max_examples=20)
-@given(pairs(), st.sampled_from([None, 0, 2]), st.sampled_from([100, 1 << 21]), st.sampled_from(ENCODINGS))
-def test_advancing_sends_what_encoding_does_and_leads_there(
-    pair: tuple[Bits, Bits], mantissa_bits: int | None, block: int, encoding: Encoding
+@given(pairs(), st.sampled_from([None, 0, 2]), st.sampled_from([100, 1 << 21]), st.sampled_from([1e5, 1e9, 1e13]))
+def test_advancing_sends_what_encoding_does_leads_there_and_is_undone(
+    pair: tuple[Bits, Bits], mantissa_bits: int | None, block: int, bytes_per_s: float
 ) -> None:
     base, new = pair
     with pytest.MonkeyPatch.context() as patch:
         _in_blocks(patch, block)
-        expected = codec.encode(base, new, mantissa_bits=mantissa_bits)
+        link = Link(bytes_per_s, 1)
         held = base.copy()
-        blob, done = codec.advance(held, new, mantissa_bits=mantissa_bits)
-        assert blob == expected
+        blob, inverse = codec.advance(held, new, mantissa_bits=mantissa_bits, link=link)
+        assert blob == codec.encode(base, new, mantissa_bits=mantissa_bits, link=link)
         np.testing.assert_array_equal(held, new)
-        again = base.copy()
-        assert codec.redo(again, done, encoding, mantissa_bits=mantissa_bits) == codec.encode(
-            base, new, encoding=encoding, mantissa_bits=mantissa_bits
-        )
-        np.testing.assert_array_equal(again, new)
+        codec.undo(held, inverse)
+    np.testing.assert_array_equal(held, base)
+
+
+@pytest.mark.parametrize("encoding", ["dense", *ENCODINGS])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_each_encoding_is_undone(dtype: type, encoding: Encoding, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_blocks(monkeypatch, 1000)
+    monkeypatch.setattr(choice, "quickest", lambda *_: encoding)
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, np.iinfo(dtype).max, 5003, dtype=dtype, endpoint=True)
+    new = np.where(rng.random(base.size) < 0.1, rng.permutation(base), base)
+    new[:1000] = base[:1000]
+    held = base.copy()
+    blob, inverse = codec.advance(held, new)
+    assert read_header(blob)[0].encoding == encoding
+    np.testing.assert_array_equal(held, new)
+    codec.undo(held, inverse)
+    np.testing.assert_array_equal(held, base)
 
 
 @given(pairs())
