@@ -1,19 +1,12 @@
-"""The effects that explain why cost changed between two periods. Their sum is the change, exact to the nano-dollar.
+"""The effects behind a change of cost between two periods. They sum to the change, exact to the nano-dollar.
 
-[D] The effects are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 16th edition,
-2018, chapters 7 and 14. They use the rates of the earlier period.
-
-A line holds the charges of one group (a team, a run ...) in one cell (bucket, pool, device class). It has device time v
-and cost c. Index 0 means the earlier period and 1 the later one. There are two kinds of work: rollouts, and everything
-else. V is the time of all lines of the same kind of work, and G = V1 / V0. The cell's earlier rate is r, and the
-earlier rate of the cell's pool is R.
-- volume: c0 * (G - 1). If both periods have accepted rollout tokens, the G of rollouts is split into three factors:
-  accepted output, tokens per accepted token, and device time per token.
+[D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
+A line is one group in one cell (bucket, pool, device class), with device time v and cost c, earlier (0) and later (1).
+G = V1 / V0 is the growth of all rollout time, or of all other time. r and R are the earlier rates of cell and pool.
+- volume: c0 * (G - 1). For rollouts with accepted tokens, G is split into the three factors of OUTPUT.
 - share borrowed (rollouts only): v1 * R - v0 * G * R.
 - mix: v1 * r - c0 * G, minus the share borrowed.
-- price: c1 - v1 * r. If a cell has no earlier rate, its change is mix. If the whole kind of work is new, it is volume.
-
-Transfer and energy have no device time, so their change is volume."""
+- price: c1 - v1 * r. Without an earlier rate the change is mix; without an earlier V it is volume."""
 
 import csv
 import io
@@ -61,8 +54,6 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """A group's cost in both periods, and the effects that sum to the group's change, in nano-dollars."""
-
     name: str
     before_nano: int
     cost_nano: int
@@ -84,9 +75,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The change between two periods. It is the sum of `total.effects`, and also the sum over the groups.
-
-    The group with the largest change comes first."""
+    """The change between two periods. The group with the largest change comes first."""
 
     by: str
     before: Stamp
@@ -178,7 +167,7 @@ def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp
 
 
 def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fraction]:
-    """Return the exact nano-dollars of each effect in each group, by (group, effect)."""
+    """Return the exact nano-dollars of each effect, by (group, effect)."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[GroupCell]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
@@ -252,11 +241,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change since the period `before`. By default this is the previous month if the period is a month, or
-    otherwise the equally long period just before.
-
-    If that period has no charges, all cost is new. Raises PricingError if `period` has no charges or the periods
-    overlap. Raises LedgerError."""
+    """Return the change since `before`, by default the previous month or an equally long time. Raises PricingError if
+    the periods overlap or `period` has no charges. Raises LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
@@ -272,7 +258,7 @@ def build(
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return a text that gives the change and its largest effect. `signed` formats nano-dollars."""
+    """Return a text with the change and its largest effect. `signed` formats nano-dollars."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
@@ -294,7 +280,6 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
 
 
 def csv_text(comparison: Changes) -> str:
-    """Return CSV with a row for each group, in whole units of the currency. The largest change comes first."""
     written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -318,7 +303,6 @@ def csv_text(comparison: Changes) -> str:
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:
-    """Return a table with the `top` groups, one row for all other groups, and the total."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in comparison.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:

@@ -1,16 +1,12 @@
 """Which verifier to buy: how well it reports probabilities, and how much a correct answer costs with it.
 
-Both scores are strictly proper. They use probes with truth y (0 or 1) and the probability p that the verifier reported.
-- Brier: the mean of (p - y)^2, where 0 is best. By Murphy, it equals
-  reliability - resolution + uncertainty + variation within ten bins.
-  Reliability is the distance of reports from outcomes. Resolution is the distance of bins from the base rate.
-  Uncertainty is that of the base rate.
-- logarithmic: the mean of -ln q, in nats, where q is the probability that the verifier gave to the outcome. It may be
-  infinite, so verifiers are ranked by Brier.
+Both scores are strictly proper, for a probe of truth y and reported probability p:
+- Brier, the mean of (p - y)^2 = reliability - resolution + uncertainty + variation within ten bins (Murphy).
+- logarithmic, the mean of -ln q in nats, with the outcome's probability q. It may be infinite, so Brier ranks.
 
-[D] C = (g + v) / alpha dollars per accepted answer. Here g is what a judged trajectory cost in the run, v the price of
-a verdict, and alpha the accept rate on the probes. The cost per correct answer is C / PPV. A verifier is named the
-cheapest only if it wins in at least 95% of a bootstrap over the groups of probes."""
+[D] C = (g + v) / alpha dollars per accepted answer, with g the cost of a judged trajectory, v the price of a verdict,
+alpha the accept rate on the probes. C / PPV is the cost per correct answer. The cheapest verifier is named only if it
+wins in 95% of a bootstrap over the groups of probes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +55,7 @@ class Scores:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Return alpha, TPR, FPR and PPV at the threshold. A rate is None if its denominator is 0."""
+        """Return alpha, TPR, FPR and PPV at the threshold, each None if its denominator is 0."""
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
@@ -71,8 +67,6 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
-    """A verifier's scores on the shared probes. It also has the dollars per correct answer, if known."""
-
     name: str
     saw: int  #: Probes with this verifier's verdict; all verifiers saw `scores.probes` of them.
     scores: Scores
@@ -91,7 +85,6 @@ class VerifierComparison:
 
 
 def score(probes: Sequence[Probe]) -> Scores:
-    """Return the scores of a verifier. Raises ValueError without probes."""
     if not probes:
         raise ValueError("no probes to score")
     size = len(probes)
@@ -106,9 +99,8 @@ def score(probes: Sequence[Probe]) -> Scores:
         reported = fsum(probe.probability for probe in members) / len(members)
         true = sum(probe.correct for probe in members) / len(members)
         bins[number] = (len(members), reported, true)
-        off = (
-            (probe.probability - reported, probe.correct - true) for probe in members
-        )  # Distances from the bin's means.
+        # Distances from the bin's means.
+        off = ((probe.probability - reported, probe.correct - true) for probe in members)
         within += fsum(p * p - 2 * p * y for p, y in off)
     return Scores(
         probes=size,
@@ -132,10 +124,7 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> VerifierComparison:
-    """Return each verifier's scores and its cost of a correct answer, or None for an unknown cost.
-
-    `usd_per_trajectory` is g. It is exact unless `trajectory_draws` is given. `usd_per_verdict` is v. Raises ValueError
-    without probes."""
+    """Return each verifier's scores and cost of a correct answer. Raises ValueError without probes."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
@@ -190,7 +179,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return the share of draws in which each verifier is the cheapest. If several tie, they share the draw."""
+    """Return the share of draws in which each verifier is the cheapest. Ties share a draw."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)
@@ -217,8 +206,7 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
 
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
-    """Return the verifiers, ranked by Brier score. The probes come from `file`, or from the run's verdicts on
-    trajectories whose truth is known. Raises PricingError."""
+    """Return the verifiers, ranked by Brier score on the probes of `file` or of the run. Raises PricingError."""
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:

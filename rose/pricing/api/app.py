@@ -1,4 +1,4 @@
-"""The HTTP server. This module defines its paths, decides who may ask, and returns errors as JSON."""
+"""The HTTP server: its paths, who may ask, and errors as JSON."""
 
 import functools
 import hmac
@@ -45,7 +45,6 @@ _TEXT_MAX = 500
 def application(
     served: Sequence[ServedLedger], *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> FastAPI:
-    """Return the ASGI application that serves the ledgers. `clock` returns the time in UTC nanoseconds."""
     app = FastAPI(
         title="ROSE: what rollouts cost",
         version=version("rose-serving"),
@@ -135,10 +134,8 @@ def serve(
     token: str | None = None,
     clock: questions.Clock = questions.now,
 ) -> Iterator[str]:
-    """Serve on `host`:`port` while the `with` block runs, and yield the URL. Port 0 means any free port.
-
-    Raises OpenAddressError if other machines could read without a token. Raises SecretError if the token is too short,
-    and LedgerError if the address cannot be used."""
+    """Serve on `host`:`port` while the `with` block runs, and yield the URL. Port 0 means any free port. Raises
+    OpenAddressError if others could read without a token, SecretError for a short token, or LedgerError."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
@@ -172,8 +169,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _stopped(request: Request, token: str | None) -> Response | None:
-    """Return the response that refuses a request, or None if the request is allowed. No ledger is read before this
-    check."""
+    """Return the response that refuses a request, or None. No ledger is read before this check."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
     why = address.refusal(request.method, host, origin, has_token=token is not None)
     if why is not None:

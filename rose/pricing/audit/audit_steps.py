@@ -1,4 +1,4 @@
-"""The steps between a charge and its events. Each step is recomputed from the price book and the ledger."""
+"""The steps between a charge and its events, each recomputed from the price book and the ledger."""
 
 import re
 from collections import Counter
@@ -29,8 +29,7 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The time that a run held a device in an hour, the part billed to the run, and the other runs that held the
-    device."""
+    """The time that a run held a device in an hour, the part billed to the run, and the device's other runs."""
 
     held_ns: int
     ns: int
@@ -39,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum as recorded and as recomputed. `asked` is False if the question does not ask about this sum."""
+    """A sum as recorded and as recomputed. `asked` is False if the question is not about it."""
 
     what: str
     charged: int
@@ -77,8 +76,7 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time. `rows` are all capacity charges of a device-hour, and the question asks about
-    `question_rows`. `everybodys` are the charges of all runs that share the device. `part` is the part of this run."""
+    """Yield the steps of device time. `question_rows` are some of a device-hour's `rows`."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -137,8 +135,7 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return each run's part of a device's hour. Time that several runs shared is divided equally. The run that comes
-    first by name gets the nanoseconds that cannot be divided."""
+    """Return each run's part of a device's hour. Shared time is divided equally."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays
@@ -209,9 +206,7 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of energy charges. The energy that was read is divided equally among runs that held the device.
-
-    `everybodys` are the charges of all these runs."""
+    """Yield the steps of energy charges. `everybodys` are those of all runs that held the device."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
@@ -259,10 +254,11 @@ def _rollout(
     }
     scale = lcm(*(weight.denominator for weight in weights.values()))
     shares = money.split(nano, {key: int(weight * scale) for key, weight in weights.items()})
-    wanted = {_fate(row) for row in question_rows.iter_rows(named=True)}
+    wanted, whole = {_fate(row) for row in question_rows.iter_rows(named=True)}, sum(weights.values())
+    percent = {key: f"{float(part / whole):.4%}" if whole else f"1 / {len(weights)}" for key, part in weights.items()}
     sums = [
         Sum(
-            f"{nano:,} x {_percent(weights, key)} ({key[2]}, version {key[0]}, task {key[1]}, "
+            f"{nano:,} x {percent[key]} ({key[2]}, version {key[0]}, task {key[1]}, "
             f"{again[key[:2]] if key[2] == _RECOMPUTED else listed[key]['tokens']:,} tokens)",
             listed[key]["cost_nano"],
             shares[key],
@@ -359,11 +355,6 @@ def _lease(lease_id: str | None) -> str:
 
 def _fate(row: Row) -> tuple[Any, ...]:
     return row["policy_version"], row["task"], row["fate"], row["cause"]
-
-
-def _percent(weights: Mapping[tuple[Any, ...], Fraction], key: tuple[Any, ...]) -> str:
-    whole = sum(weights.values())
-    return f"{float(weights[key] / whole):.4%}" if whole else f"1 / {len(weights)}"
 
 
 def _nulls(values: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:

@@ -1,4 +1,4 @@
-"""The ledger's events of one device-hour, and the files that contain these events."""
+"""The ledger's events of one device-hour, and the files that contain them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Unit = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of a run's device. If several runs share the device, it belongs to the fleet's run."""
+    """One UTC hour of a run's device. A shared device belongs to the fleet's run."""
 
     run_id: str
     provenance: str
@@ -39,9 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The events of a device-hour. `slices` have their time within the hour by bucket. `readings` are of power.
-
-    `late` counts the events recorded after the close. The other fields do not include late events."""
+    """The events of a device-hour known at the close. `late` counts those recorded after it."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -70,7 +68,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterEvents:
-    """The events of one writer. `holds` says whether the hash chain is intact; it is None for archived parts."""
+    """The events of one writer. `holds`: whether the hash chain is intact, None for archived parts."""
 
     writer: str
     first_seq: int
@@ -81,7 +79,7 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return the events of a device-hour. With `mark`, events after the mark are left out. Raises LedgerError."""
+    """Return the events of a device-hour, without those after `mark`. Raises LedgerError."""
     by_kind: dict[str, list[Row]] = {}
     with ledger.connect() as connection:
         set_variables(
@@ -117,8 +115,7 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
 
 
 def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
-    """Return the span of the events of each writer. `verified` tells which hash chains are broken. Raises
-    LedgerError."""
+    """Return the span of each writer's events. `verified` tells which chains are broken. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])

@@ -1,7 +1,5 @@
-"""The explanation of a device-hour's charge, recomputed step by step.
-
-The chain goes from the charged amount to its share by largest remainder, then to nanoseconds by bucket, to the entry of
-the price book, and to the ledger's events."""
+"""The explanation of a device-hour's charge: its share by largest remainder, nanoseconds by bucket, the price book's
+entry, and the ledger's events, each recomputed."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +34,6 @@ _SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChargeQuestion:
-    """The values of columns that select the charges of one run, device and hour."""
-
     hour_ns: int | None = None
     run_id: str | None = None
     device_id: str | None = None
@@ -59,8 +55,7 @@ class ChargeQuestion:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why no row matches. The reason is the first value that no row has, or the combination of the
-        values."""
+        """Return why no row matches: the first value that no row has, or the combination."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()
@@ -72,8 +67,6 @@ class ChargeQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """An explanation of charges: the rows, their amount, the steps, and the ledger's events behind the rows."""
-
     title: str
     device_hour: DeviceHour
     amount: Figure
@@ -111,8 +104,7 @@ class Explanation:
 
 
 def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Explain a charge at its present price. Raises PricingError if no charge or several charges match. Raises
-    LedgerError."""
+    """Explain a charge at its present price. Raises PricingError unless one device-hour matches, and LedgerError."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -132,8 +124,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
 
 
 def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
-    """Explain a charge of a close, first as it was closed and then as it was last restated. Raises the same errors as
-    `explain` and `of_close`."""
+    """Explain a charge as it was closed and as it was last restated. Raises errors of `explain` and `of_close`."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
@@ -155,8 +146,6 @@ def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> l
 
 
 def _one(question: ChargeQuestion, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
-    """Return the only device-hour in `frame`, and its rows. Raises PricingError if there is no device-hour or
-    several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
         raise QuestionError(question.none_like_it(frame))

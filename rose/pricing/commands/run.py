@@ -125,10 +125,10 @@ def correct_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show the cost per correct answer of a run, ways to lower this cost, and which verifier to buy."""
-    from rose.pricing.answers import correct_report
+    from rose.pricing.answers import correct_answer
     from rose.pricing.run.priced import priced
 
     with clear_errors():
         with priced(open_ledger(ledger), run, price_book, needs="verdict") as priced_run:
-            made = correct_report.sections(priced_run, only, by, probes, threshold)
+            made = correct_answer.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

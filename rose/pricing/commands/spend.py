@@ -218,7 +218,6 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    """Return a percentage such as 0.5% as a fraction of 1. Raises PricingError."""
     import re
     from fractions import Fraction
 

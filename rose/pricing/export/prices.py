@@ -15,10 +15,8 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceUsed:
-    """The price in dollars of one `unit` of an `item`. `name` identifies the entry in the price book.
-
-    An item is `device/<class>/<pool>`, `transfer/<route>` or `energy`. A `stretch` is the time between two price
-    changes; stretches are numbered from 0."""
+    """The price of one `unit` of an `item`: `device/<class>/<pool>`, `transfer/<route>` or `energy`. A `stretch` is the
+    time between two price changes, numbered from 0."""
 
     item: str
     stretch: int
@@ -30,7 +28,6 @@ class PriceUsed:
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """Return the charges whose amount is not 0, with the `item`, `stretch` and `unit` of their price."""
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (
@@ -54,7 +51,7 @@ def keyed(part: Part) -> pl.DataFrame:
 
 
 def used(part: Part) -> list[PriceUsed]:
-    """Return the prices that a part's charges used, sorted by item and stretch. Raises PriceBookError."""
+    """Return the prices that a part's charges used, by item and stretch. Raises PriceBookError."""
     keys = ("item", "stretch")
     firsts = (pl.col(name).first() for name in ("kind", "device_class", "pool", "route", "unit"))
     charged = keyed(part).group_by(*keys).agg(pl.col("hour").min(), *firsts)

@@ -1,6 +1,5 @@
-"""A bill as an Excel workbook. Amounts are doubles, which are exact to the nano-dollar up to nine million dollars.
-
-Totals are formulas."""
+"""A bill as an Excel workbook. Totals are formulas. Amounts are doubles, exact to the nano-dollar up to nine million
+dollars."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,10 +39,7 @@ Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the .xlsx file. The same bill always gives the same bytes. Totals are in nano-dollars.
-
-    `progress` receives the number of sheets done and the number of all sheets. Raises PricingError if the write fails,
-    or if there are more rows than Excel can hold."""
+    """Write the .xlsx file. The same bill gives the same bytes. Raises PricingError."""
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
@@ -73,7 +69,6 @@ def _charged_nano(bill: Bill) -> int:
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return the sheets of hours and nano-dollars, one for each of `_BY`, and a sheet of corrections."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),

@@ -1,11 +1,8 @@
-"""The electricity that lending costs. It is measured against time in which leases were withheld at random, or assumed
-from the price book's curve.
+"""The electricity that lending costs, against time in which leases were withheld at random, or assumed from a curve.
 
-[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is the energy that meters read
-in the time T. Divided by the leased time, it is the extra power dP, which is charged for all leased time.
-
-Without withheld windows, the extra power is assumed. It is the curve's power at the load with rollouts, minus its power
-at the load without rollouts. If the price of a device includes energy, nothing is charged."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is metered in the time T. Over
+the leased time it is the extra power dP, charged for all leased time. Without withheld windows, dP is the price book's
+curve at the load with rollouts minus without. If a device's price includes energy, nothing is charged."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +19,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metered:
-    """The power readings of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
+    """The energy of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
 
     energy_mw_ns: int
     leased_mw_ns: int
@@ -41,8 +38,7 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return the readings of each class, from rows of `power_by_window`. If windows cannot be compared, `not_random`
-    says why."""
+    """Return the readings of each class, from rows of `power_by_window`. `not_random`: why windows do not compare."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -75,9 +71,7 @@ def load_points(book: PriceBook) -> list[float]:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the term for energy, from rows of `lent_time` and `lease_spans`. It is absent if the readings of a class
-    cannot be compared and the price book has no curve for it. Raises PriceBookError for a class with neither readings
-    nor a curve."""
+    """Return the term, absent if readings do not compare and the book has no curve. Raises PriceBookError."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)
@@ -134,7 +128,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
 
 
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
-    """Return the curve at the busy load minus the curve at the base load. This is exact where the curve is straight."""
+    """Return the curve at the busy load minus at the base load, exact where the curve is straight."""
     edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
 
     def drawn(piece: int, working_ns: Fraction) -> Fraction:

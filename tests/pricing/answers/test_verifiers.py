@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.ledger.ledger import Ledger
-from rose.pricing.answers import correct_report, verifiers
+from rose.pricing.answers import correct_answer, verifiers
 from rose.pricing.answers.probes import Probe
 from rose.pricing.answers.verifiers import JUDGED, procurement
 from rose.pricing.money import PricingError
@@ -236,4 +236,4 @@ def test_without_a_probe_there_is_nothing_to_score(sample_kept: Path, tmp_path: 
             procurement(run)
         with pytest.raises(PricingError, match="has no rows"):
             procurement(run, empty)
-        assert "no verdict of run" in correct_report.sections(run)["verifiers"].text("missing")
+        assert "no verdict of run" in correct_answer.sections(run)["verifiers"].text("missing")

@@ -16,7 +16,7 @@ from rose.pricing.answers import run_report
 from rose.pricing.closing.close import close
 from rose.pricing.money import PricingError
 from rose.pricing.period import of_day
-from rose.pricing.price_books import adoption, pricebook
+from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.choice import (
     CONFIGURED,
     NAMED,
@@ -84,7 +84,7 @@ def test_each_rule_goes_before_the_next(
     assert rule() == ("own", RUNS_OWN)
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
     assert rule() == ("own", RUNS_OWN)
-    adopted = adoption.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
+    adopted = choice.adopt(Ledger(root), pricebook.load(book_file("adopted")), by="ann")
     assert rule() == ("adopted", f"adopted by {adopted.adopted_by}")
     book = choose(Ledger(root), book_file("named"))
     assert (book.name, book.chosen) == ("named", NAMED)
@@ -186,11 +186,11 @@ def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book
     first, second = book_file("first"), book_file("second")
     for file, name in ((first, "first"), (second, "second"), (first, "first")):
         book = pricebook.load(file)
-        adopted = adoption.adopt(Ledger(sample), book, by="ann")
-        assert adoption.adopt(Ledger(sample), book, by="ben") == adopted == adoption.adopted(Ledger(sample))
+        adopted = choice.adopt(Ledger(sample), book, by="ann")
+        assert choice.adopt(Ledger(sample), book, by="ben") == adopted == choice.adopted(Ledger(sample))
         assert (choose(Ledger(sample)).name, choose(Ledger(sample)).text) == (name, book.text)
     assert adopted.adopted_by == "ann"
-    assert len(examine.recorded(sample, "closing", adoption.ADOPTED)) == 3
+    assert len(examine.recorded(sample, "closing", choice.ADOPTED)) == 3
     first.unlink()
     assert choose(Ledger(sample)).name == "first"
     assert verify(Ledger(sample)).problems == []
@@ -202,7 +202,7 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
     with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*rose price FILE"):
         close(Ledger(sample), of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
-        adoption.adopt(Ledger(sample), book, by="ann")
+        choice.adopt(Ledger(sample), book, by="ann")
     assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example
 
 

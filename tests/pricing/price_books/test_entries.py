@@ -78,14 +78,14 @@ def test_power_that_makes_no_sense_is_refused(given_: dict[str, Any], says: str)
 def test_an_entry_holds_from_its_first_day_until_before_its_last() -> None:
     first, end = date(2026, 3, 1), date(2026, 4, 1)
     price = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, "valid_from": first, "valid_to": end, **CITED})
-    assert (price.from_ns, price.to_ns) == (midnight_ns(first), midnight_ns(end))
+    assert price.span_ns == (midnight_ns(first), midnight_ns(end))
     from_ns, to_ns = midnight_ns(first), midnight_ns(end)
     assert from_ns is not None
     assert to_ns is not None
     assert [price.holds_at(at) for at in (from_ns - 1, from_ns, to_ns - 1, to_ns)] == [False, True, True, False]
     assert [day_of(at) for at in (from_ns - 1, from_ns, to_ns - 1)] == [date(2026, 2, 28), first, date(2026, 3, 31)]
     always = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, **CITED})
-    assert (always.from_ns, always.to_ns) == (None, None)
+    assert always.span_ns == (None, None)
     assert always.holds_at(-(10**18))
     assert always.holds_at(10**19)
 
