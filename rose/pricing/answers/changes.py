@@ -3,10 +3,8 @@
 [D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
 A line is one group in one cell (bucket, pool, device class), with device time v and cost c, earlier (0) and later (1).
 G = V1 / V0 is the growth of all rollout time, or of all other time. r and R are the earlier rates of cell and pool.
-- volume: c0 * (G - 1). For rollouts with accepted tokens, G is split into the three factors of OUTPUT.
-- share borrowed (rollouts only): v1 * R - v0 * G * R.
-- mix: v1 * r - c0 * G, minus the share borrowed.
-- price: c1 - v1 * r. Without an earlier rate the change is mix; without an earlier V it is volume."""
+Volume is c0 * (G - 1), for rollouts split into OUTPUT. The share borrowed of rollouts is v1 * R - v0 * G * R.
+Mix is v1 * r - c0 * G without that share; price is c1 - v1 * r. Without r all is mix, and without V0 all is volume."""
 
 import csv
 import io
@@ -154,8 +152,13 @@ def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp
         one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
             raise PricingError(f"the periods differ in {what} ({one} and {other}): they cannot be compared")
-    exact = effects(before, now)
-    groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
+    exact, groups = effects(before, now), []
+    for name in sorted({line.group for line in (*before.lines, *now.lines)}):
+        cost0, cost1 = (
+            sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
+        )
+        parts = rounded({effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}, cost1 - cost0)
+        groups.append(Group(name=name, before_nano=cost0, cost_nano=cost1, effects=parts))
     groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
     total = Group(
         name="total",
@@ -222,14 +225,6 @@ def _rates(lines: Iterable[GroupCell], side: PeriodSums, key: Callable[[GroupCel
         time[key(line)] += amount.ns
         cost[key(line)] += amount.cost_nano
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
-
-
-def _group(name: str, before: PeriodSums, now: PeriodSums, exact: Mapping[tuple[str, str], Fraction]) -> Group:
-    cost0, cost1 = (
-        sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
-    )
-    parts = {effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}
-    return Group(name=name, before_nano=cost0, cost_nano=cost1, effects=rounded(parts, cost1 - cost0))
 
 
 def build(

@@ -1,9 +1,5 @@
-"""Two elasticities of alpha, the share of solved groups [D].
-- *eta_n*, in rollouts: the slope of ln alpha(n) against ln n, from half the group size to the whole. With k of m
-  trajectories accepted, at least one of n is accepted with chance 1 - C(m - k, n) / C(m, n). alpha(n) is the mean.
-- *eta_T*, in training time T before a step: the slope of ln alpha against ln T, fitted by Poisson likelihood.
-
-Lost and stale trajectories count as not accepted. Intervals are a bootstrap over groups (eta_n) or steps (eta_T)."""
+"""The elasticities of alpha, the share of solved groups, in rollouts (eta_n) and in training (eta_T). docs/pricing.md
+defines both. Lost and stale trajectories count as not accepted."""
 
 from bisect import bisect_left
 from collections import Counter

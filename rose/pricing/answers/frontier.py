@@ -1,10 +1,5 @@
 """Where the next dollar or slack second lowers the cost of a correct answer more: in inference or in training.
-
-[A] A dollar for inference lowers it faster if and only if (eta_n - 1) / eta_T > D_I / D_T, with serving's dollars D_I.
-D_T is the dollars of training, with every useful rollout token at the dedicated price; psi is the share of the tokens.
-D_T' has borrowed tokens at their own cost; kappa3 = D_I / D_T' [D]. The elasticities of training stand for inference.
-[D] A slack second goes to inference if and only if (eta_n / n) * (r_I / N) > eta_T / T (see Slack).
-A direction is named only if the 95% interval excludes the other direction."""
+docs/pricing.md has the rules. The elasticities of training's groups stand for inference too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +28,7 @@ TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack th
 N, ETA_N = "rollouts for each answer", "more groups solved by 1% more rollouts, in percent"
 INDEPENDENT = "more groups solved if tries were independent, in percent"
 ETA_T, LEFT = "more groups solved by 1% more training, in percent", "threshold of inference over training"
+_UNKNOWN_ETA = "not enough data: an elasticity is not known"
 _ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
     "inference_usd": "inference: time spent serving",
@@ -214,7 +210,11 @@ def frontier(run: PricedRun) -> Section:
     rho, rate, independent = run.groups.rho, run.groups.accept_rate, None
     if rho is not None and rate is not None and 0 < rate < 1:
         independent = formulas.best_of_n_elasticity(float(rate), float(1 + rho))
-    n = None if rho is None else 1 + rho
+    n, threshold, why = None if rho is None else 1 + rho, left(eta_n, eta_t), _UNKNOWN_ETA
+    if isinstance(dollars, str):
+        threshold, why = None, dollars
+    elif eta_n.value is not None and eta_t.value is not None:
+        why = "does not apply: training did not raise alpha"
     return Section(
         {
             "answers": report_table(
@@ -235,7 +235,7 @@ def frontier(run: PricedRun) -> Section:
                     (ETA_N, _elasticity(run, eta_n), eta_n.says),
                     (INDEPENDENT, run.make.measure(independent, why=_ALL_ALIKE), ""),
                     (ETA_T, _elasticity(run, eta_t), eta_t.says),
-                    (LEFT, _left(run, eta_n, eta_t, dollars), ""),
+                    (LEFT, run.make.measure(threshold, why=why), ""),
                 ),
                 view="elasticities",
                 text=("rests on",),
@@ -252,15 +252,6 @@ def frontier(run: PricedRun) -> Section:
 
 def _elasticity(run: PricedRun, eta: Elasticity) -> Figure:
     return run.make.measure(eta.value, interval=eta.interval, why=eta.says, no_interval=bootstrap.TOO_FEW)
-
-
-def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
-    if isinstance(dollars, str):
-        return run.make.measure(None, why=dollars)
-    why = "not enough data: an elasticity is not known"
-    if eta_n.value is not None and eta_t.value is not None:
-        why = "does not apply: training did not raise alpha"
-    return run.make.measure(left(eta_n, eta_t), why=why)
 
 
 def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
@@ -310,6 +301,6 @@ def _answer(run: PricedRun, answer: Answer | str) -> Row:
     return (
         answer.side,
         *(run.make.measure(gain, why="not enough data: its elasticity is not known") for gain in gains),
-        run.make.measure(apart, interval=answer.interval, why="not enough data: an elasticity is not known"),
+        run.make.measure(apart, interval=answer.interval, why=_UNKNOWN_ETA),
         answer.says,
     )

@@ -1,8 +1,5 @@
-"""Which factor changes the cost of a correct answer most.
-
-C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / c_S. Its derivatives at pi = 1 by alpha,
-CPM, R and 1 + rho are published [A]; the others are derived [D]. The cost of rollout tokens is proportional to
-1 / (1 - w), with the wasted share w. Levers are ranked by the dollars saved if a factor becomes a tenth better."""
+"""Which factor changes the cost of a correct answer (C3) most. docs/pricing.md has the formula and its derivatives.
+Levers are ranked by the dollars saved if a factor becomes a tenth better."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
-"""Which verifier to buy: how well it reports probabilities, and how much a correct answer costs with it.
-
-Both scores are strictly proper, for a probe of truth y and reported probability p:
-- Brier, the mean of (p - y)^2 = reliability - resolution + uncertainty + variation within ten bins (Murphy).
-- logarithmic, the mean of -ln q in nats, with the outcome's probability q. It may be infinite, so Brier ranks.
-
-[D] C = (g + v) / alpha dollars per accepted answer, with g the cost of a judged trajectory, v the price of a verdict,
-alpha the accept rate on the probes. C / PPV is the cost per correct answer. The cheapest verifier is named only if it
-wins in 95% of a bootstrap over the groups of probes."""
+"""Which verifier to buy: how well it reports probabilities, and what a correct answer costs with it. docs/pricing.md
+defines the scores; both are strictly proper. The logarithmic score may be infinite, so Brier ranks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -110,7 +110,13 @@ def capacity(
             ),
         )
         if part is not None and part.others:
-            yield _part(total(rows, "ns"), part)
+            others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in part.others)
+            yield Step(
+                title="shared",
+                says=f"the run held the device for {money.format_ns(part.held_ns)} of the hour, some of it together "
+                f"with {others}; of that each has an equal part",
+                sums=(Sum("its part of the time", total(rows, "ns"), part.ns, "ns"),),
+            )
         says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
     else:
@@ -151,18 +157,6 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
             own[holder] += part_ns + (place < left_ns)
             met[holder].update(holders)
     return {holder: Held(whole[holder], own[holder], tuple(sorted(met[holder] - {holder}))) for holder in sorted(whole)}
-
-
-def _part(ns: int, part: Held) -> Step:
-    others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in part.others)
-    return Step(
-        title="shared",
-        says=(
-            f"the run held the device for {money.format_ns(part.held_ns)} of the hour, some of it together with "
-            f"{others}; of that each has an equal part"
-        ),
-        sums=(Sum("its part of the time", ns, part.ns, "ns"),),
-    )
 
 
 def transfer(

@@ -284,13 +284,5 @@ def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
     if with_events:
         for kind, rows in explained.events.items():
             if rows:
-                yield _events(kind, rows)
-
-
-def _events(kind: str, rows: Sequence[Row]) -> Table:
-    names = list(rows[0])
-    return Table(
-        title=f"{kind}: {len(rows):,} events",
-        columns=tuple(map(Column, names)),
-        rows=tuple(tuple(row[name] for name in names) for row in rows),
-    )
+                cells = tuple(tuple(row.values()) for row in rows)
+                yield Table(title=f"{kind}: {len(rows):,} events", columns=tuple(map(Column, rows[0])), rows=cells)

@@ -1,13 +1,6 @@
-"""The cost of the borrowed tokens if they had been made in another way [D].
-
-T useful tokens were borrowed. tau is the tokens of a device-second and w the wasted share, on dedicated devices if any.
-- Dedicated devices: T times their cost per useful token; fully loaded, with idle time, syncs and activation. If no
-  token was made there, the book's rollout device is assumed for the borrowed time.
-- A market offer: T / (tau * (1 - w)) device-seconds. A spot device is interrupted l times an hour and loses its turns,
-  of mean age a = E[L^2] / (2 E[L]) for turns of L seconds: T / (tau * (1 - w) * (1 - l * a / 3600)).
-- Nothing: no money is spent, and the tokens are not made.
-
-Costs are amortized. Dedicated devices are those of the whole fleet, so figures of RL runs sum to the fleet's."""
+"""The cost of the borrowed tokens if they had been made in another way: on dedicated devices, on market offers, or not
+at all. docs/pricing.md defines each. Dedicated devices are those of the whole fleet, so figures of RL runs sum to
+the fleet's."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
-"""The provision for bursts that follow lending, and the cost that lending really caused [D].
-
-A window is `HORIZON_NS` long. A load bin is a fifth of the range of serving load. A burst is consecutive windows of a
-device in the highest bin, after a lower bin.
-- h(b): bursts right after windows of bin b, over the time in windows of bin b that have a successor.
-- E[extra | b]: mean missed budgets of a burst from bin b on a lent device, minus the mean on other devices.
-- provision(b) = h(b) * E[extra | b] * penalty, for each lent device-second in bin b below the highest bin.
-
-A bin with too little data uses the figures of all bins; if these are too few, nothing is accrued."""
+"""The provision for bursts that follow lending, and the cost that lending really caused, as docs/pricing.md defines
+them. A window is `HORIZON_NS` long, and a load bin is a fifth of the range of serving load."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

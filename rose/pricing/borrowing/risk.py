@@ -1,6 +1,5 @@
-"""Whether borrowing harms serving, and whether it saves money against buying. [D] The saving is linear in the bill of
-dedicated devices, in each term of m, and in the probability that the fleet would exist anyway: each is moved alone
-to both ends of its range."""
+"""Whether borrowing harms serving, and whether it saves money against buying. The saving is linear in its inputs, so
+each input is moved alone to both ends of its range."""
 
 from contextlib import closing
 from fractions import Fraction

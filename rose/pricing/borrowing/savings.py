@@ -1,13 +1,5 @@
-"""How much a borrow saved against each alternative, with intervals [D].
-
-T useful tokens need H = T / (tau * (1 - w)) dedicated device-seconds, with throughput tau and wasted share w.
-- *Capacity avoided* = H * price of a dedicated device. This figure is hypothetical.
-- *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b) over UTC
-  hours. I is idle time of the fleet's dedicated devices, b the book's `bought_in_hours` (0: any amount). An RL run has
-  the share of its tokens. *Let go* and *avoidable* are devices given up and serving devices kept (`scale_down`).
-
-Never add the figures: both price the same tokens. Intervals are a bootstrap over groups, with m, token prices and an
-offer's range drawn from their own intervals."""
+"""How much a borrow saved against each alternative, as docs/pricing.md defines it. Intervals are a bootstrap over
+groups, with m, token prices and an offer's range drawn from their own intervals."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""A simulation in which serving load and rollout demand rise at the same time [D].
-
-Serving load S and rollout demand Q of a window are shares of the serving devices' time. They are paired by a Gaussian
-copula on their ranks, with correlation r; r = 1 sorts both, the worst case for every supermodular loss. In a window
-x = max(S + Q - 1, 0) does not fit, and requests times min(1, x / S) are late. Cost is Q at m without the provision,
-plus the penalties. The tail is the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%)."""
+"""A simulation in which serving load and rollout demand rise at the same time (docs/pricing.md). Sorted load and demand
+(r = 1) are the worst case for every supermodular loss."""
 
 import dataclasses
 from collections.abc import Sequence

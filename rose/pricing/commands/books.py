@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,8 +135,6 @@ def verify(
 ) -> None:
     """Check the books against the ledger, and the ledger against its hash chain. The exit code is 1 for any problem."""
     with common.clear_errors():
-        import dataclasses
-
         from rose.ledger.evidence import continuation
         from rose.pricing.audit.check import check
 

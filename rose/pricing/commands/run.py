@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -79,9 +80,6 @@ def borrow_command(
 
 
 def _record(ledger: Ledger, run: str | None, file: Path) -> None:
-    from contextlib import closing
-    from typing import cast
-
     from rose.events import Provenance
     from rose.pricing.marginal_cost import scale_down
     from rose.pricing.run.priced import newest_run, run_facts

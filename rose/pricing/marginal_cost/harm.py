@@ -1,13 +1,5 @@
-"""What lending costs serving, compared with time in which leases were withheld at random [D].
-
-*Lent time* is every drawn window that was not withheld, leased or not, because a lease that ends early is an effect of
-lending too. So is the wash-out of a withheld window, in which earlier leases still show.
-- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld. C is the dollars of N requests:
-  the penalty for a missed budget, or otherwise the price book's curve of latency.
-- *Prefix cache* = (cached share withheld - cached share lent) * prompt tokens in lent time, at serving's input price.
-- *Interference* = (busy time per token lent - withheld) * tokens in lent time, at the book's price of a device-hour.
-
-Without withheld windows the figures are confounded, because leases depend on load."""
+"""What lending costs serving, compared with time in which leases were withheld at random (docs/pricing.md). Lent time
+has every other drawn window, leased or not: a lease that ends early is an effect of lending too."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,11 +1,6 @@
-"""The marginal cost m of a borrow.
+"""The marginal cost m of a borrow, as docs/pricing.md defines it. Each term is exact, at the prices of each stretch.
 
-[D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision, per borrowed
-device-second, in dollars. Each term is an exact total, at the prices of each stretch.
-
-m is no part of the bill. It assumes that the fleet would have existed without leases, with the price book's probability
-P (`idle_anyway`). Otherwise device time was avoidable and is charged, amortized: (1 - P) of the borrowed time, and P of
-the leased time of devices that would have been given back (`scale_down`). An unstated P counts as 1."""
+m is no part of the bill. An unstated probability of a fleet without leases (`idle_anyway`) counts as 1."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """The electricity that lending costs, against time in which leases were withheld at random, or assumed from a curve.
 
-[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is metered in the time T. Over
-the leased time it is the extra power dP, charged for all leased time. Without withheld windows, dP is the price book's
-curve at the load with rollouts minus without. If a device's price includes energy, nothing is charged."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is metered in the time T."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Decisions about the fleet's size because of lending. A serving device was *kept* that its owner would have got back;
-a dedicated device was *let go*. A CSV file, with UTC times and `to` exclusive, brings both into the ledger."""
+"""Decisions about the fleet's size because of lending, from a CSV file to the ledger. A serving device was *kept* that
+its owner would have got back; a dedicated device was *let go*."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rule that chooses a price book: the one that the command names, or the ledger has adopted, or all runs name if it
-is no example, or the environment names, or the example that all runs name."""
+"""The rule that chooses a price book: the one that the command names, or the ledger has adopted, or all runs name, or
+the environment names. An example that all runs name comes last."""
 
 import dataclasses
 import hashlib

@@ -1,11 +1,8 @@
 """The effect of lending, compared with time in which leases were withheld at random.
 
-[D] A measure is y over x, such as dollars over requests. Its effect is Y_lent - X_lent * Y_withheld / X_withheld,
-summed over strata: devices with enough withheld windows, and all other devices together.
-
-Windows were randomised, so they are the clusters. The withheld ratio has the variance of cluster sampling, with
-Student's t by Welch and Satterthwaite, or Wilson's interval if y / x has a bound. Strata are combined by the method of
-variance estimates recovery (MOVER)."""
+[D] The effect on y over x is Y_lent - X_lent * Y_withheld / X_withheld, summed over strata: devices with enough
+withheld windows, and all others. Windows were randomised, so they are the clusters. The withheld ratio has Student's t
+(Welch and Satterthwaite), or Wilson's interval if it has a bound. Strata are combined by MOVER."""
 
 from __future__ import annotations
 

@@ -1,18 +1,11 @@
 """The forecast cost of a month: the amount spent so far, plus the remaining days, drawn from a fitted model.
 
 [D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost less than a twentieth of
-the median day. Errors are autoregressive with coefficient r. For each r from -0.9 to 0.99 the other parameters are
-fitted by generalised least squares and drawn (flat prior). r is weighted by its restricted likelihood.
-Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
+the median day. Errors are autoregressive with coefficient r, weighted by its restricted likelihood; the rest is fitted
+by generalised least squares (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
 
-The forecast is the median of the draws, the interval their middle 95%. A day is a departure in any of three cases:
-- The change that the day before does not explain exceeds `NEWS` robust deviations (1.4826 times the median of absolute
-  deviations).
-- Its Studentized residual is larger than chance explains (1% over all days).
-- Its logarithm is more than `FAR` robust deviations from the median.
-
-The worst departure is a level shift if the cost did not come back, a holiday if the day was cheaper, or otherwise a
-burst. With enough days after a level shift or a holiday, only those count. After a burst there is no forecast."""
+A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual exceeds chance, or its
+logarithm is `FAR` robust deviations from the median. After a burst there is no forecast."""
 
 from __future__ import annotations
 
