@@ -21,7 +21,7 @@ By = Literal["version", "task", "step"]
 _PLACES = ("borrowed", "dedicated")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BreakdownRow:
     key: str
     cost_nano_usd: int
@@ -67,15 +67,12 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Breakd
             for place in _PLACES
             if (made := sum(tokens[place].values()))
         }
-    return tuple(
-        BreakdownRow(
-            key=key,
-            cost_nano_usd=sum(nano[place][key] for place in _PLACES),
-            accepted=sum(int(row["accepted"]) for row in groups),
-            interval=None if key == UNALLOCATED else _interval(groups, usd_per_token),
-        )
-        for key, groups in members.items()
-    )
+    lines = []
+    for key, groups in members.items():
+        cost_nano, accepted = sum(nano[place][key] for place in _PLACES), sum(int(row["accepted"]) for row in groups)
+        interval = None if key == UNALLOCATED else _interval(groups, usd_per_token)
+        lines.append(BreakdownRow(key, cost_nano, accepted, interval))
+    return tuple(lines)
 
 
 def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:

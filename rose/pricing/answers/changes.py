@@ -50,7 +50,7 @@ _CELL = ("bucket", "pool", "device_class")
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     name: str
     before_nano: int
@@ -158,14 +158,11 @@ def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp
             sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
         )
         parts = rounded({effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}, cost1 - cost0)
-        groups.append(Group(name=name, before_nano=cost0, cost_nano=cost1, effects=parts))
+        groups.append(Group(name, cost0, cost1, parts))
     groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
-    total = Group(
-        name="total",
-        before_nano=sum(group.before_nano for group in groups),
-        cost_nano=sum(group.cost_nano for group in groups),
-        effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
-    )
+    before_nano, cost_nano = sum(group.before_nano for group in groups), sum(group.cost_nano for group in groups)
+    summed = {effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS}
+    total = Group("total", before_nano, cost_nano, summed)
     return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
@@ -306,13 +303,10 @@ def table(comparison: Changes, top: int = TOP) -> Table:
         return (name, *costs, costs[1] - costs[0], *effects)
 
     rest = comparison.groups[top:]
-    currency = comparison.stamp.currency
+    names = ("before", "now", "change", *shown)
     return Table(
         title="",
-        columns=(
-            Column(comparison.by),
-            *(Column(name, "money", currency) for name in ("before", "now", "change", *shown)),
-        ),
+        columns=(Column(comparison.by), *(Column(name, "money", comparison.stamp.currency) for name in names)),
         rows=(
             *(row(group.name, (group,)) for group in comparison.groups[:top]),
             *([row(f"{len(rest)} others", rest)] if rest else []),

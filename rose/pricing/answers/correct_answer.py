@@ -142,11 +142,8 @@ def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
             interval = cost_per_correct.share_interval(groups, *_SHARES[name])
         else:
             interval = bootstrap.interval(getattr(drawn, name), drawn.units)
-        figures[name] = (
-            replace(figure, no_interval=bootstrap.TOO_FEW)
-            if interval is None
-            else replace(figure, low=interval.low, high=interval.high)
-        )
+        low, high = (None, None) if interval is None else (interval.low, interval.high)
+        figures[name] = replace(figure, low=low, high=high, no_interval=bootstrap.TOO_FEW if low is None else None)
     return figures
 
 

@@ -23,7 +23,7 @@ _WHOLE = 2**30  #: Scale of chances as integers, which sum equally in any order.
 _STEEPEST = 50.0  #: A steeper elasticity is invalid: answers were accepted at a single end.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Elasticity:
     value: float | None
     interval: Interval | None
@@ -43,8 +43,6 @@ class TrainingStep:
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
     """Return the chance that at least one of n trajectories of a group is accepted."""
-    if not 0 <= accepted <= size or not 0 <= n <= size:
-        raise ValueError(f"no {n} of {size} trajectories of which {accepted} were accepted")
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
@@ -68,15 +66,11 @@ def of_rollouts(groups: Groups) -> Elasticity:
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = np.log(drawn[:, 1] / drawn[:, 0]) / log(n / half)
     low, high = (int(total) for total in columns.sum(axis=0))
-    return Elasticity(
-        value=bootstrap.rounded(log(high / low) / log(n / half)),
-        interval=bootstrap.interval(draws, len(used)),
-        draws=draws,
-        units=len(used),
-        says=f"{len(used):,} groups: at least one accepted in {low / len(used) / _WHOLE:.1%} of subsets of {half}, "
-        f"in {high / len(used) / _WHOLE:.1%} of {n}"
-        + (f"; {len(sizes) - len(used):,} smaller groups left out" if len(used) < len(sizes) else ""),
-    )
+    value = bootstrap.rounded(log(high / low) / log(n / half))
+    says = f"{len(used):,} groups: at least one accepted in {low / len(used) / _WHOLE:.1%} of subsets of {half}, "
+    says += f"in {high / len(used) / _WHOLE:.1%} of {n}"
+    says += f"; {len(sizes) - len(used):,} smaller groups left out" if len(used) < len(sizes) else ""
+    return Elasticity(value, bootstrap.interval(draws, len(used)), draws, len(used), says)
 
 
 def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[TrainingStep]:
@@ -113,14 +107,9 @@ def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
     if not np.isfinite(value):
         return _none("answers were accepted at one end of the training only")
     first, last = used[0], used[-1]
-    return Elasticity(
-        value=bootstrap.rounded(value),
-        interval=bootstrap.interval(draws, len(used)),
-        draws=draws,
-        units=len(used),
-        says=f"{len(used)} steps, {int(counts.sum()):,} groups; training before them grew {growth:.3g}-fold, alpha "
-        f"went from {first.solved / first.judged:.1%} to {last.solved / last.judged:.1%}",
-    )
+    says = f"{len(used)} steps, {int(counts.sum()):,} groups; training before them grew {growth:.3g}-fold, alpha "
+    says += f"went from {first.solved / first.judged:.1%} to {last.solved / last.judged:.1%}"
+    return Elasticity(bootstrap.rounded(value), bootstrap.interval(draws, len(used)), draws, len(used), says)
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
@@ -149,4 +138,4 @@ def _too_few(groups: int, solved: int, which: str) -> str | None:
 
 
 def _none(missing: str) -> Elasticity:
-    return Elasticity(value=None, interval=None, draws=None, units=0, says=f"not enough data: {missing}")
+    return Elasticity(None, None, None, 0, f"not enough data: {missing}")

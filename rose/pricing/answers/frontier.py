@@ -19,7 +19,7 @@ from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval, interval
 from rose.pricing.stats.verdict import exceeds
-from rose.pricing.table import Paragraph, Row, Section, report_table, values
+from rose.pricing.table import Paragraph, Row, Section, Table, report_table, values
 
 Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"
@@ -82,7 +82,7 @@ class Slack:
     training_s: Fraction  #: T, device-seconds of updates.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     side: Side
     gain_inference: float | None
@@ -170,13 +170,7 @@ def _weigh(inference: Elasticity, training: Elasticity, what: str) -> Answer:
         side = "inference"
     elif to_inference is False and training_lowers:
         side = "training"
-    return Answer(
-        side=side,
-        gain_inference=inference.value,
-        gain_training=training.value,
-        interval=apart,
-        says=_says(side, inference, training, what),
-    )
+    return Answer(side, inference.value, training.value, apart, _says(side, inference, training, what))
 
 
 def _says(side: Side, inference: Elasticity, training: Elasticity, what: str) -> str:
@@ -215,39 +209,38 @@ def frontier(run: PricedRun) -> Section:
         threshold, why = None, dollars
     elif eta_n.value is not None and eta_t.value is not None:
         why = "does not apply: training did not raise alpha"
-    return Section(
-        {
-            "answers": report_table(
-                run.stamp,
-                "Where to spend next",
-                "priced by | per | side | inference | training | difference | answer",
-                _answers(run, eta_n, eta_t, dollars, yields),
-                view="relative fall in cost per correct",
-                text=("per", "side", "answer"),
+    parts: dict[str, Table | Paragraph] = {
+        "answers": report_table(
+            run.stamp,
+            "Where to spend next",
+            "priced by | per | side | inference | training | difference | answer",
+            _answers(run, eta_n, eta_t, dollars, yields),
+            view="relative fall in cost per correct",
+            text=("per", "side", "answer"),
+        ),
+        "rollouts": Paragraph(_rollouts(eta_n, independent)),
+        "elasticities": report_table(
+            run.stamp,
+            "How the share of solved groups grows",
+            "what | value | rests on",
+            (
+                (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
+                (ETA_N, _elasticity(run, eta_n), eta_n.says),
+                (INDEPENDENT, run.make.measure(independent, why=_ALL_ALIKE), ""),
+                (ETA_T, _elasticity(run, eta_t), eta_t.says),
+                (LEFT, run.make.measure(threshold, why=why), ""),
             ),
-            "rollouts": Paragraph(_rollouts(eta_n, independent)),
-            "elasticities": report_table(
-                run.stamp,
-                "How the share of solved groups grows",
-                "what | value | rests on",
-                (
-                    (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
-                    (ETA_N, _elasticity(run, eta_n), eta_n.says),
-                    (INDEPENDENT, run.make.measure(independent, why=_ALL_ALIKE), ""),
-                    (ETA_T, _elasticity(run, eta_t), eta_t.says),
-                    (LEFT, run.make.measure(threshold, why=why), ""),
-                ),
-                view="elasticities",
-                text=("rests on",),
-            ),
-            "spend": values(
-                "Spending on each side",
-                {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
-                run.stamp,
-                "amortized; training as it was paid for is marginal for borrowed",
-            ),
-        }
-    )
+            view="elasticities",
+            text=("rests on",),
+        ),
+        "spend": values(
+            "Spending on each side",
+            {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
+            run.stamp,
+            "amortized; training as it was paid for is marginal for borrowed",
+        ),
+    }
+    return Section(parts)
 
 
 def _elasticity(run: PricedRun, eta: Elasticity) -> Figure:

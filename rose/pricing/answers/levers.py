@@ -73,7 +73,7 @@ class Factors:
         }[name]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Lever:
     """A factor of C3. At the value `to`, a tenth better, `saves` dollars are saved per million answer tokens."""
 
@@ -112,16 +112,8 @@ def levers(at: Factors) -> tuple[Lever, ...]:
         value, slope = getattr(at, name), at.derivative(name)
         low, high = (1, inf) if name in _RATIOS else (0, inf) if name == "cpm" else (0, 1)
         to = min(max(value * (1 + TENTH if slope < 0 else 1 - TENTH), low), high)
-        moves.append(
-            Lever(
-                name=name,
-                value=value,
-                derivative=slope,
-                elasticity=slope * value / at.cost if at.cost else 0.0,
-                to=to,
-                saves=bootstrap.rounded(at.cost - at.moved(name, to).cost),
-            )
-        )
+        elasticity, saves = slope * value / at.cost if at.cost else 0.0, at.cost - at.moved(name, to).cost
+        moves.append(Lever(name, value, slope, elasticity, to, bootstrap.rounded(saves)))
     return tuple(sorted(moves, key=lambda move: -move.saves))
 
 

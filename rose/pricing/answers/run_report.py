@@ -23,7 +23,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import FATES
-from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes, report_table
+from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, notes, report_table, values
 
 CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
 P99_SAMPLES = 100  #: With fewer samples than this, a 99th percentile is the largest one measured.
@@ -36,7 +36,6 @@ RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the rep
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
 _FLEETS_IDLE = "idle time belongs to the fleet: see the report of the fleet's run"
-_DEDICATED_MARGINAL = "not enough data: no token was borrowed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,9 +124,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
     }
     for name, step in (("first", steps[:1]), ("last", steps[-1:])):
         figures |= {f"{ACCEPTED}, {name} step": make.part(row["accepted"], row["judged"]) for row in step}
-    return Table(
-        title="At a glance", stamp=run.stamp, columns=columns("what", "value"), header=False, rows=(*figures.items(),)
-    )
+    return values("At a glance", figures, run.stamp, "", header=False)
 
 
 def _time(run: PricedRun) -> Table:
@@ -199,18 +196,14 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
         useful = run.tokens[placement].useful
-        return make.money(
-            None if usd is None or not useful else usd * _MILLION / useful,
-            view,
-            per="million tokens",
-            basis=basis,
-            why=why or f"not enough data: no useful token was made on {placement} devices",
-        )
+        price = None if usd is None or not useful else usd * _MILLION / useful
+        why = why or f"not enough data: no useful token was made on {placement} devices"
+        return make.money(price, view, per="million tokens", basis=basis, why=why)
 
     added_usd, basis = (None, "measured") if way is None else (way.added_usd, way.basis)
     marginal = {
         "borrowed": per_million(run.borrow.usd, "borrowed", MARGINAL, run.borrow.basis),
-        "dedicated": per_million(added_usd, "borrowed", MARGINAL, basis, _DEDICATED_MARGINAL),
+        "dedicated": per_million(added_usd, "borrowed", MARGINAL, basis, "not enough data: no token was borrowed"),
     }
 
     def cells(placement: str, *pools: str) -> Row:
@@ -334,15 +327,14 @@ def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
     units = {"number": "count", "ns": "ns", "requests": "count", "tokens_kept": "tokens", "tokens_lost": "tokens"}
     by_action: dict[str, Mapping[str, Any]] = {name: dict.fromkeys(units, 0) for name in ("yield", "cut", "revoke")}
     by_action |= {row["name"]: row for row in totals}
-
-    def cells(row: Mapping[str, Any]) -> Row:
-        return tuple(make.number(row[name], unit, why="not recorded") for name, unit in units.items())
-
     return report_table(
         make.stamp,
         "What serving took back",
         "action | how many | waited | requests | tokens kept | tokens lost",
-        ((action, *cells(by_action[action])) for action in ("yield", "cut", "revoke")),
+        (
+            (action, *(make.number(by_action[action][name], unit, why="not recorded") for name, unit in units.items()))
+            for action in ("yield", "cut", "revoke")
+        ),
         view="counts",
     )
 

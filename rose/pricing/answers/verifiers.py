@@ -20,7 +20,7 @@ from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
-from rose.pricing.table import Paragraph, Row, Section, report_table
+from rose.pricing.table import Paragraph, Row, Section, Table, report_table
 
 BINS = 10  #: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
 PROBES_MIN = 30  #: Shared probes below which no verifier is called the cheapest.
@@ -58,7 +58,7 @@ class Scores:
         return tuple(part / whole if whole else None for part, whole in pairs)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Verifier:
     name: str
     saw: int  #: Probes with this verifier's verdict; all verifiers saw `scores.probes` of them.
@@ -78,8 +78,6 @@ class VerifierComparison:
 
 
 def score(probes: Sequence[Probe]) -> Scores:
-    if not probes:
-        raise ValueError("no probes to score")
     size = len(probes)
     correct = sum(probe.correct for probe in probes)
     given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
@@ -117,12 +115,10 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> VerifierComparison:
-    """Return each verifier's scores and cost of a correct answer. Raises ValueError without probes."""
+    """Return each verifier's scores and cost of a correct answer."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
-    if not by_verifier:
-        raise ValueError("no probes to compare verifiers on")
     shared = sorted(set.intersection(*map(set, by_verifier.values())))
     scored = {name: score([own[key] for key in shared or sorted(own)]) for name, own in sorted(by_verifier.items())}
     paid = {
@@ -134,22 +130,15 @@ def compare(
         off = trajectory_draws - float(usd_per_trajectory or 0)  # (g + v) / alpha for another g.
         draws = {name: drawn * (1 + off / float(paid[name] or 1)) for name, drawn in draws.items()}
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
-    verifiers = tuple(
-        Verifier(
-            name=name,
-            saw=len(by_verifier[name]),
-            scores=scores,
-            usd_per_verdict=usd_per_verdict[name],
-            usd_per_correct=None
-            if (usd := paid[name]) is None or not scores.accepted_correct
-            else usd * scores.probes / scores.accepted_correct,
-            interval=bootstrap.interval(draws[name], units) if name in draws else None,
-            chance_cheapest=chances.get(name),
-        )
-        for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
-    )
+    verifiers = []
+    for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0])):
+        usd, right = paid[name], scores.accepted_correct
+        per_correct = None if usd is None or not right else usd * scores.probes / right
+        interval = bootstrap.interval(draws[name], units) if name in draws else None
+        saw, chance = len(by_verifier[name]), chances.get(name)
+        verifiers.append(Verifier(name, saw, scores, usd_per_verdict[name], per_correct, interval, chance))
     cheapest, says = _cheapest(verifiers, len(shared))
-    return VerifierComparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
+    return VerifierComparison(verifiers=tuple(verifiers), shared=len(shared), cheapest=cheapest, says=says)
 
 
 def _draws(
@@ -223,48 +212,46 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
     verifiers = compared.verifiers
     unpriced = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in verifiers}
     before = run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY)
-    return Section(
-        {
-            "says": Paragraph(compared.says),
-            "cost": report_table(
-                run.stamp,
-                "What a correct answer costs with each",
-                "verifier | accepts | TPR | FPR | PPV | a verdict | per correct | cheapest in",
-                (_cost(run, v, source, unpriced[v.name], no_interval) for v in verifiers),
-                view=BLENDED,
-                footer=((JUDGED, None, None, None, None, None, before, None),),
+    parts: dict[str, Table | Paragraph] = {
+        "says": Paragraph(compared.says),
+        "cost": report_table(
+            run.stamp,
+            "What a correct answer costs with each",
+            "verifier | accepts | TPR | FPR | PPV | a verdict | per correct | cheapest in",
+            (_cost(run, v, source, unpriced[v.name], no_interval) for v in verifiers),
+            view=BLENDED,
+            footer=((JUDGED, None, None, None, None, None, before, None),),
+        ),
+        "scores": report_table(
+            run.stamp,
+            "How well each reports probabilities: 0 is best for both",
+            "verifier | saw | scored on | Brier | logarithmic | reliability | resolution | uncertainty | within bins",
+            (_scores(run, v, source) for v in verifiers),
+            view=source,
+            notes=(
+                f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
+                "judged by all.",
             ),
-            "scores": report_table(
-                run.stamp,
-                "How well each reports probabilities: 0 is best for both",
-                "verifier | saw | scored on | Brier | logarithmic | "
-                "reliability | resolution | uncertainty | within bins",
-                (_scores(run, v, source) for v in verifiers),
-                view=source,
-                notes=(
-                    f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
-                    "judged by all.",
-                ),
-            ),
-            "calibration": report_table(
-                run.stamp,
-                "Calibration",
-                "verifier | reported in | probes | mean report | correct",
+        ),
+        "calibration": report_table(
+            run.stamp,
+            "Calibration",
+            "verifier | reported in | probes | mean report | correct",
+            (
                 (
-                    (
-                        v.name,
-                        f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
-                        run.make.number(count, "probes"),
-                        *(run.make.measure(share, "share", basis=source) for share in shares),
-                    )
-                    for v in verifiers
-                    for number, (count, *shares) in v.scores.calibration.items()
-                ),
-                view="reported against what came true",
-                grouped=True,
+                    v.name,
+                    f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
+                    run.make.number(count, "probes"),
+                    *(run.make.measure(share, "share", basis=source) for share in shares),
+                )
+                for v in verifiers
+                for number, (count, *shares) in v.scores.calibration.items()
             ),
-        }
-    )
+            view="reported against what came true",
+            grouped=True,
+        ),
+    }
+    return Section(parts)
 
 
 def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Fraction | None], dict[str, str]]:

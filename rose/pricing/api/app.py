@@ -126,20 +126,13 @@ def application(
 
 
 @contextmanager
-def serve(
-    served: Sequence[ServedLedger],
-    host: str,
-    port: int,
-    *,
-    token: str | None = None,
-    clock: questions.Clock = questions.now,
-) -> Iterator[str]:
+def serve(served: Sequence[ServedLedger], host: str, port: int, *, token: str | None = None) -> Iterator[str]:
     """Serve on `host`:`port` while the `with` block runs, and yield the URL. Port 0 means any free port. Raises
     OpenAddressError if others could read without a token, SecretError for a short token, or LedgerError."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
-        application(served, token=token, clock=clock),
+        application(served, token=token),
         http=protocol,
         ws="none",
         log_level="warning",

@@ -59,15 +59,8 @@ class ServedLedger:
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
-        return saved.saved(
-            self.ledger,
-            period,
-            book,
-            team=team,
-            run_id=run_id,
-            provenance=provenance,
-            kept=self.saved_runs.setdefault(key, {}),
-        )
+        kept = self.saved_runs.setdefault(key, {})
+        return saved.saved(self.ledger, period, book, team=team, run_id=run_id, provenance=provenance, kept=kept)
 
     @property
     def _mark(self) -> str:
@@ -122,9 +115,7 @@ class CostQuery(SavedQuery):
 
 
 class ForecastQuery(ProvenanceQuery):
-    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; by default the current month.")] = (
-        None
-    )
+    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else the current month.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000

@@ -39,7 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The events of a device-hour known at the close. `late` counts those recorded after it."""
+    """The events of a device-hour known at the close. `late` counts the events recorded after it."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -66,7 +66,7 @@ class Evidence:
         return replace(self, slices=tuple(inside))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WriterEvents:
     """The events of one writer. `holds`: whether the hash chain is intact, None for archived parts."""
 
@@ -123,16 +123,8 @@ def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Write
     writer_spans = []
     for writer, seqs in sorted(by_writer.items()):
         files, archived = _files(ledger, writer, sorted(seqs))
-        writer_spans.append(
-            WriterEvents(
-                writer=writer,
-                first_seq=min(seqs),
-                last_seq=max(seqs),
-                events=len(seqs),
-                files=tuple(files),
-                holds=None if archived else writer not in bad,
-            )
-        )
+        holds = None if archived else writer not in bad
+        writer_spans.append(WriterEvents(writer, min(seqs), max(seqs), len(seqs), tuple(files), holds))
     return writer_spans
 
 

@@ -40,7 +40,7 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Return a run's borrow with its alternatives, without `market` not the offers. Raises PriceBookError."""
+    """Return a run's borrow with its alternatives. `market` includes the offers. Raises PriceBookError."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
     by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
@@ -48,18 +48,17 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     own = {key: part for key, part in of_fleet.items() if key[0] in _DEDICATED}
     elsewhere = together(list(own.values()))
     stretches = Stretches.over(run.book, allocation.period_ns)
-    borrowed_loaded_nano = allocation.in_pools("serving").fully_loaded_nano_usd()["rollout"]
     if elsewhere.useful:
         loaded = whole.fully_loaded().filter(pl.col("pool").is_in(_DEDICATED), work="rollout")
         loaded_usd = Fraction(int(loaded["loaded_nano"].sum()), NANO_USD_PER_USD)
         unshared = elsewhere.unshared_usd / elsewhere.usd if elsewhere.usd else Fraction(1)
+        without_others = "" if unshared == 1 else ", without other runs on the devices"
         ways = [
             Alternative(
-                name=name,
-                usd=usd * borrowed.useful / elsewhere.useful,
-                basis="measured",
-                explained=f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there"
-                + ("" if unshared == 1 else ", without other runs on the devices"),
+                name,
+                usd * borrowed.useful / elsewhere.useful,
+                "measured",
+                f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there{without_others}",
             )
             for name, usd in ((DEDICATED, elsewhere.unshared_usd), (LOADED, loaded_usd * unshared))
         ]
@@ -70,7 +69,10 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
         ways = [_dedicated_by_book(m.borrowed_by_stretch, stretches, room)]
         needed_ns = m.borrowed_ns * room
     need = _Need.over(run.charged, whole, set(own), "tokens" if elsewhere.useful else "ns")
-    ways[0] = need.bought(ways[0], needed_ns, _increment(own, by_class, run))
+    if parts := own or by_class:
+        pool, device_class = max(parts, key=lambda key: parts[key].hardware_ns)
+        price = run.book.device_at(device_class, pool if own else "rollout", allocation.period_ns[0])
+        ways[0] = need.bought(ways[0], needed_ns, price.bought_in_hours)
     if borrowed.useful and market:
         classes = {name: part for (_, name), part in own.items() if part.useful} or {
             name: part for (pool, name), part in by_class.items() if pool == "serving" and part.generated
@@ -85,17 +87,10 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
             )
     tokens = f"{borrowed.useful:,} useful tokens would not have been made"
     without = f"{tokens}; the serving devices would have cost the same"
-    ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=without))
+    ways.append(Alternative(NOTHING, Fraction(0), "measured", without))
     if borrowed.useful:
-        spreads = run.cost.spreads
-        ways = saved(
-            ways,
-            m,
-            run.groups,
-            spreads,
-            borrowed_usd=borrowed.usd,
-            borrowed_loaded_usd=Fraction(borrowed_loaded_nano, NANO_USD_PER_USD),
-        )
+        loaded_usd = Fraction(allocation.in_pools("serving").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
+        ways = saved(ways, m, run.groups, run.cost.spreads, borrowed.usd, loaded_usd)
     dedicated = together([part for (pool, _), part in by_class.items() if pool in _DEDICATED])
     return Comparison(borrowed=borrowed, dedicated=dedicated, alternatives=tuple(ways) if borrowed.useful else ())
 
@@ -154,18 +149,8 @@ class _Need:
         return replace(way, bought=replace(whole, hours=hours, fleet=whole))
 
 
-def _increment(
-    own: Mapping[tuple[str, str], RolloutOutput], by_class: Mapping[tuple[str, str], RolloutOutput], run: PricedRun
-) -> Decimal | None:
-    parts = own or by_class
-    if not parts:
-        return None
-    pool, device_class = max(parts, key=lambda key: parts[key].hardware_ns)
-    return run.book.device_at(device_class, pool if own else "rollout", run.allocation.period_ns[0]).bought_in_hours
-
-
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return 1 - l * a / 3600, the useful part of an hour. Not above 0, no work would finish."""
+    """[D] Return 1 - l * a / 3600, the useful part of an hour. If it is not above 0, no work finishes."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -176,13 +161,8 @@ def _dedicated_by_book(
     for (device_class, segment), ns in borrowed_ns.items():
         price = stretches.book.device_at(device_class, "rollout", stretches.spans[segment][0])
         usd += Fraction(price.usd_per_hour) * ns / NS_PER_HOUR
-    return Alternative(
-        name=DEDICATED,
-        usd=usd * room,
-        basis="assumed",
-        explained="no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
-        "were as fast and wasted as much",
-    )
+    explained = "no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
+    return Alternative(DEDICATED, usd * room, "assumed", f"{explained}were as fast and wasted as much")
 
 
 def _market(

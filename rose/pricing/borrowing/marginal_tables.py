@@ -111,10 +111,6 @@ def _gate(m: Marginal) -> str:
 def _meter(make: Figures, meter: Metered) -> tuple[Figure, ...]:
     energies = (meter.energy_mw_ns, meter.baseline_mw_ns, meter.extra_mw_ns)
     watts = None if meter.delta_mw is None else meter.delta_mw.times(1 / 1000)
-    power_w = make.measure(
-        None if watts is None else watts.value,
-        "W",
-        interval=None if watts is None else watts.interval,
-        why=meter.why,
-    )
+    value, interval = (None, None) if watts is None else (watts.value, watts.interval)
+    power_w = make.measure(value, "W", interval=interval, why=meter.why)
     return power_w, *(make.number(energy, "mW*ns", why=meter.why) for energy in energies)

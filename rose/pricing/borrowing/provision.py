@@ -33,7 +33,7 @@ BREAK_EVEN_CASH = "break-even provision against buying"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rate:
     """The burst figures of a load bin, None without enough data; `why` then names the missing data."""
 
@@ -59,15 +59,10 @@ def rates(risk: Sequence[Row], bursts: Sequence[Row]) -> dict[int, Rate]:
         own_hazard = _hazard(own_risk)
         hazard_per_s, interval = _hazard(risk) if own_hazard[0] is None else own_hazard
         extra = _extra(bursts) if own_extra is None else own_extra
-        by_bin[load_bin] = Rate(
-            hazard_per_s=hazard_per_s,
-            hazard_interval=interval,
-            extra=extra,
-            pooled=tuple(name for name, own in (("hazard", own_hazard[0]), ("extra", own_extra)) if own is None),
-            windows=sum(row["windows"] for row in own_risk),
-            bursts=sum(row["bursts"] for row in own_risk),
-            why=_why(hazard_per_s, extra, risk, bursts),
-        )
+        pooled = tuple(name for name, own in (("hazard", own_hazard[0]), ("extra", own_extra)) if own is None)
+        windows, begun = (sum(row[name] for row in own_risk) for name in ("windows", "bursts"))
+        why = _why(hazard_per_s, extra, risk, bursts)
+        by_bin[load_bin] = Rate(hazard_per_s, interval, extra, pooled, windows, begun, why)
     return by_bin
 
 
@@ -102,7 +97,7 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
     return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Accrual:
     day: date
     usd: Fraction | None
@@ -112,8 +107,8 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day that has lent time, from rows of the query `bursts`. Rates are those known
-    when the day began, or with its own data if these are too few. Later days never change an accrual."""
+    """Return the provision of each UTC day that has lent time. A day uses the rates known when it began, or includes
+    its own data if they are too few. Later days never change an accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -130,15 +125,8 @@ def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stre
         why = NO_PENALTY if not any(per_miss) else known[0].why if penalty else None
         lent_s = ((known[row["bin"]], Fraction(row["lent_ns"], NS_PER_S)) for row in own if row["bin"] in known)
         misses = sum((seconds * (rate.misses_per_s or 0) for rate, seconds in lent_s), Fraction(0))
-        accruals.append(
-            Accrual(
-                day=day,
-                usd=None if why else misses * penalty,
-                why=why,
-                unknown_ns=sum(row["lent_ns"] for row in own if row["bin"] is None),
-                from_earlier_days=earlier,
-            )
-        )
+        unknown_ns = sum(row["lent_ns"] for row in own if row["bin"] is None)
+        accruals.append(Accrual(day, None if why else misses * penalty, why, unknown_ns, earlier))
     return accruals
 
 
@@ -195,55 +183,53 @@ def provision(run: PricedRun) -> Section:
     penalty = per_miss[-1] if any(per_miss) else None
     per_penalty = make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY)
     unknown_ns = sum(one.unknown_ns for one in accruals.values())
-    return Section(
-        {
-            "rates": report_table(
-                run.stamp,
-                "Bursts, by fifth of serving load",
-                "load | windows | bursts | bursts an hour | extra misses of a burst | misses a lent device-hour | "
-                "provision a lent device-hour | pooled",
-                (_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
-                view=MARGINAL,
-                text=("pooled",),
-                notes=(
-                    f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
-                    "figures of all fifths, since its own are too few.",
-                ),
+    parts = {
+        "rates": report_table(
+            run.stamp,
+            "Bursts, by fifth of serving load",
+            "load | windows | bursts | bursts an hour | extra misses of a burst | misses a lent device-hour | "
+            "provision a lent device-hour | pooled",
+            (_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
+            view=MARGINAL,
+            text=("pooled",),
+            notes=(
+                f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
+                "figures of all fifths, since its own are too few.",
             ),
-            "totals": report_table(
-                run.stamp,
-                "Provision and realised cost",
-                "what | value | rests on",
+        ),
+        "totals": report_table(
+            run.stamp,
+            "Provision and realised cost",
+            "what | value | rests on",
+            (
                 (
-                    (
-                        ACCRUED,
-                        make.amount(sum(known) if known else None, MARGINAL, why=why),
-                        "rates known when each day began, times lent time",
-                    ),
-                    (REALISED, in_all(make, term), "" if term.explained == term.unknown else term.explained),
-                    (f"{REALISED} per borrowed device-hour", per_device_hour(make, run.borrow, "provision"), ""),
-                    (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
-                    (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
-                    (PENALTY, per_penalty, "price book"),
+                    ACCRUED,
+                    make.amount(sum(known) if known else None, MARGINAL, why=why),
+                    "rates known when each day began, times lent time",
                 ),
-                view=MARGINAL,
-                text=("rests on",),
-                notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
+                (REALISED, in_all(make, term), "" if term.explained == term.unknown else term.explained),
+                (f"{REALISED} per borrowed device-hour", per_device_hour(make, run.borrow, "provision"), ""),
+                (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
+                (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
+                (PENALTY, per_penalty, "price book"),
             ),
-            "days": report_table(
-                run.stamp,
-                "Roll-forward by UTC day",
-                "day | opening | accrued | realised | released | closing | rates of",
-                (_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
-                view=MARGINAL,
-                text=("rates of",),
-                notes=(
-                    "Opening + accrued - realised - released = closing. A day's provision is held to the end of the "
-                    "next.",
-                ),
+            view=MARGINAL,
+            text=("rests on",),
+            notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
+        ),
+        "days": report_table(
+            run.stamp,
+            "Roll-forward by UTC day",
+            "day | opening | accrued | realised | released | closing | rates of",
+            (_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
+            view=MARGINAL,
+            text=("rates of",),
+            notes=(
+                "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
             ),
-        }
-    )
+        ),
+    }
+    return Section(parts)
 
 
 def _rate(make: Figures, load_bin: int, rate: Rate, penalty: Fraction | None) -> Cells:

@@ -22,7 +22,6 @@ from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
 
-_CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
 _VERDICTS = {
@@ -110,7 +109,7 @@ def harm_table(make: Figures, measured: Harm) -> Table:
 
 def says(measured: Harm) -> str:
     if (compared := harm.late(measured)) is None:
-        return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
+        return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix('confounded: ')}."
     requests, late, added = compared
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "

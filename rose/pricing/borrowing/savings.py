@@ -88,7 +88,7 @@ class Saving:
     no_interval: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Alternative:
     name: str
     usd: Fraction | None  #: Amortized: device time at its price, whether or not it would have been billed.
@@ -115,7 +115,6 @@ def saved(
     borrow: Marginal,
     groups: Groups,
     spreads: Mapping[str, Spread],
-    *,
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:

@@ -32,6 +32,7 @@ _PAIRS = 2_000_000
 SIMULATED = "simulated"
 WINDOWS, WINDOW, OBSERVED, R_STAR = "windows", "length of a window", "r as observed", "r*"
 ON_DEDICATED, PENALTY = "a million useful tokens on dedicated devices", "a late request"
+_NO_DEDICATED = "not enough data: no useful token was made on dedicated devices"
 _MILLION = 10**6
 
 
@@ -46,7 +47,7 @@ class Fleet:
     tokens_per_s: float  #: Tokens of a borrowed second that are not stale.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Coupled:
     """The figures of a run at one correlation r. c_O is None if there are no useful tokens."""
 
@@ -107,13 +108,9 @@ def _at(r: float, s: Floats, served: Floats, q: Floats, fleet: Fleet) -> Coupled
         sums += np.array([(beyond == 0).mean(), beyond.sum(), usd.sum(), (demand - beyond).sum(), dearest.mean()])
     attained, beyond_, usd_, useful, dearest_ = sums / draws
     tokens = useful * fleet.device_s_per_window * fleet.tokens_per_s
-    return Coupled(
-        r=r,
-        attainment=rounded(attained),
-        wasted_share=rounded(beyond_ / q.sum()) if q.sum() > 0 else 0.0,
-        usd_per_token=rounded(usd_ / tokens) if tokens > 0 else None,
-        tail_usd_per_hour=rounded(dearest_ * 3600 / fleet.window_s),
-    )
+    wasted_share = rounded(beyond_ / q.sum()) if q.sum() > 0 else 0.0
+    usd_per_token = rounded(usd_ / tokens) if tokens > 0 else None
+    return Coupled(r, rounded(attained), wasted_share, usd_per_token, rounded(dearest_ * 3600 / fleet.window_s))
 
 
 def spikes(run: PricedRun) -> Section:
@@ -126,6 +123,7 @@ def spikes(run: PricedRun) -> Section:
     points = coupled(load, demand, requests, fleet) if fleet is not None and len(windows) >= WINDOWS_MIN else ()
     make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
     dedicated = run.cost.by_line["dedicated"]
+    per_million = None if dedicated is None else dedicated * _MILLION
     r_star = None if dedicated is None else crossing(points, float(dedicated))
     if fleet is None:
         says = "not enough data: no token was made on borrowed devices"
@@ -137,12 +135,7 @@ def spikes(run: PricedRun) -> Section:
         WINDOWS: make.number(len(windows), "count"),
         WINDOW: make.number(window_s * NS_PER_S, "ns"),
         OBSERVED: make.measure(observed(load, demand) if points else None, why="load or demand never changed"),
-        ON_DEDICATED: run.make.money(
-            None if dedicated is None else dedicated * _MILLION,
-            MARGINAL,
-            per="million useful tokens",
-            why="not enough data: no useful token was made on dedicated devices",
-        ),
+        ON_DEDICATED: run.make.money(per_million, MARGINAL, per="million useful tokens", why=_NO_DEDICATED),
         PENALTY: run.make.money(penalty or None, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY),
         R_STAR: make.measure(r_star, basis=SIMULATED, why=says),
     }
@@ -217,7 +210,7 @@ def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
 
 def _says(points: Sequence[Coupled], dedicated: Fraction | None, r_star: float | None) -> str:
     if dedicated is None:
-        return "not enough data: no useful token was made on dedicated devices to compare with"
+        return f"{_NO_DEDICATED} to compare with"
     if r_star is not None:
         return f"borrowing stops being cheaper than dedicated devices at r = {r_star:.2f}"
     if (first := points[0].usd_per_token) is None:

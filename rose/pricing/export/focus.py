@@ -21,7 +21,6 @@ from rose.pricing.period import naive
 
 SUFFIXES = (".parquet", ".csv")
 _PORTION_ROWS = 100_000  # A portion ends with the hour that reaches this length.
-_PICO = 10**12
 
 Progress = Callable[[int, int], None]
 
@@ -113,7 +112,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         names = book.currency, book.name, book.version, book.sha256
         parts.append((number, part.correction, part.invoice_id, *ends, *names))
         for price in [] if part.correction else prices.used(part):  # A correction needs no price; its book may lack it.
-            used.append((number, price.item, price.stretch, round(price.usd * _PICO), price.name, price.commitment))
+            used.append((number, price.item, price.stretch, round(price.usd * 10**12), price.name, price.commitment))
     query.insert(connection, "part", parts)
     query.insert(connection, "price", used)
     with bill.ledger.connect() as ledger:

@@ -30,7 +30,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FocusSums:
-    """Totals of FOCUS rows in nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` for each."""
+    """Totals of FOCUS rows in nano-dollars: `billed`, `effective`, `purchased`, and one for each bucket."""
 
     rows: int
     totals: Mapping[str, int]
@@ -48,15 +48,11 @@ def check(path: Path, charges_nano: Mapping[str, int]) -> FocusSums:
         faults = (*_of_rows(connection), *_of_sums(connection))
         sums = _records(connection, "focus_sums")
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
-    faults += tuple(
-        Fault(
-            f"x_CostBucket {bucket} sums to {buckets.get(bucket, 0):,} nano-dollars of EffectiveCost, "
-            f"and its charges to {charges_nano.get(bucket, 0):,}",
-            0,
-        )
-        for bucket in sorted(buckets.keys() | charges_nano.keys())
-        if buckets.get(bucket, 0) != charges_nano.get(bucket, 0)
-    )
+    for bucket in sorted(buckets.keys() | charges_nano.keys()):
+        cost, charged = buckets.get(bucket, 0), charges_nano.get(bucket, 0)
+        if cost != charged:
+            rule = f"x_CostBucket {bucket} sums to {cost:,} nano-dollars of EffectiveCost, and its charges to "
+            faults += (Fault(f"{rule}{charged:,}", 0),)
     totals = {
         "billed": sum(int(row["billed"] or 0) for row in sums),
         "effective": sum(buckets.values()),

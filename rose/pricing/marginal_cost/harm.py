@@ -20,8 +20,6 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 _MILLION = 10**6
 _NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
-_NO_CACHE = "serving did not report its prefix cache (SGLang needs --enable-cache-report)"
-_NO_SLICES = "too few windows have both requests and device slices"
 _INTERFERENCE = "interference_usd_per_device_hour"
 
 
@@ -91,15 +89,12 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
     rates = in_turn(f"${float(entry.violation_usd):g}" for entry in lending)
     curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
     windows = sum(part.withheld.clusters.count for part in compared.values())
-    return Term(
-        usd=sum(realised_by_day(harm).values(), Fraction(0)),
-        basis="measured",
-        explained=f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
-        f"random, {rates} each{curve}; {counted:,} requests compared"
-        + (f", {apart:,} in no window that was drawn" if apart else "")
-        + holdout.would_tell(holdout.more_windows(compared, bound)),
-        interval=_dollars(compared, bound, Fraction(1, NANO_USD_PER_USD), lending),
-    )
+    explained = f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
+    explained += f"random, {rates} each{curve}; {counted:,} requests compared"
+    explained += f", {apart:,} in no window that was drawn" if apart else ""
+    explained += holdout.would_tell(holdout.more_windows(compared, bound))
+    interval = _dollars(compared, bound, Fraction(1, NANO_USD_PER_USD), lending)
+    return Term(sum(realised_by_day(harm).values(), Fraction(0)), "measured", explained, interval)
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
@@ -125,7 +120,7 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
     if harm.confounded is not None:
         return absent(harm.confounded)
     if (compared := harm.strata.get("cache")) is None:
-        return absent(_NO_CACHE)
+        return absent("serving did not report its prefix cache (SGLang needs --enable-cache-report)")
     prices = stretches.prices(stretches.book.tokens_at)
     usd_per_token = [Fraction(entry.input_usd_per_million) / _MILLION for entry in prices]
     usd, tokens, weighed, lent = Fraction(0), Fraction(0), Fraction(0), 0
@@ -136,21 +131,17 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
-    more = holdout.more_windows(compared, 1.0)
-    return Term(
-        usd=usd,
-        basis="measured",
-        explained=f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
-        f"which leases were withheld at random, {rates} per million{holdout.would_tell(more)}",
-        interval=_dollars(compared, 1.0, -weighed / lent, prices),
-    )
+    explained = f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
+    explained += f"which leases were withheld at random, {rates} per million"
+    explained += holdout.would_tell(holdout.more_windows(compared, 1.0))
+    return Term(usd, "measured", explained, _dollars(compared, 1.0, -weighed / lent, prices))
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     """Return the price of serving's extra time beside rollouts, from rows of `lent_time`. Without withheld windows,
     half of the shared time is assumed to be extra, and the measured delay is added."""
     if (compared := harm.strata.get("busy")) is None:
-        return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
+        return _by_slices(lent, stretches, harm.confounded or "too few windows have both requests and device slices")
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
     more = holdout.more_windows(compared, None)

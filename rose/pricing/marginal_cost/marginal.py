@@ -199,12 +199,8 @@ def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
         usd[route] += Fraction(prices[route][row["segment"]].usd_per_gb) * size / _BYTES_PER_GB
     rates = {route: terms.in_turn(f"${float(price.usd_per_gb):g}/GB" for price in prices[route]) for route in prices}
     sent = ", ".join(f"{sizes[route] / _BYTES_PER_GB:,.3f} GB {route} at {rates[route]}" for route in sorted(sizes))
-    return Term(
-        usd=sum(usd.values(), Fraction(0)),
-        basis="measured",
-        explained=sent or "no sync to a serving device",
-        interval=terms.by_book((cost, prices[route]) for route, cost in usd.items()),
-    )
+    interval = terms.by_book((cost, prices[route]) for route, cost in usd.items())
+    return Term(sum(usd.values(), Fraction(0)), "measured", sent or "no sync to a serving device", interval)
 
 
 def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:

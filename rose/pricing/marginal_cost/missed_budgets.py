@@ -42,14 +42,10 @@ def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
     extra = sum((beyond for _, beyond in compared), Fraction(0))
     prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
-    return Term(
-        usd=sum(confounded_by_day(bins, stretches).values(), Fraction(0)),
-        basis="measured",
-        explained=f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
-        f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with",
-        no_interval=why,
-        missing=_NOTHING_TO_COMPARE if left_out and not counted else None,
-    )
+    usd, missing = sum(confounded_by_day(bins, stretches).values(), Fraction(0)), left_out and not counted
+    explained = f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
+    explained += f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with"
+    return Term(usd, "measured", explained, None, why, _NOTHING_TO_COMPARE if missing else None)
 
 
 def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:

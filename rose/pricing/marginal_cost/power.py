@@ -15,7 +15,7 @@ from rose.pricing.stats import holdout
 from rose.pricing.stats.uncertainty import Estimate, total
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Metered:
     """The energy of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
 
@@ -36,7 +36,7 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return the readings of each class, from rows of `power_by_window`. `not_random`: why windows do not compare."""
+    """Return the readings of each class, from rows of `power_by_window`."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -53,14 +53,10 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
     compared = None if not_random or not leased_s else holdout.strata(drawn)
     windows = sum(int(row["clusters"]) for row in drawn if row["withheld"])
     few = f"confounded: power was read in {holdout.too_few(windows)}" if leased_s else "no leased time was read"
-    return Metered(
-        energy_mw_ns=energy_mw_ns,
-        leased_mw_ns=leased_mw_ns,
-        leased_ns=leased_ns,
-        delta_mw=None if compared is None else holdout.effect(compared, None).times(1 / leased_s),
-        why=(not_random or few) if compared is None else None,
-        more_windows=0 if compared is None else holdout.more_windows(compared, None),
-    )
+    if compared is None:
+        return Metered(energy_mw_ns, leased_mw_ns, leased_ns, why=not_random or few)
+    delta_mw, more_windows = holdout.effect(compared, None).times(1 / leased_s), holdout.more_windows(compared, None)
+    return Metered(energy_mw_ns, leased_mw_ns, leased_ns, delta_mw, None, more_windows)
 
 
 def load_points(book: PriceBook) -> list[float]:
@@ -116,13 +112,9 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
         if unknown_ns := sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class):
             how.append(f"whose engine started for {unknown_ns / NS_PER_S:,.1f} s of it is unknown")
     drawn, ends = "; ".join(how) or "nothing was lent", total(estimates)
-    return Term(
-        usd=usd,
-        basis=basis_of(bases),
-        explained=f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs),
-        interval=None if no_interval or ends is None or ends.low == ends.high else ends,
-        no_interval="; ".join(no_interval) or None,
-    )
+    explained = f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs)
+    interval = None if no_interval or ends is None or ends.low == ends.high else ends
+    return Term(usd, basis_of(bases), explained, interval, "; ".join(no_interval) or None)
 
 
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:

@@ -93,13 +93,9 @@ def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterabl
             before = connection.execute(
                 "SELECT event_id, device_id, t0_ns, t1_ns FROM scale_down WHERE run_id = $run_id", {"run_id": run_id}
             ).fetchall()
-            classes = dict(
-                connection.execute(
-                    "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
-                    "WHERE provenance = $provenance GROUP BY device_id",
-                    {"provenance": provenance},
-                ).fetchall()
-            )
+            query = "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
+            query += "WHERE provenance = $provenance GROUP BY device_id"
+            classes = dict(connection.execute(query, {"provenance": provenance}).fetchall())
         for event_id, *_ in before:
             new.pop(event_id, None)
         for one in new.values():
@@ -230,7 +226,7 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of avoidable time, borrowed as `billed` or kept within `pieces`."""
+    """Return the amortized price of avoidable time: `borrowed` of `billed`, and `kept` within `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

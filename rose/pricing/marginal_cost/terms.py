@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 Basis = Literal["measured", "assumed", "partly measured", "price book", "absent"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Term:
     usd: Fraction
     basis: Basis
@@ -37,7 +37,7 @@ class Term:
 
 def absent(why: str) -> Term:
     """Return a term that sums leave out. Its figure is unknown, and never 0."""
-    return Term(usd=Fraction(0), basis="absent", explained=why)
+    return Term(Fraction(0), "absent", why)
 
 
 def by_rate(
@@ -49,12 +49,8 @@ def by_rate(
         return absent(f"the price book sets no {field}")
     pairs = list(amounts)
     usd = sum((Fraction(rates[segment]) * amount for segment, amount in pairs), Fraction(0))
-    return Term(
-        usd=usd,
-        basis="measured",
-        explained=says(sum((amount for _, amount in pairs), Fraction(0)), in_turn(f"${rate}" for rate in rates)),
-        interval=by_book([(usd, stretches.lending)]),
-    )
+    explained = says(sum((amount for _, amount in pairs), Fraction(0)), in_turn(f"${rate}" for rate in rates))
+    return Term(usd, "measured", explained, by_book([(usd, stretches.lending)]))
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:

@@ -205,9 +205,7 @@ class PowerFigure(Entry):
         return self.points[-1][1]
 
     def watts(self, load: Fraction) -> Fraction:
-        """Return the watts at a load from 0 to 1, linear between points. Raises ValueError for other loads."""
-        if not 0 <= load <= 1:
-            raise ValueError(f"load must be from 0 to 1, got {load}")
+        """Return the watts at a load from 0 to 1, linear between points."""
         for (low, from_w), (high, to_w) in pairwise(self.points):
             if load <= Fraction(high):
                 along = (load - Fraction(low)) / (Fraction(high) - Fraction(low))
@@ -268,17 +266,13 @@ class Lending(Dated):
         return Fraction(low), Fraction(self.idle_anyway), Fraction(high)
 
     @model_validator(mode="after")
-    def _probability_within_its_range(self) -> Self:
+    def _figures_agree(self) -> Self:
         if (self.idle_anyway_low is None) != (self.idle_anyway_high is None):
             raise ValueError("has one of idle_anyway_low and idle_anyway_high: a range needs both")
         if self.idle_anyway is None and self.idle_anyway_low is not None:
             raise ValueError("has idle_anyway_low and no idle_anyway: state the probability that the range is around")
         if (ends := self.idle_anyway_range) is not None and not ends[0] <= ends[1] <= ends[2]:
             raise ValueError(f"idle_anyway {self.idle_anyway} must lie between idle_anyway_low and idle_anyway_high")
-        return self
-
-    @model_validator(mode="after")
-    def _missing_costs_at_least_as_much(self) -> Self:
         if self.latency_usd is not None and self.latency_usd[-1][1] > self.violation_usd:
             raise ValueError(
                 f"latency_usd ends at {self.latency_usd[-1][1]}, above violation_usd {self.violation_usd}: a request "

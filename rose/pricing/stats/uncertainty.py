@@ -40,8 +40,8 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return the trials over the design effect (Korn and Graubard, 1998): that of the clusters times (t / z)^2, at
-    least 1. If no trial or every trial succeeded, each cluster counts as one trial."""
+    """Return the trials over the design effect of the clusters (Korn and Graubard, 1998), times (t / z)^2 and at least
+    1. If no trial or every trial succeeded, each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -67,7 +67,7 @@ def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with both ends of its interval, equal to it if it is exact."""
+    """A value with both ends of its interval. An exact value is equal to both ends."""
 
     value: float
     low: float

@@ -31,7 +31,7 @@ BUDGETED = "budgeted"  #: Action of the ledger's event.
 _NO_CHARGE = "no charge names this team: check how it is spelt"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Budget:
     """The budget of a team for a month. `set_us` is in UTC microseconds since the Unix epoch."""
 
@@ -83,14 +83,7 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
     with book_events.lock(ledger):
-        budget = Budget(
-            team=team,
-            month=month.label,
-            budget_nano=int(nano),
-            currency="USD",
-            set_us=utc_us(),
-            set_by=by or user(),
-        )
+        budget = Budget(team, month.label, int(nano), "USD", utc_us(), by or user())
         book_events.record(ledger, BUDGETED, dataclasses.asdict(budget), budget.set_us)
     return int(nano)
 

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from rose.ledger.ledger import Ledger
 from rose.pricing.api import questions
-from rose.pricing.api.questions import CostQuery, ForecastQuery
 from rose.pricing.money import PricingError
 from rose.pricing.period import of_month
 from rose.pricing.spend import cost
@@ -118,10 +116,3 @@ def test_any_period_is_a_time_or_refused(text: str) -> None:
         with contextlib.suppress(PricingError):
             period = calendar.period(text, NOW_NS)
             assert 0 < period.to_ns - period.from_ns <= 3660 * 86_400 * 10**9
-
-
-@given(st.lists(st.tuples(st.sampled_from([*CostQuery.model_fields]) | st.text(max_size=10), _TEXTS), max_size=4))
-def test_any_query_is_understood_or_refused(given_: list[tuple[str, str]]) -> None:
-    for kind in (CostQuery, ForecastQuery):
-        with contextlib.suppress(ValidationError):
-            kind.model_validate(dict(given_))
