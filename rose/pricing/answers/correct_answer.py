@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from rose.pricing.answers import breakdown, frontier, levers, verifiers
-from rose.pricing.answers.breakdown import By
+from rose.pricing.answers.breakdown import BreakdownRow, By
 from rose.pricing.answers.levers import Lever
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
@@ -213,34 +213,23 @@ def _lever(run: PricedRun, lever: Lever) -> Row:
 
 def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
     make, parts = run.make, breakdown.by(run.connection, run.run.run_id, by, run.cost)
-    nothing, nobodys = "not enough data: nothing was accepted", "does not apply: belongs to no row"
+    no_interval = run.cost.no_interval("blended") or bootstrap.TOO_FEW
+
+    def per_accepted(part: BreakdownRow) -> Figure:
+        unknown = "does not apply: belongs to no row"
+        why = unknown if part.key == breakdown.UNALLOCATED else "not enough data: nothing was accepted"
+        usd, interval, per = part.usd_per_accepted, part.interval, "accepted trajectory"
+        return make.money(usd, BLENDED, per=per, why=why, interval=interval, no_interval=no_interval)
+
+    def cells(key: str, nano: int, accepted: int, figure: Figure) -> Row:
+        return key, make.amount(nano, BLENDED), make.number(accepted, "trajectories"), figure
+
+    cost_nano, accepted = sum(part.cost_nano_usd for part in parts), sum(part.accepted for part in parts)
     return report_table(
         run.stamp,
         f"By {by}",
         f"{by} | cost | accepted | per accepted",
-        (
-            (
-                part.key,
-                make.amount(part.cost_nano_usd, BLENDED),
-                make.number(part.accepted, "trajectories"),
-                make.money(
-                    part.usd_per_accepted,
-                    BLENDED,
-                    per="accepted trajectory",
-                    why=nobodys if part.key == breakdown.UNALLOCATED else nothing,
-                    interval=part.interval,
-                    no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
-                ),
-            )
-            for part in parts
-        ),
+        (cells(part.key, part.cost_nano_usd, part.accepted, per_accepted(part)) for part in parts),
         view=BLENDED,
-        footer=(
-            (
-                "run",
-                make.amount(sum(part.cost_nano_usd for part in parts), BLENDED),
-                make.number(sum(part.accepted for part in parts), "trajectories"),
-                whole,
-            ),
-        ),
+        footer=(cells("run", cost_nano, accepted, whole),),
     )

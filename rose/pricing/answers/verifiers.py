@@ -278,21 +278,15 @@ def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
 
 
 def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, no_interval: str | None) -> Row:
-    whys = ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
+    make, whys = run.make, ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
+    rates = zip(verifier.scores.rates, whys, strict=True)
+    usd, interval = verifier.usd_per_correct, None if no_interval else verifier.interval
+    no_answer = no_cost or "not enough data: it accepted nothing that was correct"
+    no_interval = no_interval or bootstrap.TOO_FEW
     return (
         verifier.name,
-        *(
-            run.make.measure(rate, "share", basis=source, why=f"not enough data: {why}")
-            for rate, why in zip(verifier.scores.rates, whys, strict=True)
-        ),
-        run.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
-        run.make.money(
-            verifier.usd_per_correct,
-            BLENDED,
-            per="correct answer",
-            why=no_cost or "not enough data: it accepted nothing that was correct",
-            interval=None if no_interval else verifier.interval,
-            no_interval=no_interval or bootstrap.TOO_FEW,
-        ),
-        run.make.measure(verifier.chance_cheapest, "share", basis=source, why=_NOT_COMPARED),
+        *(make.measure(rate, "share", basis=source, why=f"not enough data: {why}") for rate, why in rates),
+        make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
+        make.money(usd, BLENDED, per="correct answer", why=no_answer, interval=interval, no_interval=no_interval),
+        make.measure(verifier.chance_cheapest, "share", basis=source, why=_NOT_COMPARED),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -80,18 +80,12 @@ class WriterEvents:
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
     """Return the events of a device-hour, without those after `mark`. Raises LedgerError."""
-    by_kind: dict[str, list[Row]] = {}
     with ledger.connect() as connection:
-        set_variables(
-            connection,
-            run_id=device_hour.run_id,
-            provenance=device_hour.provenance,
-            device_id=device_hour.device_id,
-            from_ns=device_hour.hour_ns,
-            to_ns=device_hour.hour_ns + NS_PER_HOUR,
-        )
-        for name in ("hour_slices", "hour_tokens", "hour_invoiced"):
-            by_kind[name] = rows(connection, f"closing/{name}")
+        scope = asdict(device_hour)
+        hour_ns = scope.pop("hour_ns")
+        set_variables(connection, **scope, from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR)
+        names = ("hour_slices", "hour_tokens", "hour_invoiced")
+        by_kind = {name: rows(connection, f"closing/{name}") for name in names}
         units = rows(connection, "closing/device_units")
 
     def known(writer: str | None, seq: int | None) -> bool:
@@ -105,10 +99,10 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
         if not known(row["ended_writer"], row["ended_seq"]):
             row["task"] = None
     return Evidence(
-        slices=tuple(_in_hour(row, device_hour.hour_ns) for row in kept["hour_slices"]),
+        slices=tuple(_in_hour(row, hour_ns) for row in kept["hour_slices"]),
         tokens=tuple(kept["hour_tokens"]),
         syncs=tuple(row for row in kept["hour_invoiced"] if row["kind"] == "sync"),
-        readings=tuple(_reading(row, device_hour.hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
+        readings=tuple(_reading(row, hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
         late=late,
         units=tuple((row["joined_ns"], (row["hardware_id"], row["pool"], row["device_class"])) for row in units),
     )

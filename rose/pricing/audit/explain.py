@@ -175,11 +175,11 @@ def _chain(
     mark: Mapping[str, tuple[int, str]] | None,
     notes: list[str],
 ) -> Explanation:
-    evidence = gather(ledger, device_hour, mark)
+    evidence, hour_ns = gather(ledger, device_hour, mark), device_hour.hour_ns
     whole = device_hour.rows_of(frame)
     steps: list[Step] = []
     everybodys = frame.filter(
-        pl.col("hour") == naive(device_hour.hour_ns),
+        pl.col("hour") == naive(hour_ns),
         pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
@@ -194,22 +194,18 @@ def _chain(
         unit_evidence = evidence.of_unit(unit) if several else evidence
         if stays is not None:
             unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
-        shares = held(tenures, device_hour.hour_ns)
-        steps += audit_steps.capacity(
-            charged, question_rows, book, device_hour.hour_ns, unit_evidence, lot, shares.get(holder)
-        )
+        part = held(tenures, hour_ns).get(holder)
+        steps += audit_steps.capacity(charged, question_rows, book, hour_ns, unit_evidence, lot, part)
     if "transfer" in rows["kind"]:
         charged, question_rows = (frame.filter(kind="transfer") for frame in (whole, rows))
-        steps += audit_steps.transfer(charged, question_rows, book, device_hour.hour_ns, evidence)
+        steps += audit_steps.transfer(charged, question_rows, book, hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
         charged, question_rows = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
-        others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
-            charged, on=("fleet_run_id", "device_id"), how="anti"
-        )
+        others = everybodys.filter(kind="energy", hardware_id=unit[0])
+        others = others.join(charged, on=("fleet_run_id", "device_id"), how="anti")
         unit_evidence = evidence.of_unit(unit) if several else evidence
-        steps += audit_steps.energy(
-            charged, question_rows, book, device_hour.hour_ns, unit_evidence, pl.concat([charged, others])
-        )
+        lot = pl.concat([charged, others])
+        steps += audit_steps.energy(charged, question_rows, book, hour_ns, unit_evidence, lot)
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),
@@ -218,8 +214,8 @@ def _chain(
         "readings": evidence.readings if "energy" in kinds else (),
     }
     stamp = Stamp(
-        from_ns=device_hour.hour_ns,
-        to_ns=device_hour.hour_ns + NS_PER_HOUR,
+        from_ns=hour_ns,
+        to_ns=hour_ns + NS_PER_HOUR,
         provenance=device_hour.provenance,
         book=BookFacts.from_book(book),
         verified=verified,
@@ -230,7 +226,7 @@ def _chain(
         title=title,
         device_hour=device_hour,
         amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
-        rows=tuple({**row, "hour": utc(device_hour.hour_ns)} for row in rows.iter_rows(named=True)),
+        rows=tuple({**row, "hour": utc(hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
         spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), verify.verify(ledger))),
         events=events,
