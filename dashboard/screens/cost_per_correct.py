@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import charts, data, escape, frame
 from dashboard.data import Run
 from rose.ledger.ledger import Ledger
-from rose.pricing.answers import correct_report, learned
+from rose.pricing.answers import correct_answer, learned
 from rose.pricing.answers.correct_answer import THOUSAND
 from rose.pricing.answers.learned import Learned, Stretch
 
@@ -31,7 +31,7 @@ def show(ledger: Ledger, run: Run) -> None:
     _course(course, run)
 
     with st.spinner("Pricing the run …"):
-        sections, stamp = data.of_run(ledger, run, correct_report.sections)
+        sections, stamp = data.of_run(ledger, run, correct_answer.sections)
     frame.stamp(stamp)
     st.header("What does a correct answer cost?")
     figure = sections["cost"].figure("headline", THOUSAND)

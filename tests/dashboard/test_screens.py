@@ -17,7 +17,7 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
 from rose.pricing import charges, period
 from rose.pricing.answers import changes, run_report
-from rose.pricing.answers import correct_report as answers_report
+from rose.pricing.answers import correct_answer as answers_report
 from rose.pricing.answers.correct_answer import THOUSAND
 from rose.pricing.borrowing import borrow_report, risk
 from rose.pricing.borrowing.comparison import CASH

@@ -1,10 +1,5 @@
-"""The cost of an accepted trajectory at the blended price, by policy version, task or step.
-
-The dollars of each placement are divided among rows in proportion to tokens. A trajectory belongs to the row of its
-oldest policy version, to the row of its task, or to the row of its step.
-
-The row `unallocated` has lost tokens, trajectories without a version or task, and rollout time without tokens. The rows
-sum to the run's cost."""
+"""The cost of accepted trajectories at the blended price, by policy version, task or step. The row `unallocated` has
+tokens that belong to no other row, and rollout time without tokens."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -26,10 +21,8 @@ By = Literal["version", "task", "step"]
 _PLACES = ("borrowed", "dedicated")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BreakdownRow:
-    """A row with dollars, accepted trajectories, and an interval for dollars per accepted trajectory."""
-
     key: str
     cost_nano_usd: int
     accepted: int
@@ -37,22 +30,19 @@ class BreakdownRow:
 
     @property
     def usd_per_accepted(self) -> Fraction | None:
-        """Return dollars per accepted trajectory. Return None without accepted trajectories, and for the row
-        `unallocated`."""
         if not self.accepted or self.key == UNALLOCATED:
             return None
         return Fraction(self.cost_nano_usd, NANO_USD_PER_USD * self.accepted)
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows of a run, sorted by key. The row `unallocated` is the last one."""
+    """Return the rows of a run by key, `unallocated` last. The rows sum to the run's cost."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[BreakdownRow, ...]:
-    """Return the rows. `counted` has `part`, `accepted` and `*_tokens` for each group. Dollars are divided by
-    placement."""
+    """Return the rows. `counted` has `part`, `accepted` and `*_tokens` for each group of trajectories."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:
@@ -77,15 +67,12 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Breakd
             for place in _PLACES
             if (made := sum(tokens[place].values()))
         }
-    return tuple(
-        BreakdownRow(
-            key=key,
-            cost_nano_usd=sum(nano[place][key] for place in _PLACES),
-            accepted=sum(int(row["accepted"]) for row in groups),
-            interval=None if key == UNALLOCATED else _interval(groups, usd_per_token),
-        )
-        for key, groups in members.items()
-    )
+    lines = []
+    for key, groups in members.items():
+        cost_nano, accepted = sum(nano[place][key] for place in _PLACES), sum(int(row["accepted"]) for row in groups)
+        interval = None if key == UNALLOCATED else _interval(groups, usd_per_token)
+        lines.append(BreakdownRow(key, cost_nano, accepted, interval))
+    return tuple(lines)
 
 
 def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:

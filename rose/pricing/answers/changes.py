@@ -1,19 +1,10 @@
-"""The effects that explain why cost changed between two periods. Their sum is the change, exact to the nano-dollar.
+"""The effects behind a change of cost between two periods. They sum to the change, exact to the nano-dollar.
 
-[D] The effects are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 16th edition,
-2018, chapters 7 and 14. They use the rates of the earlier period.
-
-A line holds the charges of one group (a team, a run ...) in one cell (bucket, pool, device class). It has device time v
-and cost c. Index 0 means the earlier period and 1 the later one. There are two kinds of work: rollouts, and everything
-else. V is the time of all lines of the same kind of work, and G = V1 / V0. The cell's earlier rate is r, and the
-earlier rate of the cell's pool is R.
-- volume: c0 * (G - 1). If both periods have accepted rollout tokens, the G of rollouts is split into three factors:
-  accepted output, tokens per accepted token, and device time per token.
-- share borrowed (rollouts only): v1 * R - v0 * G * R.
-- mix: v1 * r - c0 * G, minus the share borrowed.
-- price: c1 - v1 * r. If a cell has no earlier rate, its change is mix. If the whole kind of work is new, it is volume.
-
-Transfer and energy have no device time, so their change is volume."""
+[D] They are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting, 2018, chapters 7 and 14.
+A line is one group in one cell (bucket, pool, device class), with device time v and cost c, earlier (0) and later (1).
+G = V1 / V0 is the growth of all rollout time, or of all other time. r and R are the earlier rates of cell and pool.
+Volume is c0 * (G - 1), for rollouts split into OUTPUT. The share borrowed of rollouts is v1 * R - v0 * G * R.
+Mix is v1 * r - c0 * G without that share; price is c1 - v1 * r. Without r all is mix, and without V0 all is volume."""
 
 import csv
 import io
@@ -59,10 +50,8 @@ _CELL = ("bucket", "pool", "device_class")
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Group:
-    """A group's cost in both periods, and the effects that sum to the group's change, in nano-dollars."""
-
     name: str
     before_nano: int
     cost_nano: int
@@ -84,9 +73,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The change between two periods. It is the sum of `total.effects`, and also the sum over the groups.
-
-    The group with the largest change comes first."""
+    """The change between two periods. The group with the largest change comes first."""
 
     by: str
     before: Stamp
@@ -165,20 +152,22 @@ def changes(before: PeriodSums, now: PeriodSums, *, by: str, before_stamp: Stamp
         one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
             raise PricingError(f"the periods differ in {what} ({one} and {other}): they cannot be compared")
-    exact = effects(before, now)
-    groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
+    exact, groups = effects(before, now), []
+    for name in sorted({line.group for line in (*before.lines, *now.lines)}):
+        cost0, cost1 = (
+            sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
+        )
+        parts = rounded({effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}, cost1 - cost0)
+        groups.append(Group(name, cost0, cost1, parts))
     groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
-    total = Group(
-        name="total",
-        before_nano=sum(group.before_nano for group in groups),
-        cost_nano=sum(group.cost_nano for group in groups),
-        effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
-    )
+    before_nano, cost_nano = sum(group.before_nano for group in groups), sum(group.cost_nano for group in groups)
+    summed = {effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS}
+    total = Group("total", before_nano, cost_nano, summed)
     return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
 def effects(before: PeriodSums, now: PeriodSums) -> dict[tuple[str, str], Fraction]:
-    """Return the exact nano-dollars of each effect in each group, by (group, effect)."""
+    """Return the exact nano-dollars of each effect, by (group, effect)."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[GroupCell]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
@@ -235,14 +224,6 @@ def _rates(lines: Iterable[GroupCell], side: PeriodSums, key: Callable[[GroupCel
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
 
 
-def _group(name: str, before: PeriodSums, now: PeriodSums, exact: Mapping[tuple[str, str], Fraction]) -> Group:
-    cost0, cost1 = (
-        sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
-    )
-    parts = {effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}
-    return Group(name=name, before_nano=cost0, cost_nano=cost1, effects=rounded(parts, cost1 - cost0))
-
-
 def build(
     ledger: Ledger,
     period: Period,
@@ -252,11 +233,8 @@ def build(
     price_book: str | PriceBook | None = None,
     provenance: str | None = None,
 ) -> Changes:
-    """Return the change since the period `before`. By default this is the previous month if the period is a month, or
-    otherwise the equally long period just before.
-
-    If that period has no charges, all cost is new. Raises PricingError if `period` has no charges or the periods
-    overlap. Raises LedgerError."""
+    """Return the change since `before`, by default the previous month or an equally long time. Raises PricingError if
+    the periods overlap or `period` has no charges. Raises LedgerError."""
     earlier = before or period_before(period)
     if earlier.overlaps(period):
         raise PricingError(f"{earlier.label} and {period.label} overlap: give periods that do not overlap")
@@ -272,7 +250,7 @@ def build(
 
 
 def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """Return a text that gives the change and its largest effect. `signed` formats nano-dollars."""
+    """Return a text with the change and its largest effect. `signed` formats nano-dollars."""
     change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
@@ -294,7 +272,6 @@ def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterato
 
 
 def csv_text(comparison: Changes) -> str:
-    """Return CSV with a row for each group, in whole units of the currency. The largest change comes first."""
     written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -318,7 +295,6 @@ def csv_text(comparison: Changes) -> str:
 
 
 def table(comparison: Changes, top: int = TOP) -> Table:
-    """Return a table with the `top` groups, one row for all other groups, and the total."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in comparison.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:
@@ -327,13 +303,10 @@ def table(comparison: Changes, top: int = TOP) -> Table:
         return (name, *costs, costs[1] - costs[0], *effects)
 
     rest = comparison.groups[top:]
-    currency = comparison.stamp.currency
+    names = ("before", "now", "change", *shown)
     return Table(
         title="",
-        columns=(
-            Column(comparison.by),
-            *(Column(name, "money", currency) for name in ("before", "now", "change", *shown)),
-        ),
+        columns=(Column(comparison.by), *(Column(name, "money", comparison.stamp.currency) for name in names)),
         rows=(
             *(row(group.name, (group,)) for group in comparison.groups[:top]),
             *([row(f"{len(rest)} others", rest)] if rest else []),

@@ -2,19 +2,20 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
-from rose.pricing.answers import breakdown, levers
-from rose.pricing.answers.breakdown import By
+from rose.pricing.answers import breakdown, frontier, levers, verifiers
+from rose.pricing.answers.breakdown import BreakdownRow, By
 from rose.pricing.answers.levers import Lever
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
-from rose.pricing.money import NANO_USD_PER_USD
+from rose.pricing.money import NANO_USD_PER_USD, PricingError
 from rose.pricing.run import cost_per_correct
 from rose.pricing.run.cost_per_correct import Resamples
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
-from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table, values
+from rose.pricing.table import Paragraph, Row, Section, Table, report_table, values
 
 _MILLION = 10**6
 _PER = "million answer tokens"
@@ -42,6 +43,29 @@ _NO_PRICE = "not enough data: serving's own price of a token is not known"
 _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
 
 
+def sections(
+    run: PricedRun,
+    only: str | None = None,
+    by: By | None = None,
+    probes: Path | None = None,
+    threshold: float | None = None,
+) -> dict[str, Section]:
+    """Return the answers to all questions, or to `only`. Raises PricingError for unusable probes."""
+    made = {}
+    if only in (None, "cost"):
+        made["cost"] = cost(run, by)
+    if only in (None, "frontier"):
+        made["frontier"] = frontier.frontier(run)
+    if only in (None, "verifiers"):
+        try:
+            made["verifiers"] = verifiers.procurement(run, probes, threshold)
+        except PricingError as error:
+            if only is not None or probes is not None or threshold is not None:
+                raise
+            made["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
+    return made
+
+
 def cost(run: PricedRun, by: By | None = None) -> Section:
     tables = lines_and_c3(run, cost_per_correct.resample(run.groups))
     headline = values("Cost of accepted answers", {THOUSAND: thousand(run)}, run.stamp, AMORTIZED)
@@ -66,7 +90,7 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
 
 
 def thousand(run: PricedRun) -> Figure:
-    """Return the amortized dollars that all rollout work costs for each 1,000 accepted answers."""
+    """Return the amortized dollars of all rollout work for each 1,000 accepted answers."""
     amortized, accepted = run.allocation.amortized_nano_usd(), run.groups.accepted
     rollout_nano = sum(amortized[bucket] for bucket in ROLLOUT_BUCKETS)
     usd = Fraction(1000 * rollout_nano, accepted * NANO_USD_PER_USD) if accepted else None
@@ -74,7 +98,6 @@ def thousand(run: PricedRun) -> Figure:
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
-    """Return two tables: `lines`, the cost at each price of a rollout token, and `c3`, C3 with its factors."""
     factors = _factors(run, drawn)
     c3, c3_per_correct = _formula(run, "blended", drawn, None)
     return {
@@ -119,11 +142,8 @@ def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
             interval = cost_per_correct.share_interval(groups, *_SHARES[name])
         else:
             interval = bootstrap.interval(getattr(drawn, name), drawn.units)
-        figures[name] = (
-            replace(figure, no_interval=bootstrap.TOO_FEW)
-            if interval is None
-            else replace(figure, low=interval.low, high=interval.high)
-        )
+        low, high = (None, None) if interval is None else (interval.low, interval.high)
+        figures[name] = replace(figure, low=low, high=high, no_interval=bootstrap.TOO_FEW if low is None else None)
     return figures
 
 
@@ -156,8 +176,7 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """Return CPM * R * (1 + pi * rho) / alpha on a line, and the same divided by PPV. On the line `blended`, it is
-    C3."""
+    """Return CPM * R * (1 + pi * rho) / alpha, and the same divided by PPV. On the line `blended` it is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
     c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     usd = None if c3 is None else Fraction(c3)
@@ -194,34 +213,23 @@ def _lever(run: PricedRun, lever: Lever) -> Row:
 
 def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
     make, parts = run.make, breakdown.by(run.connection, run.run.run_id, by, run.cost)
-    nothing, nobodys = "not enough data: nothing was accepted", "does not apply: belongs to no row"
-    return Table(
-        title=f"By {by}",
+    no_interval = run.cost.no_interval("blended") or bootstrap.TOO_FEW
+
+    def per_accepted(part: BreakdownRow) -> Figure:
+        unknown = "does not apply: belongs to no row"
+        why = unknown if part.key == breakdown.UNALLOCATED else "not enough data: nothing was accepted"
+        usd, interval, per = part.usd_per_accepted, part.interval, "accepted trajectory"
+        return make.money(usd, BLENDED, per=per, why=why, interval=interval, no_interval=no_interval)
+
+    def cells(key: str, nano: int, accepted: int, figure: Figure) -> Row:
+        return key, make.amount(nano, BLENDED), make.number(accepted, "trajectories"), figure
+
+    cost_nano, accepted = sum(part.cost_nano_usd for part in parts), sum(part.accepted for part in parts)
+    return report_table(
+        run.stamp,
+        f"By {by}",
+        f"{by} | cost | accepted | per accepted",
+        (cells(part.key, part.cost_nano_usd, part.accepted, per_accepted(part)) for part in parts),
         view=BLENDED,
-        stamp=run.stamp,
-        columns=columns(by, "cost", "accepted", "per accepted"),
-        rows=tuple(
-            (
-                part.key,
-                make.amount(part.cost_nano_usd, BLENDED),
-                make.number(part.accepted, "trajectories"),
-                make.money(
-                    part.usd_per_accepted,
-                    BLENDED,
-                    per="accepted trajectory",
-                    why=nobodys if part.key == breakdown.UNALLOCATED else nothing,
-                    interval=part.interval,
-                    no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
-                ),
-            )
-            for part in parts
-        ),
-        footer=(
-            (
-                "run",
-                make.amount(sum(part.cost_nano_usd for part in parts), BLENDED),
-                make.number(sum(part.accepted for part in parts), "trajectories"),
-                whole,
-            ),
-        ),
+        footer=(cells("run", cost_nano, accepted, whole),),
     )

@@ -1,12 +1,5 @@
-"""Two elasticities of alpha: in the number of rollouts, and in training compute [D].
-- *eta_n*: suppose that k of a group's m trajectories are accepted. The chance that at least one of n is accepted has
-  the unbiased mean 1 - C(m - k, n) / C(m, n) over all subsets of n. alpha(n) is the mean of this chance over the judged
-  groups. eta_n is the slope of ln alpha against ln n, from half the group size to the whole. Lost and stale
-  trajectories count as not accepted.
-- *eta_T*: the slope of ln alpha against ln T over the steps. T is the time of all updates before the step's rollouts.
-  The slope is fitted to counts by Poisson likelihood, with alpha = a * T^eta. The first step has no T and is left out.
-
-The interval of eta_n is a bootstrap over groups. The interval of eta_T is a bootstrap over steps."""
+"""The elasticities of alpha, the share of solved groups, in rollouts (eta_n) and in training (eta_T). docs/pricing.md
+defines both. Lost and stale trajectories count as not accepted."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -30,10 +23,8 @@ _WHOLE = 2**30  #: Scale of chances as integers, which sum equally in any order.
 _STEEPEST = 50.0  #: A steeper elasticity is invalid: answers were accepted at a single end.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Elasticity:
-    """An elasticity with its resamples, or the reason why it is unknown."""
-
     value: float | None
     interval: Interval | None
     draws: Floats | None
@@ -43,7 +34,7 @@ class Elasticity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStep:
-    """The judged and solved groups of a step, and the training time before these groups, in nanoseconds."""
+    """A step's judged and solved groups, and the training time before them in nanoseconds."""
 
     trained_ns: int
     judged: int
@@ -51,15 +42,12 @@ class TrainingStep:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Return the chance that at least one of n trajectories of a group is accepted. Raises ValueError if the group is
-    smaller than n."""
-    if not 0 <= accepted <= size or not 0 <= n <= size:
-        raise ValueError(f"no {n} of {size} trajectories of which {accepted} were accepted")
+    """Return the chance that at least one of n trajectories of a group is accepted."""
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """Return eta_n, from half the usual group size to the whole. Smaller groups are left out."""
+    """Return eta_n. Groups below the usual size are left out."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
@@ -78,19 +66,15 @@ def of_rollouts(groups: Groups) -> Elasticity:
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = np.log(drawn[:, 1] / drawn[:, 0]) / log(n / half)
     low, high = (int(total) for total in columns.sum(axis=0))
-    return Elasticity(
-        value=bootstrap.rounded(log(high / low) / log(n / half)),
-        interval=bootstrap.interval(draws, len(used)),
-        draws=draws,
-        units=len(used),
-        says=f"{len(used):,} groups: at least one accepted in {low / len(used) / _WHOLE:.1%} of subsets of {half}, "
-        f"in {high / len(used) / _WHOLE:.1%} of {n}"
-        + (f"; {len(sizes) - len(used):,} smaller groups left out" if len(used) < len(sizes) else ""),
-    )
+    value = bootstrap.rounded(log(high / low) / log(n / half))
+    says = f"{len(used):,} groups: at least one accepted in {low / len(used) / _WHOLE:.1%} of subsets of {half}, "
+    says += f"in {high / len(used) / _WHOLE:.1%} of {n}"
+    says += f"; {len(sizes) - len(used):,} smaller groups left out" if len(used) < len(sizes) else ""
+    return Elasticity(value, bootstrap.interval(draws, len(used)), draws, len(used), says)
 
 
 def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[TrainingStep]:
-    """Return the steps with judged groups, in order. The rows of `training` have `step` and `train_ns`, ascending."""
+    """Return the steps with judged groups, in order. Rows of `training` have `step` and `train_ns`, ascending."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
@@ -123,22 +107,13 @@ def of_training(judged: Iterable[TrainingStep]) -> Elasticity:
     if not np.isfinite(value):
         return _none("answers were accepted at one end of the training only")
     first, last = used[0], used[-1]
-    return Elasticity(
-        value=bootstrap.rounded(value),
-        interval=bootstrap.interval(draws, len(used)),
-        draws=draws,
-        units=len(used),
-        says=f"{len(used)} steps, {int(counts.sum()):,} groups; training before them grew {growth:.3g}-fold, alpha "
-        f"went from {first.solved / first.judged:.1%} to {last.solved / last.judged:.1%}",
-    )
+    says = f"{len(used)} steps, {int(counts.sum()):,} groups; training before them grew {growth:.3g}-fold, alpha "
+    says += f"went from {first.solved / first.judged:.1%} to {last.solved / last.judged:.1%}"
+    return Elasticity(bootstrap.rounded(value), bootstrap.interval(draws, len(used)), draws, len(used), says)
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Return the slope b of solved = judged * exp(a + b * x), fitted by Poisson likelihood, for each row.
-
-    At the maximum, the mean of x weighted by `solved` equals the mean weighted by the fit. The likelihood is concave,
-    so short Newton steps reach the maximum. Where the steps diverge, the slope is infinite. The slope is undefined
-    where x does not vary, or where nothing was solved."""
+    """Return the slope b of solved = judged * exp(a + b * x) for each row. The likelihood is concave."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)
@@ -163,4 +138,4 @@ def _too_few(groups: int, solved: int, which: str) -> str | None:
 
 
 def _none(missing: str) -> Elasticity:
-    return Elasticity(value=None, interval=None, draws=None, units=0, says=f"not enough data: {missing}")
+    return Elasticity(None, None, None, 0, f"not enough data: {missing}")

@@ -1,19 +1,8 @@
 """Where the next dollar or slack second lowers the cost of a correct answer more: in inference or in training.
-
-[A] A dollar spent on inference lowers it faster if and only if (eta_n - 1) / eta_T > D_I / D_T. [D] This is exact if
-D_I = p_I n and D_T = p_T T. The fall per dollar is then (eta_n - 1) / D_I for inference and eta_T / D_T for training.
-- D_I: the amortized dollars of serving.
-- D_T: updates, syncs, activation, transfer and energy of dedicated devices, plus every useful rollout token at the
-  dedicated price c_D. psi is the share of D_T that these tokens take.
-- D_T': D_T with borrowed tokens at their own cost. kappa3 = D_I / D_T' [D].
-- eta_n and eta_T are measured on training's groups (`elasticity`). They are assumed to hold for inference too.
-
-[D] A slack second goes to inference if and only if (eta_n / n) * (r_I / N) > eta_T * r_T / T. Here r_I is the number of
-rollouts in a borrowed second, N the number of judged groups, T the device-seconds of updates, and r_T = 1. A direction
-is named only if the 95% interval excludes the other direction."""
+docs/pricing.md has the rules. The elasticities of training's groups stand for inference too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -28,9 +17,9 @@ from rose.pricing.run.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
-from rose.pricing.stats.bootstrap import Floats, Interval, interval
+from rose.pricing.stats.bootstrap import Interval, interval
 from rose.pricing.stats.verdict import exceeds
-from rose.pricing.table import Paragraph, Row, Section, report_table, values
+from rose.pricing.table import Paragraph, Row, Section, Table, report_table, values
 
 Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"
@@ -39,6 +28,7 @@ TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack th
 N, ETA_N = "rollouts for each answer", "more groups solved by 1% more rollouts, in percent"
 INDEPENDENT = "more groups solved if tries were independent, in percent"
 ETA_T, LEFT = "more groups solved by 1% more training, in percent", "threshold of inference over training"
+_UNKNOWN_ETA = "not enough data: an elasticity is not known"
 _ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
     "inference_usd": "inference: time spent serving",
@@ -55,8 +45,6 @@ _TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """The dollars of inference and training. `rollouts` prices every useful token at the dedicated price."""
-
     inference_usd: Fraction
     rollouts_usd: Fraction
     other_training_usd: Fraction
@@ -94,10 +82,8 @@ class Slack:
     training_s: Fraction  #: T, device-seconds of updates.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """The side to spend on, the relative fall in cost for each side, and the interval of the difference."""
-
     side: Side
     gain_inference: float | None
     gain_training: float | None
@@ -106,8 +92,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -> Spend | str:
-    """Return the spending on both sides, or the reason why it is unknown. A run that shares a fleet has no serving
-    cost."""
+    """Return the dollars of both sides, or why they are unknown. A run on a shared fleet has no serving cost."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -129,7 +114,6 @@ def spend(allocation: Allocation, cost: TokenCost, shares_fleet: bool = False) -
 
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, updates: int = 0) -> Slack | str:
-    """Return what a slack second yields on each side, or a text that says which data is missing."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -149,16 +133,15 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups, 
 
 
 def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
-    """Return (eta_n - 1) / eta_T. Return None if it is unknown, or if training does not raise alpha."""
+    """Return (eta_n - 1) / eta_T, or None if it is unknown or training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
-    inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}  # Units and both prices cancel.
-    return formulas.frontier(eta_n=eta_n.value, eta_t=eta_t.value, **inputs).left
+    return (eta_n.value - 1) / eta_t.value
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
     """Return where to spend the next dollar, given D_I and D_T (or D_T')."""
-    return _weigh(_gain(eta_n, 1 / inference_usd, free=False), _gain(eta_t, 1 / training_usd), "dollar")
+    return _weigh(_gain(eta_n, 1 / inference_usd, own_cost=1), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
@@ -167,48 +150,30 @@ def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 
 
-@dataclass(frozen=True, slots=True)
-class _Gain:
-    """The gain of one side with its resamples. It also says whether the side lowers cost (None: unclear)."""
-
-    value: float | None
-    draws: Floats | None
-    units: int
-    lowers: bool | None
-
-
-def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
-    """Return the elasticity times the relative growth. Unless rollouts are `free`, their own cost grows too."""
+def _gain(eta: Elasticity, rate: float, own_cost: float = 0) -> Elasticity:
+    """Return the elasticity, less the side's own cost that grows with it, times the relative growth."""
     if eta.value is None or eta.draws is None:
-        return _Gain(None, None, 0, None)
-    paid = 0 if free else 1
-    draws = (eta.draws - paid) * rate
-    value = bootstrap.rounded((eta.value - paid) * rate)
-    return _Gain(value, draws, eta.units, _sign(interval(draws, eta.units)))
+        return eta
+    draws, value = (eta.draws - own_cost) * rate, bootstrap.rounded((eta.value - own_cost) * rate)
+    return replace(eta, value=value, draws=draws, interval=interval(draws, eta.units))
 
 
-def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
+def _weigh(inference: Elasticity, training: Elasticity, what: str) -> Answer:
     apart: Interval | None = None
-    side: Side = UNKNOWN
     if inference.draws is not None and training.draws is not None:
         apart = interval(inference.draws - training.draws, min(inference.units, training.units))
-        to_inference = _sign(apart)
-        if inference.lowers is False and training.lowers is False:
-            side = "neither"
-        elif to_inference and inference.lowers:
-            side = "inference"
-        elif to_inference is False and training.lowers:
-            side = "training"
-    return Answer(
-        side=side,
-        gain_inference=inference.value,
-        gain_training=training.value,
-        interval=apart,
-        says=_says(side, inference, training, what),
-    )
+    to_inference, lowers, training_lowers = map(_sign, (apart, inference.interval, training.interval))
+    side: Side = UNKNOWN
+    if lowers is False and training_lowers is False:
+        side = "neither"
+    elif to_inference and lowers:
+        side = "inference"
+    elif to_inference is False and training_lowers:
+        side = "training"
+    return Answer(side, inference.value, training.value, apart, _says(side, inference, training, what))
 
 
-def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
+def _says(side: Side, inference: Elasticity, training: Elasticity, what: str) -> str:
     verbs, price = {True: "lowers", False: "raises"}, "at its price" if what == "dollar" else "in free slack"
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
@@ -217,16 +182,16 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
         UNKNOWN: f"Where the next {what} lowers cost per correct faster: not enough data to tell.",
     }[side]
     known = [
-        f"{subject} {verbs[gain.lowers]} it"
+        f"{subject} {verbs[lowers]} it"
         for subject, gain in ((f"one more rollout {price}", inference), (f"more training {price}", training))
-        if gain.lowers is not None
+        if (lowers := _sign(gain.interval)) is not None
     ]
     rest = " and ".join(known)
     return f"{first} {rest[0].upper()}{rest[1:]}." if rest else first
 
 
 def _sign(interval: Interval | None) -> bool | None:
-    """Return True if the interval is above 0 and False if it is below. Return None if it is missing or contains 0."""
+    """Return whether the interval is above 0 (True) or below (False), or None if it is unclear."""
     return None if interval is None else exceeds(interval.low, interval.high)
 
 
@@ -239,53 +204,47 @@ def frontier(run: PricedRun) -> Section:
     rho, rate, independent = run.groups.rho, run.groups.accept_rate, None
     if rho is not None and rate is not None and 0 < rate < 1:
         independent = formulas.best_of_n_elasticity(float(rate), float(1 + rho))
-    n = None if rho is None else 1 + rho
-    return Section(
-        {
-            "answers": report_table(
-                run.stamp,
-                "Where to spend next",
-                "priced by | per | side | inference | training | difference | answer",
-                _answers(run, eta_n, eta_t, dollars, yields),
-                view="relative fall in cost per correct",
-                text=("per", "side", "answer"),
+    n, threshold, why = None if rho is None else 1 + rho, left(eta_n, eta_t), _UNKNOWN_ETA
+    if isinstance(dollars, str):
+        threshold, why = None, dollars
+    elif eta_n.value is not None and eta_t.value is not None:
+        why = "does not apply: training did not raise alpha"
+    parts: dict[str, Table | Paragraph] = {
+        "answers": report_table(
+            run.stamp,
+            "Where to spend next",
+            "priced by | per | side | inference | training | difference | answer",
+            _answers(run, eta_n, eta_t, dollars, yields),
+            view="relative fall in cost per correct",
+            text=("per", "side", "answer"),
+        ),
+        "rollouts": Paragraph(_rollouts(eta_n, independent)),
+        "elasticities": report_table(
+            run.stamp,
+            "How the share of solved groups grows",
+            "what | value | rests on",
+            (
+                (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
+                (ETA_N, _elasticity(run, eta_n), eta_n.says),
+                (INDEPENDENT, run.make.measure(independent, why=_ALL_ALIKE), ""),
+                (ETA_T, _elasticity(run, eta_t), eta_t.says),
+                (LEFT, run.make.measure(threshold, why=why), ""),
             ),
-            "rollouts": Paragraph(_rollouts(eta_n, independent)),
-            "elasticities": report_table(
-                run.stamp,
-                "How the share of solved groups grows",
-                "what | value | rests on",
-                (
-                    (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
-                    (ETA_N, _elasticity(run, eta_n), eta_n.says),
-                    (INDEPENDENT, run.make.measure(independent, why=_ALL_ALIKE), ""),
-                    (ETA_T, _elasticity(run, eta_t), eta_t.says),
-                    (LEFT, _left(run, eta_n, eta_t, dollars), ""),
-                ),
-                view="elasticities",
-                text=("rests on",),
-            ),
-            "spend": values(
-                "Spending on each side",
-                {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
-                run.stamp,
-                "amortized; training as it was paid for is marginal for borrowed",
-            ),
-        }
-    )
+            view="elasticities",
+            text=("rests on",),
+        ),
+        "spend": values(
+            "Spending on each side",
+            {words: _spend(run, dollars, name) for name, words in _SPEND.items()},
+            run.stamp,
+            "amortized; training as it was paid for is marginal for borrowed",
+        ),
+    }
+    return Section(parts)
 
 
 def _elasticity(run: PricedRun, eta: Elasticity) -> Figure:
     return run.make.measure(eta.value, interval=eta.interval, why=eta.says, no_interval=bootstrap.TOO_FEW)
-
-
-def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
-    if isinstance(dollars, str):
-        return run.make.measure(None, why=dollars)
-    why = "not enough data: an elasticity is not known"
-    if eta_n.value is not None and eta_t.value is not None:
-        why = "does not apply: training did not raise alpha"
-    return run.make.measure(left(eta_n, eta_t), why=why)
 
 
 def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
@@ -335,6 +294,6 @@ def _answer(run: PricedRun, answer: Answer | str) -> Row:
     return (
         answer.side,
         *(run.make.measure(gain, why="not enough data: its elasticity is not known") for gain in gains),
-        run.make.measure(apart, interval=answer.interval, why="not enough data: an elasticity is not known"),
+        run.make.measure(apart, interval=answer.interval, why=_UNKNOWN_ETA),
         answer.says,
     )

@@ -1,8 +1,5 @@
-"""Whether a policy learned: the accepted share at the end of a run is compared with the share at the beginning.
-
-Each share has Wilson's interval, with groups as clusters. Each end has as few stretches as give `GROUPS_MIN` judged
-groups, and at most a quarter of all stretches. The policy learned only if the two intervals do not overlap. This rule
-is stricter than an interval of the difference."""
+"""Whether a policy learned: Wilson's intervals of the accepted share at both ends of a run must not overlap. An end has
+`GROUPS_MIN` judged groups, and at most a quarter of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +15,6 @@ _ENDS = ("first", "last")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """The judged and accepted trajectories of a range of steps or policy versions, `first` to `last`."""
-
     first: int
     last: int
     judged: int
@@ -44,7 +39,6 @@ class Stretch:
 
     @property
     def text(self) -> str:
-        """Return a text such as `62.5% (95% 41.0% to 80.1%)`."""
         low, high = self.interval
         return f"{float(self.share):.1%} (95% {low:.1%} to {high:.1%})"
 
@@ -78,6 +72,5 @@ def _end(course: Sequence[Stretch]) -> Stretch:
 
 
 def together(parts: Sequence[Stretch]) -> Stretch:
-    """Return several stretches as one. A group in two stretches counts as two clusters."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
     return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)

@@ -1,14 +1,5 @@
-"""Which factor changes the cost of a correct answer most.
-
-C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / c_S. For each factor alone, the table
-shows:
-- the derivative of C3. For alpha, CPM, R and 1 + rho at pi = 1 it is published [A]; the others are derived [D]:
-  d/d alpha = -C/alpha, d/d CPM = C/CPM, d/d R = C/R, d/d(1 + rho) = C * pi / (1 + pi * rho),
-  d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
-  d/dw = CPM * R * rho / alpha * pi / (1 - w), because the cost of rollout tokens is proportional to 1 / (1 - w);
-- the elasticity, d ln C / d ln x;
-- the dollars saved if the factor becomes a tenth better, within the factor's range. Levers are ranked by these
-  dollars."""
+"""Which factor changes the cost of a correct answer (C3) most. docs/pricing.md has the formula and its derivatives.
+Levers are ranked by the dollars saved if a factor becomes a tenth better."""
 
 from __future__ import annotations
 
@@ -37,7 +28,7 @@ _RATIOS = ("r", "one_plus_rho")  #: Ratios, from 1 on; other levers are shares, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """The factors of C3. Each `c_*` is in dollars per useful token, and `cpm` in dollars per million tokens."""
+    """The factors of C3. Each `c_*` is in dollars per useful token, `cpm` in dollars per million tokens."""
 
     cpm: float
     r: float
@@ -51,8 +42,7 @@ class Factors:
 
     @property
     def pi(self) -> float:
-        """Return the price of a rollout token over the price of a serving token. Raises ValueError if borrowing lowered
-        the bill, because pi is then negative."""
+        """Return the price of a rollout token over a serving token. Raises ValueError if it is negative."""
         return formulas.rollout_price_ratio(self.c_serving, self.c_dedicated, self.c_opportunistic, self.phi)
 
     @property
@@ -61,7 +51,7 @@ class Factors:
         return formulas.cost_correct(self.cpm, self.r, self.one_plus_rho - 1, self.alpha, self.pi)
 
     def moved(self, name: str, value: float) -> Factors:
-        """Return the factors with one of them replaced. Less waste also makes rollout tokens cheaper."""
+        """Return the factors with one replaced. Less waste also makes rollout tokens cheaper."""
         if name != "waste":
             return replace(self, **{name: value})
         cheaper = (1 - self.waste) / (1 - value)
@@ -83,9 +73,9 @@ class Factors:
         }[name]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Lever:
-    """A factor of C3. `to` is its value made a tenth better, which saves `saves` dollars per million answer tokens."""
+    """A factor of C3. At the value `to`, a tenth better, `saves` dollars are saved per million answer tokens."""
 
     name: str
     value: float
@@ -96,7 +86,7 @@ class Lever:
 
 
 def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups) -> Factors | None:
-    """Return the factors of a run. Return None if one of them is unknown, or if pi is below 0."""
+    """Return the factors of a run, or None if a factor is unknown or pi is below 0."""
     # Tokens on an unknown device have no price, and no part in the waste.
     known = [tokens["borrowed"], tokens["dedicated"]]
     pi, generated = cost.pi("blended"), sum(part.generated for part in known)
@@ -122,16 +112,8 @@ def levers(at: Factors) -> tuple[Lever, ...]:
         value, slope = getattr(at, name), at.derivative(name)
         low, high = (1, inf) if name in _RATIOS else (0, inf) if name == "cpm" else (0, 1)
         to = min(max(value * (1 + TENTH if slope < 0 else 1 - TENTH), low), high)
-        moves.append(
-            Lever(
-                name=name,
-                value=value,
-                derivative=slope,
-                elasticity=slope * value / at.cost if at.cost else 0.0,
-                to=to,
-                saves=bootstrap.rounded(at.cost - at.moved(name, to).cost),
-            )
-        )
+        elasticity, saves = slope * value / at.cost if at.cost else 0.0, at.cost - at.moved(name, to).cost
+        moves.append(Lever(name, value, slope, elasticity, to, bootstrap.rounded(saves)))
     return tuple(sorted(moves, key=lambda move: -move.saves))
 
 

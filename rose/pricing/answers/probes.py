@@ -1,8 +1,5 @@
-"""Probes are answers whose truth is known, with the report of each verifier. They come from a file or a ledger.
-
-A CSV or Parquet file has the columns `probe`, `verifier`, `probability` (0 to 1, that the answer is correct),
-`correct`, and optionally `accepted`. In a ledger, a probe is a trajectory whose truth was recorded. Its probability is
-the reward of the verdict."""
+"""Probes are answers of known truth, each with a verifier's report. They come from a CSV or Parquet file, or from the
+ledger's verdicts on trajectories of known truth."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,8 +28,7 @@ class Probe:
 
 
 def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
-    """Return the probes of a file. Without a column `accepted`, an answer is accepted by `threshold` (default 0.5).
-    Raises PricingError."""
+    """Return the probes of a file. Without a column `accepted`, `threshold` (0.5) decides. Raises PricingError."""
     frame = _read(path)
     if missing := [name for name in _NEEDED if name not in frame.columns]:
         raise PricingError(
@@ -66,7 +62,7 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
 
 
 def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
-    """Return probes from the rows of `sql/answers/probes.sql`. Raises PricingError for an invalid reward."""
+    """Return probes from rows of `sql/answers/probes.sql`. Raises PricingError for an invalid reward."""
     rows = [{**row, "where": f"trajectory {row['probe']}", "group": row["group_id"]} for row in records]
     faults = [
         f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is not a probability from 0 to 1"
@@ -85,8 +81,7 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """Return the probes. Raises PricingError for `faults`, and if two verdicts or two truths of a probe contradict each
-    other."""
+    """Return the probes. Raises PricingError for `faults`, and for verdicts or truths that contradict each other."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}

@@ -23,7 +23,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import FATES
-from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes, report_table
+from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, notes, report_table, values
 
 CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
 P99_SAMPLES = 100  #: With fewer samples than this, a 99th percentile is the largest one measured.
@@ -36,7 +36,6 @@ RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the rep
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
 _FLEETS_IDLE = "idle time belongs to the fleet: see the report of the fleet's run"
-_DEDICATED_MARGINAL = "not enough data: no token was borrowed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +51,6 @@ class Report:
         yield from self.section.parts.values()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain values, in whole nano-dollars and nanoseconds."""
         return to_json({"stamp": self.stamp, "run": self.run, "price_book": self.stamp.book, "report": self.section})
 
 
@@ -100,7 +98,6 @@ def _scales(run: RunFacts) -> str:
 
 
 def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, int]) -> Table:
-    """Return the main figures. `sums_ns` has the sums of the query `run/totals`."""
     make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
     alone, delayed_ns = run.charged.fleet is None, min(sums_ns["delayed beyond work"], serving["serving"])
     rollout_ns = serving["rollout"] if alone else None
@@ -127,9 +124,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, sums_ns: Mapping[str, i
     }
     for name, step in (("first", steps[:1]), ("last", steps[-1:])):
         figures |= {f"{ACCEPTED}, {name} step": make.part(row["accepted"], row["judged"]) for row in step}
-    return Table(
-        title="At a glance", stamp=run.stamp, columns=columns("what", "value"), header=False, rows=(*figures.items(),)
-    )
+    return values("At a glance", figures, run.stamp, "", header=False)
 
 
 def _time(run: PricedRun) -> Table:
@@ -165,7 +160,6 @@ def _time(run: PricedRun) -> Table:
 
 
 def _runs(run: PricedRun) -> Table | None:
-    """Return the fleet's run, then the RL runs sorted by cost. Return None if there is a single run."""
     make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
         return None
@@ -197,25 +191,19 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens, by placement and view.
-
-    In the marginal view, the price of dedicated tokens is the price of the purchase that borrowing avoided."""
+    """Return dollars per million useful tokens. A dedicated token's marginal price is that of the avoided purchase."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:
         useful = run.tokens[placement].useful
-        return make.money(
-            None if usd is None or not useful else usd * _MILLION / useful,
-            view,
-            per="million tokens",
-            basis=basis,
-            why=why or f"not enough data: no useful token was made on {placement} devices",
-        )
+        price = None if usd is None or not useful else usd * _MILLION / useful
+        why = why or f"not enough data: no useful token was made on {placement} devices"
+        return make.money(price, view, per="million tokens", basis=basis, why=why)
 
     added_usd, basis = (None, "measured") if way is None else (way.added_usd, way.basis)
     marginal = {
         "borrowed": per_million(run.borrow.usd, "borrowed", MARGINAL, run.borrow.basis),
-        "dedicated": per_million(added_usd, "borrowed", MARGINAL, basis, _DEDICATED_MARGINAL),
+        "dedicated": per_million(added_usd, "borrowed", MARGINAL, basis, "not enough data: no token was borrowed"),
     }
 
     def cells(placement: str, *pools: str) -> Row:
@@ -241,7 +229,6 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
 
 
 def _fates(run: PricedRun) -> Table:
-    """Return tokens by fate. Generated tokens = accepted + rejected + stale + lost + open tokens."""
     lost = run.tokens["unallocated"].generated
     counts = {name: (made.generated, *(made.by_fate[fate] for fate in FATES)) for name, made in run.tokens.items()}
     return report_table(
@@ -255,8 +242,7 @@ def _fates(run: PricedRun) -> Table:
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the latency of requests on lent devices and on other devices. Requests with mixed budgets have no
-    figure."""
+    """Return the latency of requests by device. A budget that differs between requests has no figure."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}
@@ -309,7 +295,7 @@ def _longer(run: PricedRun) -> str:
 def _events(
     make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
 ) -> Table:
-    """Return how many leases closed in each way, and the syncs. Raises PricingError for an unknown way of closing."""
+    """Return counts of leases and syncs. Raises PricingError for an unknown way of closing."""
     counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
     if unknown := counts.keys() - CLOSINGS:
         raise PricingError(f"leases closed by {', '.join(sorted(unknown))}, which is not one of {', '.join(CLOSINGS)}")
@@ -341,31 +327,36 @@ def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
     units = {"number": "count", "ns": "ns", "requests": "count", "tokens_kept": "tokens", "tokens_lost": "tokens"}
     by_action: dict[str, Mapping[str, Any]] = {name: dict.fromkeys(units, 0) for name in ("yield", "cut", "revoke")}
     by_action |= {row["name"]: row for row in totals}
-
-    def cells(row: Mapping[str, Any]) -> Row:
-        return tuple(make.number(row[name], unit, why="not recorded") for name, unit in units.items())
-
     return report_table(
         make.stamp,
         "What serving took back",
         "action | how many | waited | requests | tokens kept | tokens lost",
-        ((action, *cells(by_action[action])) for action in ("yield", "cut", "revoke")),
+        (
+            (action, *(make.number(by_action[action][name], unit, why="not recorded") for name, unit in units.items()))
+            for action in ("yield", "cut", "revoke")
+        ),
         view="counts",
     )
 
 
 def _engines(stamp: Stamp, ends: Sequence[Mapping[str, Any]]) -> Table:
-    def cells(engine_id: str, ended_ns: int | None, restarted_ns: int | None, reason: str) -> Row:
-        died = "not seen" if ended_ns is None else utc(ended_ns)
-        return engine_id, died, "not started again" if restarted_ns is None else utc(restarted_ns), reason
+    def time(ns: int | None, unknown: str) -> str:
+        return unknown if ns is None else utc(ns)
 
     restarted = sum(row["restarted_ns"] is not None for row in ends)
-    names = ("engine_id", "ended_ns", "restarted_ns", "reason")
     return report_table(
         stamp,
         f"Engines that died: {len(ends):,}, of which {restarted:,} were started again",
         "engine | died | back | reason",
-        (cells(*(row[name] for name in names)) for row in ends),
+        (
+            (
+                row["engine_id"],
+                time(row["ended_ns"], "not seen"),
+                time(row["restarted_ns"], "not started again"),
+                row["reason"],
+            )
+            for row in ends
+        ),
         view="counts",
         text=("died", "back", "reason"),
     )

@@ -1,16 +1,5 @@
-"""Which verifier to buy: how well it reports probabilities, and how much a correct answer costs with it.
-
-Both scores are strictly proper. They use probes with truth y (0 or 1) and the probability p that the verifier reported.
-- Brier: the mean of (p - y)^2, where 0 is best. By Murphy, it equals
-  reliability - resolution + uncertainty + variation within ten bins.
-  Reliability is the distance of reports from outcomes. Resolution is the distance of bins from the base rate.
-  Uncertainty is that of the base rate.
-- logarithmic: the mean of -ln q, in nats, where q is the probability that the verifier gave to the outcome. It may be
-  infinite, so verifiers are ranked by Brier.
-
-[D] C = (g + v) / alpha dollars per accepted answer. Here g is what a judged trajectory cost in the run, v the price of
-a verdict, and alpha the accept rate on the probes. The cost per correct answer is C / PPV. A verifier is named the
-cheapest only if it wins in at least 95% of a bootstrap over the groups of probes."""
+"""Which verifier to buy: how well it reports probabilities, and what a correct answer costs with it. docs/pricing.md
+defines the scores; both are strictly proper. The logarithmic score may be infinite, so Brier ranks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +20,7 @@ from rose.pricing.run import cost_per_correct
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
-from rose.pricing.table import Paragraph, Row, Section, report_table
+from rose.pricing.table import Paragraph, Row, Section, Table, report_table
 
 BINS = 10  #: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
 PROBES_MIN = 30  #: Shared probes below which no verifier is called the cheapest.
@@ -59,7 +48,7 @@ class Scores:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Return alpha, TPR, FPR and PPV at the threshold. A rate is None if its denominator is 0."""
+        """Return alpha, TPR, FPR and PPV at the threshold, each None if its denominator is 0."""
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
@@ -69,10 +58,8 @@ class Scores:
         return tuple(part / whole if whole else None for part, whole in pairs)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Verifier:
-    """A verifier's scores on the shared probes. It also has the dollars per correct answer, if known."""
-
     name: str
     saw: int  #: Probes with this verifier's verdict; all verifiers saw `scores.probes` of them.
     scores: Scores
@@ -91,9 +78,6 @@ class VerifierComparison:
 
 
 def score(probes: Sequence[Probe]) -> Scores:
-    """Return the scores of a verifier. Raises ValueError without probes."""
-    if not probes:
-        raise ValueError("no probes to score")
     size = len(probes)
     correct = sum(probe.correct for probe in probes)
     given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
@@ -106,9 +90,8 @@ def score(probes: Sequence[Probe]) -> Scores:
         reported = fsum(probe.probability for probe in members) / len(members)
         true = sum(probe.correct for probe in members) / len(members)
         bins[number] = (len(members), reported, true)
-        off = (
-            (probe.probability - reported, probe.correct - true) for probe in members
-        )  # Distances from the bin's means.
+        # Distances from the bin's means.
+        off = ((probe.probability - reported, probe.correct - true) for probe in members)
         within += fsum(p * p - 2 * p * y for p, y in off)
     return Scores(
         probes=size,
@@ -132,15 +115,10 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> VerifierComparison:
-    """Return each verifier's scores and its cost of a correct answer, or None for an unknown cost.
-
-    `usd_per_trajectory` is g. It is exact unless `trajectory_draws` is given. `usd_per_verdict` is v. Raises ValueError
-    without probes."""
+    """Return each verifier's scores and cost of a correct answer."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
-    if not by_verifier:
-        raise ValueError("no probes to compare verifiers on")
     shared = sorted(set.intersection(*map(set, by_verifier.values())))
     scored = {name: score([own[key] for key in shared or sorted(own)]) for name, own in sorted(by_verifier.items())}
     paid = {
@@ -152,22 +130,15 @@ def compare(
         off = trajectory_draws - float(usd_per_trajectory or 0)  # (g + v) / alpha for another g.
         draws = {name: drawn * (1 + off / float(paid[name] or 1)) for name, drawn in draws.items()}
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
-    verifiers = tuple(
-        Verifier(
-            name=name,
-            saw=len(by_verifier[name]),
-            scores=scores,
-            usd_per_verdict=usd_per_verdict[name],
-            usd_per_correct=None
-            if (usd := paid[name]) is None or not scores.accepted_correct
-            else usd * scores.probes / scores.accepted_correct,
-            interval=bootstrap.interval(draws[name], units) if name in draws else None,
-            chance_cheapest=chances.get(name),
-        )
-        for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
-    )
+    verifiers = []
+    for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0])):
+        usd, right = paid[name], scores.accepted_correct
+        per_correct = None if usd is None or not right else usd * scores.probes / right
+        interval = bootstrap.interval(draws[name], units) if name in draws else None
+        saw, chance = len(by_verifier[name]), chances.get(name)
+        verifiers.append(Verifier(name, saw, scores, usd_per_verdict[name], per_correct, interval, chance))
     cheapest, says = _cheapest(verifiers, len(shared))
-    return VerifierComparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
+    return VerifierComparison(verifiers=tuple(verifiers), shared=len(shared), cheapest=cheapest, says=says)
 
 
 def _draws(
@@ -190,7 +161,7 @@ def _draws(
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Return the share of draws in which each verifier is the cheapest. If several tie, they share the draw."""
+    """Return the share of draws in which each verifier is the cheapest. Ties share a draw."""
     # Without a correct accepted answer in a draw a verifier has no cost there: it counts as the most expensive.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     ties = (costs == costs.min(axis=0)) & np.isfinite(costs)
@@ -217,8 +188,7 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
 
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
-    """Return the verifiers, ranked by Brier score. The probes come from `file`, or from the run's verdicts on
-    trajectories whose truth is known. Raises PricingError."""
+    """Return the verifiers, ranked by Brier score on the probes of `file` or of the run. Raises PricingError."""
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:
@@ -242,48 +212,46 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
     verifiers = compared.verifiers
     unpriced = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in verifiers}
     before = run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY)
-    return Section(
-        {
-            "says": Paragraph(compared.says),
-            "cost": report_table(
-                run.stamp,
-                "What a correct answer costs with each",
-                "verifier | accepts | TPR | FPR | PPV | a verdict | per correct | cheapest in",
-                (_cost(run, v, source, unpriced[v.name], no_interval) for v in verifiers),
-                view=BLENDED,
-                footer=((JUDGED, None, None, None, None, None, before, None),),
+    parts: dict[str, Table | Paragraph] = {
+        "says": Paragraph(compared.says),
+        "cost": report_table(
+            run.stamp,
+            "What a correct answer costs with each",
+            "verifier | accepts | TPR | FPR | PPV | a verdict | per correct | cheapest in",
+            (_cost(run, v, source, unpriced[v.name], no_interval) for v in verifiers),
+            view=BLENDED,
+            footer=((JUDGED, None, None, None, None, None, before, None),),
+        ),
+        "scores": report_table(
+            run.stamp,
+            "How well each reports probabilities: 0 is best for both",
+            "verifier | saw | scored on | Brier | logarithmic | reliability | resolution | uncertainty | within bins",
+            (_scores(run, v, source) for v in verifiers),
+            view=source,
+            notes=(
+                f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
+                "judged by all.",
             ),
-            "scores": report_table(
-                run.stamp,
-                "How well each reports probabilities: 0 is best for both",
-                "verifier | saw | scored on | Brier | logarithmic | "
-                "reliability | resolution | uncertainty | within bins",
-                (_scores(run, v, source) for v in verifiers),
-                view=source,
-                notes=(
-                    f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
-                    "judged by all.",
-                ),
-            ),
-            "calibration": report_table(
-                run.stamp,
-                "Calibration",
-                "verifier | reported in | probes | mean report | correct",
+        ),
+        "calibration": report_table(
+            run.stamp,
+            "Calibration",
+            "verifier | reported in | probes | mean report | correct",
+            (
                 (
-                    (
-                        v.name,
-                        f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
-                        run.make.number(count, "probes"),
-                        *(run.make.measure(share, "share", basis=source) for share in shares),
-                    )
-                    for v in verifiers
-                    for number, (count, *shares) in v.scores.calibration.items()
-                ),
-                view="reported against what came true",
-                grouped=True,
+                    v.name,
+                    f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
+                    run.make.number(count, "probes"),
+                    *(run.make.measure(share, "share", basis=source) for share in shares),
+                )
+                for v in verifiers
+                for number, (count, *shares) in v.scores.calibration.items()
             ),
-        }
-    )
+            view="reported against what came true",
+            grouped=True,
+        ),
+    }
+    return Section(parts)
 
 
 def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Fraction | None], dict[str, str]]:
@@ -310,21 +278,15 @@ def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
 
 
 def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, no_interval: str | None) -> Row:
-    whys = ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
+    make, whys = run.make, ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
+    rates = zip(verifier.scores.rates, whys, strict=True)
+    usd, interval = verifier.usd_per_correct, None if no_interval else verifier.interval
+    no_answer = no_cost or "not enough data: it accepted nothing that was correct"
+    no_interval = no_interval or bootstrap.TOO_FEW
     return (
         verifier.name,
-        *(
-            run.make.measure(rate, "share", basis=source, why=f"not enough data: {why}")
-            for rate, why in zip(verifier.scores.rates, whys, strict=True)
-        ),
-        run.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
-        run.make.money(
-            verifier.usd_per_correct,
-            BLENDED,
-            per="correct answer",
-            why=no_cost or "not enough data: it accepted nothing that was correct",
-            interval=None if no_interval else verifier.interval,
-            no_interval=no_interval or bootstrap.TOO_FEW,
-        ),
-        run.make.measure(verifier.chance_cheapest, "share", basis=source, why=_NOT_COMPARED),
+        *(make.measure(rate, "share", basis=source, why=f"not enough data: {why}") for rate, why in rates),
+        make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
+        make.money(usd, BLENDED, per="correct answer", why=no_answer, interval=interval, no_interval=no_interval),
+        make.measure(verifier.chance_cheapest, "share", basis=source, why=_NOT_COMPARED),
     )

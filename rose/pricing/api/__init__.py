@@ -1,2 +1,1 @@
-"""The API, which serves the figures over HTTP: JSON in the shape of OpenCost's allocations, and metrics for
-Prometheus."""
+"""The figures over HTTP: JSON in the shape of OpenCost's allocations, and metrics for Prometheus."""

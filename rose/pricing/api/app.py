@@ -1,4 +1,4 @@
-"""The HTTP server. This module defines its paths, decides who may ask, and returns errors as JSON."""
+"""The HTTP server: its paths, who may ask, and errors as JSON."""
 
 import functools
 import hmac
@@ -32,12 +32,12 @@ from rose.terminal import echo
 
 KEPT_S = 60.0  #: How long metrics are served before they are computed again.
 _OPEN_PATH = "/healthz"  #: Monitoring needs no token here.
-_QUERIES: dict[str, type[LedgerQuery]] = {
-    "/cost": questions.CostQuery,
-    "/saved": questions.SavedQuery,
-    "/forecast": questions.ForecastQuery,
-    "/report": questions.ReportQuery,
-    "/trust": questions.TrustQuery,
+_QUERIES: dict[str, tuple[type[LedgerQuery], str]] = {
+    "/cost": (questions.CostQuery, "Return the cost of a period by team, run, task ..."),
+    "/saved": (questions.SavedQuery, "Return the savings of a period: fleet, teams and runs."),
+    "/forecast": (questions.ForecastQuery, "Return the forecast cost of a whole month."),
+    "/report": (questions.ReportQuery, "Return the cost report of a run."),
+    "/trust": (questions.TrustQuery, "Return whether a ledger is sound, and when it was last verified."),
 }
 _TEXT_MAX = 500
 
@@ -45,7 +45,6 @@ _TEXT_MAX = 500
 def application(
     served: Sequence[ServedLedger], *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> FastAPI:
-    """Return the ASGI application that serves the ledgers. `clock` returns the time in UTC nanoseconds."""
     app = FastAPI(
         title="ROSE: what rollouts cost",
         version=version("rose-serving"),
@@ -64,13 +63,20 @@ def application(
     making = threading.Lock()  # Answers are made one at a time: each may take much of the memory.
     kept: list[tuple[float, bytes]] = []
 
-    def answer(path: str, query: LedgerQuery) -> dict[str, Any]:
-        one = questions.chosen(served, query.ledger)
-        with making:
-            data = query.answer(one, clock())
-        # An event in the access log, where the ledger's rules ask for one.
-        with access.logged(one.ledger, "report", f"api {path} {query.model_dump_json(exclude_defaults=True)}"):
-            return {"ledger": one.name, **data}
+    def add(path: str, kind: type[LedgerQuery], description: str) -> None:
+        def answer(query: LedgerQuery) -> dict[str, Any]:
+            one = questions.chosen(served, query.ledger)
+            with making:
+                data = query.answer(one, clock())
+            # An event in the access log, where the ledger's rules ask for one.
+            with access.logged(one.ledger, "report", f"api {path} {query.model_dump_json(exclude_defaults=True)}"):
+                return {"ledger": one.name, **data}
+
+        answer.__annotations__["query"] = Annotated[kind, Query()]  # A client gives the fields of its own kind.
+        app.get(path, name=f"get_{path[1:]}", description=description)(answer)
+
+    for path, (kind, description) in _QUERIES.items():
+        add(path, kind, description)
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -81,31 +87,6 @@ def application(
         # Without its parameters: somebody may send a token as one.
         echo(f"{utc(time.time_ns())} {peer} {request.method} {path} {response.status_code} {took_ms:.1f} ms", err=True)
         return response
-
-    @app.get("/cost")
-    def get_cost(query: Annotated[questions.CostQuery, Query()]) -> dict[str, Any]:
-        """Return the cost of a period by team, run, task ..."""
-        return answer("/cost", query)
-
-    @app.get("/saved")
-    def get_saved(query: Annotated[questions.SavedQuery, Query()]) -> dict[str, Any]:
-        """Return the savings of a period: fleet, teams and runs."""
-        return answer("/saved", query)
-
-    @app.get("/forecast")
-    def get_forecast(query: Annotated[questions.ForecastQuery, Query()]) -> dict[str, Any]:
-        """Return the forecast cost of a whole month."""
-        return answer("/forecast", query)
-
-    @app.get("/report")
-    def get_report(query: Annotated[questions.ReportQuery, Query()]) -> dict[str, Any]:
-        """Return the cost report of a run."""
-        return answer("/report", query)
-
-    @app.get("/trust")
-    def get_trust(query: Annotated[questions.TrustQuery, Query()]) -> dict[str, Any]:
-        """Return whether a ledger is sound, and when it was last verified."""
-        return answer("/trust", query)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def get_metrics() -> Response:
@@ -127,22 +108,13 @@ def application(
 
 
 @contextmanager
-def serve(
-    served: Sequence[ServedLedger],
-    host: str,
-    port: int,
-    *,
-    token: str | None = None,
-    clock: questions.Clock = questions.now,
-) -> Iterator[str]:
-    """Serve on `host`:`port` while the `with` block runs, and yield the URL. Port 0 means any free port.
-
-    Raises OpenAddressError if other machines could read without a token. Raises SecretError if the token is too short,
-    and LedgerError if the address cannot be used."""
+def serve(served: Sequence[ServedLedger], host: str, port: int, *, token: str | None = None) -> Iterator[str]:
+    """Serve on `host`:`port` while the `with` block runs, and yield the URL. Port 0 means any free port. Raises
+    OpenAddressError if others could read without a token, SecretError for a short token, or LedgerError."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(
-        application(served, token=token, clock=clock),
+        application(served, token=token),
         http=protocol,
         ws="none",
         log_level="warning",
@@ -172,8 +144,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _stopped(request: Request, token: str | None) -> Response | None:
-    """Return the response that refuses a request, or None if the request is allowed. No ledger is read before this
-    check."""
+    """Return the response that refuses a request, or None. No ledger is read before this check."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
     why = address.refusal(request.method, host, origin, has_token=token is not None)
     if why is not None:
@@ -192,7 +163,7 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
     fault = error.errors()[0]
     name = str(fault["loc"][1])[:_TEXT_MAX]
     if fault["type"] == "extra_forbidden":
-        known = _QUERIES[request.scope["path"]].model_fields.keys()
+        known = _QUERIES[request.scope["path"]][0].model_fields.keys()
         return _error(400, f"unknown parameter {name!r}{did_you_mean(name, known)}")
     text = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return _error(400, f"parameter {name} is {request.query_params.get(name, '')[:_TEXT_MAX]!r}: {text}")

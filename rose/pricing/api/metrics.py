@@ -1,17 +1,13 @@
-"""The figures of `/metrics`: the cost of this UTC month so far. They are gauges because a correction may lower a cost.
-
-The most expensive teams and runs each have their own series. The series `__other__` is the sum of all others."""
+"""The figures of `/metrics`: the cost of this UTC month so far, as gauges because a correction may lower it. The most
+expensive teams and runs have their own series; `__other__` is the sum of all others."""
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from rose.errors import UserError
 from rose.ledger import verified, verify
@@ -70,18 +66,17 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
 Run = tuple[str, str]
 
 
-class Samples(Collector):
+class Samples:
     def __init__(self) -> None:
-        self._families = {
-            name: GaugeMetricFamily(name, about, labels=labels) for name, (labels, about) in METRICS.items()
+        self.registry = CollectorRegistry()
+        self._gauges = {
+            name: Gauge(name, about, labels, registry=self.registry) for name, (labels, about) in METRICS.items()
         }
 
     def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
         if value is not None:
-            self._families[name].add_metric(labels, value)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families.values()
+            gauge = self._gauges[name]
+            (gauge.labels(*labels) if labels else gauge).set(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +90,7 @@ class Facts:
 
 
 def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
-    """Return the figures of the month that contains `now_ns`. A ledger that cannot be priced has only `rose_cost_up`
-    0."""
+    """Return the figures of the month of `now_ns`. A ledger that cannot be priced has only `rose_cost_up` 0."""
     samples, month = Samples(), month_at(now_ns)
     for one in served:
         try:
@@ -117,9 +111,7 @@ def text(served: Sequence[ServedLedger], now_ns: int) -> bytes:
             up = 0
         samples.add("rose_cost_up", [one.name], up)
     samples.add("rose_cost_computed_timestamp_seconds", [], time.time())
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(samples)
-    return generate_latest(registry)
+    return generate_latest(samples.registry)
 
 
 def _read(served: ServedLedger, month: Period, provenance: str, now_ns: int) -> Facts | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rose.errors import UserError, did_you_mean
 from rose.ledger import access, verified, verify
@@ -34,8 +34,6 @@ Text = Annotated[str, Field(min_length=1, max_length=_CHARACTERS_MAX)]
 
 
 class RequestError(UserError):
-    """The API refuses a request. The error has the HTTP status of the response."""
-
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
@@ -53,51 +51,25 @@ class ServedLedger:
         return cost.ask(self.ledger, question, self.price_book)
 
     def saved(
-        self,
-        period: Period,
-        provenance: str | None = None,
-        team: str | None = None,
-        run_id: str | None = None,
+        self, period: Period, provenance: str | None = None, team: str | None = None, run_id: str | None = None
     ) -> Saved:
-        """Return what `rose saved` answers. A run is priced again only if the ledger or the prices have changed."""
+        """Return what `rose saved` answers. A run is priced again only after a change of ledger or prices."""
         from_ns, to_ns = period.from_ns, period.to_ns
         book = choice.choose(self.ledger, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
-        return saved.saved(
-            self.ledger,
-            period,
-            book,
-            team=team,
-            run_id=run_id,
-            provenance=provenance,
-            kept=self.saved_runs.setdefault(key, {}),
-        )
-
-    def trust(self) -> dict[str, Any]:
-        """Verify new files. Return when the ledger was last verified, and the problems. Raises LedgerError."""
-        checked, last = verify.verify(self.ledger), verified.state(self.ledger)
-        return {
-            "sound": checked.ok,
-            "verified": None if last is None else last.to_json(),  # A folder that cannot be written keeps no record.
-            "events": sum(writer.events for writer in checked.writers),
-            "problem_count": len(checked.doubts),
-            "problems": [problem[:_PROBLEM_CHARACTERS] for problem in checked.doubts[:_PROBLEMS]],
-            "notes": [note[:_PROBLEM_CHARACTERS] for note in checked.notes[:_PROBLEMS]],
-        }
+        kept = self.saved_runs.setdefault(key, {})
+        return saved.saved(self.ledger, period, book, team=team, run_id=run_id, provenance=provenance, kept=kept)
 
     @property
     def _mark(self) -> str:
-        """Return the newest segments, without those of the access log. They change when the ledger gains other
-        events."""
+        """Return the newest segments, without the access log's. They change with other events."""
         heads = sorted((self.ledger.folder / "heads").glob("[!.]*.json"))
         return "\n".join(f"{head.name} {head.read_text('utf-8')}" for head in heads if head.stem != access.WRITER)
 
 
-class LedgerQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class LedgerQuery(BaseModel, extra="forbid"):
     ledger: Annotated[Text | None, Field(description="The ledger, where several are served.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
@@ -143,9 +115,7 @@ class CostQuery(SavedQuery):
 
 
 class ForecastQuery(ProvenanceQuery):
-    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; by default the current month.")] = (
-        None
-    )
+    month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else the current month.")] = None
 
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
         month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000
@@ -163,11 +133,19 @@ class ReportQuery(LedgerQuery):
 
 class TrustQuery(LedgerQuery):
     def answer(self, served: ServedLedger, now_ns: int) -> dict[str, Any]:
-        return served.trust()
+        checked, last = verify.verify(served.ledger), verified.state(served.ledger)
+        return {
+            "sound": checked.ok,
+            "verified": None if last is None else last.to_json(),  # A folder that cannot be written keeps no record.
+            "events": sum(writer.events for writer in checked.writers),
+            "problem_count": len(checked.doubts),
+            "problems": [problem[:_PROBLEM_CHARACTERS] for problem in checked.doubts[:_PROBLEMS]],
+            "notes": [note[:_PROBLEM_CHARACTERS] for note in checked.notes[:_PROBLEMS]],
+        }
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[ServedLedger]:
-    """Return ledgers by name. Each item of `given` is FOLDER or NAME=FOLDER. Raises LedgerError."""
+    """Return ledgers by name from items FOLDER or NAME=FOLDER. Raises LedgerError."""
     ledgers: dict[str, ServedLedger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -190,12 +168,11 @@ def chosen(ledgers: Iterable[ServedLedger], name: str | None) -> ServedLedger:
 
 
 def now() -> int:
-    """Return the start of the current UTC hour, in nanoseconds. Answers therefore stay the same within an hour."""
+    """Return the start of the current UTC hour in nanoseconds. Answers stay the same within an hour."""
     return time.time_ns() // 3_600_000_000_000 * 3_600_000_000_000
 
 
 def status_of(error: UserError) -> int:
-    """Return the HTTP status that an error gets."""
     if isinstance(error, RequestError):
         return error.status
     return 400 if isinstance(error, QuestionError) else 404 if isinstance(error, NothingChargedError) else 503

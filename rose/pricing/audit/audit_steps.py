@@ -1,4 +1,4 @@
-"""The steps between a charge and its events. Each step is recomputed from the price book and the ledger."""
+"""The steps between a charge and its events, each recomputed from the price book and the ledger."""
 
 import re
 from collections import Counter
@@ -29,8 +29,7 @@ Holder = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The time that a run held a device in an hour, the part billed to the run, and the other runs that held the
-    device."""
+    """The time that a run held a device in an hour, the part billed to the run, and the device's other runs."""
 
     held_ns: int
     ns: int
@@ -39,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum as recorded and as recomputed. `asked` is False if the question does not ask about this sum."""
+    """A sum as recorded and as recomputed. `asked` is False if the question is not about it."""
 
     what: str
     charged: int
@@ -58,7 +57,7 @@ class Sum:
         return f"{self.what} comes to {self.recounted:,} {self.unit}, and {self.charged:,} is charged"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     title: str
     says: str
@@ -77,8 +76,7 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time. `rows` are all capacity charges of a device-hour, and the question asks about
-    `question_rows`. `everybodys` are the charges of all runs that share the device. `part` is the part of this run."""
+    """Yield the steps of device time. `question_rows` are some of a device-hour's `rows`."""
     rows, question_rows, everybodys = map(
         _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
     )
@@ -96,33 +94,25 @@ def capacity(
         shares = money.split(charge, timed)
         rate = f"${price.usd_per_hour}"
         yield Step(
-            title="price",
-            says=f"{rate} for each hour of {price.device_class} ({price.commitment}){_entry(book, 'device', price)}",
+            "price", f"{rate} for each hour of {price.device_class} ({price.commitment}){_entry(book, 'device', price)}"
         )
-        yield Step(
-            title="device-hour",
-            says=f"{money.format_ns(ns)} provisioned in the hour cost {money.format_usd(charge)}, rounded once, half "
-            "to even",
-            sums=(
-                Sum(
-                    f"{rate} x {ns:,} ns / 3,600,000,000,000 ns",
-                    sum(amounts["cost_nano"] for amounts in lot.values()),
-                    charge,
-                ),
-            ),
+        says = (
+            f"{money.format_ns(ns)} provisioned in the hour cost {money.format_usd(charge)}, rounded once, half to even"
         )
+        charged_nano = sum(amounts["cost_nano"] for amounts in lot.values())
+        yield Step("device-hour", says, (Sum(f"{rate} x {ns:,} ns / 3,600,000,000,000 ns", charged_nano, charge),))
         if part is not None and part.others:
-            yield _part(total(rows, "ns"), part)
+            others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in part.others)
+            says = f"the run held the device for {money.format_ns(part.held_ns)} of the hour, some of it together with "
+            says += f"{others}; of that each has an equal part"
+            yield Step("shared", says, (Sum("its part of the time", total(rows, "ns"), part.ns, "ns"),))
         says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
     else:
         says = "no time of the device was provisioned in the hour, so what was made in it costs nothing"
         named = {key: f"no time ({_named(key)})" for key in order}
-    yield Step(
-        title="by time",
-        says=says,
-        sums=tuple(Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in wanted) for key in order),
-    )
+    sums = (Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in wanted) for key in order)
+    yield Step("by time", says, tuple(sums))
     for key in order:
         *_, lease_id, bucket, rl_run_id = key
         if bucket == "rollout" and key in wanted:
@@ -137,8 +127,7 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return each run's part of a device's hour. Time that several runs shared is divided equally. The run that comes
-    first by name gets the nanoseconds that cannot be divided."""
+    """Return each run's part of a device's hour. Shared time is divided equally."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays
@@ -156,18 +145,6 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
     return {holder: Held(whole[holder], own[holder], tuple(sorted(met[holder] - {holder}))) for holder in sorted(whole)}
 
 
-def _part(ns: int, part: Held) -> Step:
-    others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in part.others)
-    return Step(
-        title="shared",
-        says=(
-            f"the run held the device for {money.format_ns(part.held_ns)} of the hour, some of it together with "
-            f"{others}; of that each has an equal part"
-        ),
-        sums=(Sum("its part of the time", ns, part.ns, "ns"),),
-    )
-
-
 def transfer(
     rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
@@ -181,24 +158,17 @@ def transfer(
     for route in sorted(set(question_rows["route"])):
         price = book.transfer_at(route, hour_ns)
         rate = Fraction(price.usd_per_gb) * money.NANO_USD_PER_USD / _BYTES_PER_GB
-        yield Step(
-            title="price",
-            says=f"${price.usd_per_gb} for each GB over the route {route}{_entry(book, 'transfer', price)}",
-            sums=tuple(
-                Sum(f"{row['bytes']:,} bytes at that price, rounded once", row["cost_nano"], round(row["bytes"] * rate))
-                for row in question_rows.filter(pl.col("route") == route).iter_rows(named=True)
-            ),
-        )
-    yield Step(
-        title="syncs",
-        says="bytes that the syncs of the hour moved, by route and policy version",
-        sums=tuple(
-            Sum(
-                f"route {key[0]}, version {key[1]}{_whose(key[2])}", amounts["bytes"], sent[key], "bytes", key in wanted
-            )
-            for key, amounts in charged.items()
-        ),
-    )
+        sums = [
+            Sum(f"{row['bytes']:,} bytes at that price, rounded once", row["cost_nano"], round(row["bytes"] * rate))
+            for row in question_rows.filter(pl.col("route") == route).iter_rows(named=True)
+        ]
+        says = f"${price.usd_per_gb} for each GB over the route {route}{_entry(book, 'transfer', price)}"
+        yield Step("price", says, tuple(sums))
+    sums = [
+        Sum(f"route {key[0]}, version {key[1]}{_whose(key[2])}", amounts["bytes"], sent[key], "bytes", key in wanted)
+        for key, amounts in charged.items()
+    ]
+    yield Step("syncs", "bytes that the syncs of the hour moved, by route and policy version", tuple(sums))
 
 
 def energy(
@@ -209,26 +179,20 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of energy charges. The energy that was read is divided equally among runs that held the device.
-
-    `everybodys` are the charges of all these runs."""
+    """Yield the steps of energy charges. `everybodys` are those of all runs that held the device."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
     shared = everybodys is not None and everybodys.height > rows.height
-    yield Step(
-        title="price",
-        says=f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}",
-        sums=(Sum(f"{metered:,} mW ns at that price, rounded once", total(rows, "cost_nano"), round(metered * rate)),),
-    )
-    yield Step(
-        title="readings",
-        says="mean power of each reading x its time in the hour"
-        + ("; other runs read the device too, and what they all read is divided equally" if shared else ""),
-        sums=()
-        if shared
-        else (Sum("energy", metered, sum(row["energy_mw_ns"] for row in evidence.readings), "mW ns"),),
-    )
+    says = f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}"
+    charged = Sum(f"{metered:,} mW ns at that price, rounded once", total(rows, "cost_nano"), round(metered * rate))
+    yield Step("price", says, (charged,))
+    says = "mean power of each reading x its time in the hour"
+    if shared:
+        yield Step("readings", f"{says}; other runs read the device too, and what they all read is divided equally")
+    else:
+        read = sum(row["energy_mw_ns"] for row in evidence.readings)
+        yield Step("readings", says, (Sum("energy", metered, read, "mW ns"),))
 
 
 def _rollout(
@@ -253,35 +217,26 @@ def _rollout(
             listed[key] = {"tokens": 0, "cost_nano": 0}
     rates = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
     input_rate, output_rate = rates if any(rates) else (Fraction(1), Fraction(1))
+    tokens_by_key = {
+        key: again[key[:2]] if key[2] == _RECOMPUTED else listed[key]["tokens"] for key in sorted(listed, key=_nulls)
+    }
     weights = {
-        key: again[key[:2]] * input_rate if key[2] == _RECOMPUTED else listed[key]["tokens"] * output_rate
-        for key in sorted(listed, key=_nulls)
+        key: tokens * (input_rate if key[2] == _RECOMPUTED else output_rate) for key, tokens in tokens_by_key.items()
     }
     scale = lcm(*(weight.denominator for weight in weights.values()))
     shares = money.split(nano, {key: int(weight * scale) for key, weight in weights.items()})
-    wanted = {_fate(row) for row in question_rows.iter_rows(named=True)}
-    sums = [
-        Sum(
-            f"{nano:,} x {_percent(weights, key)} ({key[2]}, version {key[0]}, task {key[1]}, "
-            f"{again[key[:2]] if key[2] == _RECOMPUTED else listed[key]['tokens']:,} tokens)",
-            listed[key]["cost_nano"],
-            shares[key],
-            asked=key in wanted,
-        )
-        for key in weights
-    ]
+    wanted, whole = {_fate(row) for row in question_rows.iter_rows(named=True)}, sum(weights.values())
+    percent = {key: f"{float(part / whole):.4%}" if whole else f"1 / {len(weights)}" for key, part in weights.items()}
+    sums = []
+    for key, tokens in tokens_by_key.items():
+        what = f"{nano:,} x {percent[key]} ({key[2]}, version {key[0]}, task {key[1]}, {tokens:,} tokens)"
+        sums.append(Sum(what, listed[key]["cost_nano"], shares[key], asked=key in wanted))
     counted = sum(row["tokens"] for row in listed.values())
-    sums.append(
-        Sum("tokens of the hour's turns and preemptions", counted, sum(e["tokens"] for e in token_events), "tokens")
-    )
-    return Step(
-        title=f"rollout, {_lease(under[0])}{_whose(under[1])}",
-        says=(
-            f"divided by tokens, a generated one weighing ${prices.output_usd_per_million} and a prompt token computed "
-            f"again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
-        ),
-        sums=tuple(sums),
-    )
+    recorded = sum(event["tokens"] for event in token_events)
+    sums.append(Sum("tokens of the hour's turns and preemptions", counted, recorded, "tokens"))
+    says = f"divided by tokens, a generated one weighing ${prices.output_usd_per_million} and a prompt token computed "
+    says += f"again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
+    return Step(f"rollout, {_lease(under[0])}{_whose(under[1])}", says, tuple(sums))
 
 
 def _slices(
@@ -306,15 +261,12 @@ def _slices(
         reported_ns = Counter(money.split(part.ns, reported))
         scaled = f", in proportion to the run's part, {part.ns:,} of {part.held_ns:,} ns"
     keys = [key for key in dict.fromkeys((*charged, *+reported_ns)) if key[1] != UNACCOUNTED]
-    return Step(
-        title="slices",
-        says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted"
-        + scaled,
-        sums=tuple(
-            Sum(_named(key), charged[key]["ns"] if key in charged else 0, reported_ns[key], "ns", key in wanted)
-            for key in keys
-        ),
+    says = f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted{scaled}"
+    sums = (
+        Sum(_named(key), charged[key]["ns"] if key in charged else 0, reported_ns[key], "ns", key in wanted)
+        for key in keys
     )
+    return Step("slices", says, tuple(sums))
 
 
 def _entry(book: PriceBook, table: str, entry: Entry) -> str:
@@ -359,11 +311,6 @@ def _lease(lease_id: str | None) -> str:
 
 def _fate(row: Row) -> tuple[Any, ...]:
     return row["policy_version"], row["task"], row["fate"], row["cause"]
-
-
-def _percent(weights: Mapping[tuple[Any, ...], Fraction], key: tuple[Any, ...]) -> str:
-    whole = sum(weights.values())
-    return f"{float(weights[key] / whole):.4%}" if whole else f"1 / {len(weights)}"
 
 
 def _nulls(values: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:

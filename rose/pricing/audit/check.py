@@ -1,4 +1,4 @@
-"""The check that the books are unchanged. It compares every frozen byte with the ledger's events."""
+"""The check that the books are unchanged: every frozen byte against the ledger's events."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,10 +26,7 @@ class Check:
 
 
 def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare the frozen files with the ledger's events, and the ledger with its hash chain. Raises LedgerError.
-
-    `against` has receipts that were kept outside the ledger, by name, oldest first. They reveal if something was
-    removed."""
+    """Compare frozen files with events, and the ledger with its hash chain and receipts. Raises LedgerError."""
     try:
         with book_events.lock(ledger):
             settle(ledger)

@@ -1,9 +1,9 @@
-"""The ledger's events of one device-hour, and the files that contain these events."""
+"""The ledger's events of one device-hour, and the files that contain them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -25,7 +25,7 @@ Unit = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of a run's device. If several runs share the device, it belongs to the fleet's run."""
+    """One UTC hour of a run's device. A shared device belongs to the fleet's run."""
 
     run_id: str
     provenance: str
@@ -39,9 +39,7 @@ class DeviceHour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The events of a device-hour. `slices` have their time within the hour by bucket. `readings` are of power.
-
-    `late` counts the events recorded after the close. The other fields do not include late events."""
+    """The events of a device-hour known at the close. `late` counts the events recorded after it."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
@@ -68,9 +66,9 @@ class Evidence:
         return replace(self, slices=tuple(inside))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """The events of one writer. `holds` says whether the hash chain is intact; it is None for archived parts."""
+    """The events of one writer. `holds`: whether the hash chain is intact, None for archived parts."""
 
     writer: str
     first_seq: int
@@ -81,19 +79,13 @@ class WriterEvents:
 
 
 def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """Return the events of a device-hour. With `mark`, events after the mark are left out. Raises LedgerError."""
-    by_kind: dict[str, list[Row]] = {}
+    """Return the events of a device-hour, without those after `mark`. Raises LedgerError."""
     with ledger.connect() as connection:
-        set_variables(
-            connection,
-            run_id=device_hour.run_id,
-            provenance=device_hour.provenance,
-            device_id=device_hour.device_id,
-            from_ns=device_hour.hour_ns,
-            to_ns=device_hour.hour_ns + NS_PER_HOUR,
-        )
-        for name in ("hour_slices", "hour_tokens", "hour_invoiced"):
-            by_kind[name] = rows(connection, f"closing/{name}")
+        scope = asdict(device_hour)
+        hour_ns = scope.pop("hour_ns")
+        set_variables(connection, **scope, from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR)
+        names = ("hour_slices", "hour_tokens", "hour_invoiced")
+        by_kind = {name: rows(connection, f"closing/{name}") for name in names}
         units = rows(connection, "closing/device_units")
 
     def known(writer: str | None, seq: int | None) -> bool:
@@ -107,18 +99,17 @@ def gather(ledger: Ledger, device_hour: DeviceHour, mark: Mapping[str, tuple[int
         if not known(row["ended_writer"], row["ended_seq"]):
             row["task"] = None
     return Evidence(
-        slices=tuple(_in_hour(row, device_hour.hour_ns) for row in kept["hour_slices"]),
+        slices=tuple(_in_hour(row, hour_ns) for row in kept["hour_slices"]),
         tokens=tuple(kept["hour_tokens"]),
         syncs=tuple(row for row in kept["hour_invoiced"] if row["kind"] == "sync"),
-        readings=tuple(_reading(row, device_hour.hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
+        readings=tuple(_reading(row, hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
         late=late,
         units=tuple((row["joined_ns"], (row["hardware_id"], row["pool"], row["device_class"])) for row in units),
     )
 
 
 def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[WriterEvents]:
-    """Return the span of the events of each writer. `verified` tells which hash chains are broken. Raises
-    LedgerError."""
+    """Return the span of each writer's events. `verified` tells which chains are broken. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])
@@ -126,16 +117,8 @@ def spans(ledger: Ledger, events: Iterable[Row], verified: Report) -> list[Write
     writer_spans = []
     for writer, seqs in sorted(by_writer.items()):
         files, archived = _files(ledger, writer, sorted(seqs))
-        writer_spans.append(
-            WriterEvents(
-                writer=writer,
-                first_seq=min(seqs),
-                last_seq=max(seqs),
-                events=len(seqs),
-                files=tuple(files),
-                holds=None if archived else writer not in bad,
-            )
-        )
+        holds = None if archived else writer not in bad
+        writer_spans.append(WriterEvents(writer, min(seqs), max(seqs), len(seqs), tuple(files), holds))
     return writer_spans
 
 

@@ -1,7 +1,5 @@
-"""The explanation of a device-hour's charge, recomputed step by step.
-
-The chain goes from the charged amount to its share by largest remainder, then to nanoseconds by bucket, to the entry of
-the price book, and to the ledger's events."""
+"""The explanation of a device-hour's charge: its share by largest remainder, nanoseconds by bucket, the price book's
+entry, and the ledger's events, each recomputed."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +34,6 @@ _SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChargeQuestion:
-    """The values of columns that select the charges of one run, device and hour."""
-
     hour_ns: int | None = None
     run_id: str | None = None
     device_id: str | None = None
@@ -59,8 +55,7 @@ class ChargeQuestion:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why no row matches. The reason is the first value that no row has, or the combination of the
-        values."""
+        """Return why no row matches: the first value that no row has, or the combination."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             values = frame[name].drop_nulls().unique().sort().to_list()
@@ -72,8 +67,6 @@ class ChargeQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """An explanation of charges: the rows, their amount, the steps, and the ledger's events behind the rows."""
-
     title: str
     device_hour: DeviceHour
     amount: Figure
@@ -111,8 +104,7 @@ class Explanation:
 
 
 def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, provenance: str | None = None) -> Explanation:
-    """Explain a charge at its present price. Raises PricingError if no charge or several charges match. Raises
-    LedgerError."""
+    """Explain a charge at its present price. Raises PricingError unless one device-hour matches, and LedgerError."""
     hour_ns = question.hour_ns
     price = partial(charges.price, ledger, book)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -132,8 +124,7 @@ def explain(ledger: Ledger, question: ChargeQuestion, book: PriceBook, *, proven
 
 
 def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> list[Explanation]:
-    """Explain a charge of a close, first as it was closed and then as it was last restated. Raises the same errors as
-    `explain` and `of_close`."""
+    """Explain a charge as it was closed and as it was last restated. Raises errors of `explain` and `of_close`."""
     closed = of_close(ledger, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
     device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
@@ -155,8 +146,6 @@ def explain_closed(ledger: Ledger, question: ChargeQuestion, close_id: str) -> l
 
 
 def _one(question: ChargeQuestion, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
-    """Return the only device-hour in `frame`, and its rows. Raises PricingError if there is no device-hour or
-    several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
         raise QuestionError(question.none_like_it(frame))
@@ -186,11 +175,11 @@ def _chain(
     mark: Mapping[str, tuple[int, str]] | None,
     notes: list[str],
 ) -> Explanation:
-    evidence = gather(ledger, device_hour, mark)
+    evidence, hour_ns = gather(ledger, device_hour, mark), device_hour.hour_ns
     whole = device_hour.rows_of(frame)
     steps: list[Step] = []
     everybodys = frame.filter(
-        pl.col("hour") == naive(device_hour.hour_ns),
+        pl.col("hour") == naive(hour_ns),
         pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
@@ -205,22 +194,18 @@ def _chain(
         unit_evidence = evidence.of_unit(unit) if several else evidence
         if stays is not None:
             unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
-        shares = held(tenures, device_hour.hour_ns)
-        steps += audit_steps.capacity(
-            charged, question_rows, book, device_hour.hour_ns, unit_evidence, lot, shares.get(holder)
-        )
+        part = held(tenures, hour_ns).get(holder)
+        steps += audit_steps.capacity(charged, question_rows, book, hour_ns, unit_evidence, lot, part)
     if "transfer" in rows["kind"]:
         charged, question_rows = (frame.filter(kind="transfer") for frame in (whole, rows))
-        steps += audit_steps.transfer(charged, question_rows, book, device_hour.hour_ns, evidence)
+        steps += audit_steps.transfer(charged, question_rows, book, hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
         charged, question_rows = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
-        others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
-            charged, on=("fleet_run_id", "device_id"), how="anti"
-        )
+        others = everybodys.filter(kind="energy", hardware_id=unit[0])
+        others = others.join(charged, on=("fleet_run_id", "device_id"), how="anti")
         unit_evidence = evidence.of_unit(unit) if several else evidence
-        steps += audit_steps.energy(
-            charged, question_rows, book, device_hour.hour_ns, unit_evidence, pl.concat([charged, others])
-        )
+        lot = pl.concat([charged, others])
+        steps += audit_steps.energy(charged, question_rows, book, hour_ns, unit_evidence, lot)
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),
@@ -229,8 +214,8 @@ def _chain(
         "readings": evidence.readings if "energy" in kinds else (),
     }
     stamp = Stamp(
-        from_ns=device_hour.hour_ns,
-        to_ns=device_hour.hour_ns + NS_PER_HOUR,
+        from_ns=hour_ns,
+        to_ns=hour_ns + NS_PER_HOUR,
         provenance=device_hour.provenance,
         book=BookFacts.from_book(book),
         verified=verified,
@@ -241,7 +226,7 @@ def _chain(
         title=title,
         device_hour=device_hour,
         amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
-        rows=tuple({**row, "hour": utc(device_hour.hour_ns)} for row in rows.iter_rows(named=True)),
+        rows=tuple({**row, "hour": utc(hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
         spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), verify.verify(ledger))),
         events=events,
@@ -295,13 +280,5 @@ def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
     if with_events:
         for kind, rows in explained.events.items():
             if rows:
-                yield _events(kind, rows)
-
-
-def _events(kind: str, rows: Sequence[Row]) -> Table:
-    names = list(rows[0])
-    return Table(
-        title=f"{kind}: {len(rows):,} events",
-        columns=tuple(map(Column, names)),
-        rows=tuple(tuple(row[name] for name in names) for row in rows),
-    )
+                cells = tuple(tuple(row.values()) for row in rows)
+                yield Table(title=f"{kind}: {len(rows):,} events", columns=tuple(map(Column, rows[0])), rows=cells)

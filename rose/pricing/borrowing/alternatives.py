@@ -1,18 +1,6 @@
-"""The cost of the borrowed tokens if they had been made in another way [D].
-
-T is the number of useful rollout tokens that were borrowed. There are three kinds of alternatives.
-- Dedicated devices: T * dollars / useful tokens, with the throughput, waste and price of dedicated devices. One figure
-  counts working time only. The other also counts idle time, syncs and activation (fully loaded). If no token was made
-  on dedicated devices, the rollout device of the price book is assumed for the borrowed time.
-- Each market offer for the device class: T / (tau * (1 - w)) device-seconds. tau and w are those of dedicated devices.
-  Without dedicated devices, they are those of borrowed devices without their losses. A spot device is interrupted l
-  times an hour and loses its turns, so it needs T / (tau * (1 - w) * (1 - l * a / 3600)). The mean age of a turn is
-  a = E[L^2] / (2 E[L]), where L is the length of a completed turn in seconds.
-- Nothing: no money is spent, and the T tokens are not made.
-
-Costs are amortized. The cost on dedicated devices is the capacity avoided. Time is measured time, even if several runs
-shared a device. Dedicated devices are those of the whole fleet, so the figures of RL runs sum to the fleet's
-figures."""
+"""The cost of the borrowed tokens if they had been made in another way: on dedicated devices, on market offers, or not
+at all. docs/pricing.md defines each. Dedicated devices are those of the whole fleet, so figures of RL runs sum to
+the fleet's."""
 
 from __future__ import annotations
 
@@ -40,7 +28,7 @@ _DEDICATED = ("rollout", "train")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A borrow and its alternatives. Dedicated devices come first. Without useful borrowed tokens, there are none."""
+    """A borrow and its alternatives, dedicated devices first. Without useful borrowed tokens there are none."""
 
     borrowed: RolloutOutput
     dedicated: RolloutOutput
@@ -52,9 +40,7 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Return a run's borrow with its alternatives. Without `market`, leave out the market offers.
-
-    Raises PriceBookError if no price of a rollout device exists."""
+    """Return a run's borrow with its alternatives. `market` includes the offers. Raises PriceBookError."""
     allocation, m = run.allocation, run.borrow
     whole = run.charged if run.charged.fleet is None else replace(run.charged, frame=run.charged.fleet, fleet=None)
     by_class, of_fleet = rollout_outputs(run.charged), rollout_outputs(whole)
@@ -62,18 +48,19 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
     own = {key: part for key, part in of_fleet.items() if key[0] in _DEDICATED}
     elsewhere = together(list(own.values()))
     stretches = Stretches.over(run.book, allocation.period_ns)
-    borrowed_loaded_usd = _usd(allocation.in_pools("serving").fully_loaded_nano_usd()["rollout"])
     if elsewhere.useful:
+        loaded = whole.fully_loaded().filter(pl.col("pool").is_in(_DEDICATED), work="rollout")
+        loaded_usd = Fraction(int(loaded["loaded_nano"].sum()), NANO_USD_PER_USD)
         unshared = elsewhere.unshared_usd / elsewhere.usd if elsewhere.usd else Fraction(1)
+        without_others = "" if unshared == 1 else ", without other runs on the devices"
         ways = [
             Alternative(
-                name=name,
-                usd=usd * borrowed.useful / elsewhere.useful,
-                basis="measured",
-                explained=f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there"
-                + ("" if unshared == 1 else ", without other runs on the devices"),
+                name,
+                usd * borrowed.useful / elsewhere.useful,
+                "measured",
+                f"{elsewhere.useful:,} useful tokens cost ${float(usd):.6g} there{without_others}",
             )
-            for name, usd in ((DEDICATED, elsewhere.unshared_usd), (LOADED, _loaded_usd(whole) * unshared))
+            for name, usd in ((DEDICATED, elsewhere.unshared_usd), (LOADED, loaded_usd * unshared))
         ]
         needed_ns = elsewhere.hardware_ns * borrowed.useful / elsewhere.useful
     else:
@@ -82,7 +69,10 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
         ways = [_dedicated_by_book(m.borrowed_by_stretch, stretches, room)]
         needed_ns = m.borrowed_ns * room
     need = _Need.over(run.charged, whole, set(own), "tokens" if elsewhere.useful else "ns")
-    ways[0] = need.bought(ways[0], needed_ns, _increment(own, by_class, run))
+    if parts := own or by_class:
+        pool, device_class = max(parts, key=lambda key: parts[key].hardware_ns)
+        price = run.book.device_at(device_class, pool if own else "rollout", allocation.period_ns[0])
+        ways[0] = need.bought(ways[0], needed_ns, price.bought_in_hours)
     if borrowed.useful and market:
         classes = {name: part for (_, name), part in own.items() if part.useful} or {
             name: part for (pool, name), part in by_class.items() if pool == "serving" and part.generated
@@ -97,20 +87,18 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
             )
     tokens = f"{borrowed.useful:,} useful tokens would not have been made"
     without = f"{tokens}; the serving devices would have cost the same"
-    ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=without))
+    ways.append(Alternative(NOTHING, Fraction(0), "measured", without))
     if borrowed.useful:
-        spreads = run.cost.spreads
-        ways = saved(ways, m, run.groups, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
+        loaded_usd = Fraction(allocation.in_pools("serving").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
+        ways = saved(ways, m, run.groups, run.cost.spreads, borrowed.usd, loaded_usd)
     dedicated = together([part for (pool, _), part in by_class.items() if pool in _DEDICATED])
     return Comparison(borrowed=borrowed, dedicated=dedicated, alternatives=tuple(ways) if borrowed.useful else ())
 
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The facts of a purchase: idle time of dedicated devices by UTC hour, in nanoseconds, and the
-    borrowed tokens of the fleet and of the run.
-
-    If no dedicated device has a throughput, borrowed time replaces the tokens."""
+    """Idle time of dedicated devices by UTC hour, in nanoseconds, and the borrowed tokens of fleet and run. If no
+    dedicated device has a throughput, borrowed time replaces the tokens."""
 
     idle_ns: Mapping[int, Fraction]
     fleet: Mapping[int, int]
@@ -118,8 +106,7 @@ class _Need:
 
     @classmethod
     def over(cls, charged: Charges, fleet: Charges, classes: set[tuple[str, str]], amount: str) -> _Need:
-        """Return the need, with the idle time of devices in these pools and classes. If `classes` is empty, count the
-        rollout devices whose class was also borrowed."""
+        """Return the need. Without `classes`, idle time is that of rollout devices whose class was borrowed."""
         lent = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout") & (pl.col("kind") == "capacity")
         if amount == "tokens":
             lent &= pl.col("fate").is_in(USEFUL)
@@ -162,28 +149,8 @@ class _Need:
         return replace(way, bought=replace(whole, hours=hours, fleet=whole))
 
 
-def _usd(nano_usd: int) -> Fraction:
-    return Fraction(nano_usd, NANO_USD_PER_USD)
-
-
-def _loaded_usd(whole: Charges) -> Fraction:
-    loaded = whole.fully_loaded().filter(pl.col("pool").is_in(_DEDICATED), work="rollout")
-    return _usd(int(loaded["loaded_nano"].sum()))
-
-
-def _increment(
-    own: Mapping[tuple[str, str], RolloutOutput], by_class: Mapping[tuple[str, str], RolloutOutput], run: PricedRun
-) -> Decimal | None:
-    parts = own or by_class
-    if not parts:
-        return None
-    pool, device_class = max(parts, key=lambda key: parts[key].hardware_ns)
-    return run.book.device_at(device_class, pool if own else "rollout", run.allocation.period_ns[0]).bought_in_hours
-
-
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] Return 1 - l * a / 3600, the useful part of an hour on a spot device. If it is not above 0, no work would
-    finish."""
+    """[D] Return 1 - l * a / 3600, the useful part of an hour. If it is not above 0, no work finishes."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -194,13 +161,8 @@ def _dedicated_by_book(
     for (device_class, segment), ns in borrowed_ns.items():
         price = stretches.book.device_at(device_class, "rollout", stretches.spans[segment][0])
         usd += Fraction(price.usd_per_hour) * ns / NS_PER_HOUR
-    return Alternative(
-        name=DEDICATED,
-        usd=usd * room,
-        basis="assumed",
-        explained="no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
-        "were as fast and wasted as much",
-    )
+    explained = "no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
+    return Alternative(DEDICATED, usd * room, "assumed", f"{explained}were as fast and wasted as much")
 
 
 def _market(
@@ -213,9 +175,7 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return one alternative for each market offer. Its price is weighted by the time borrowed in each stretch.
-
-    `hours` is the device time that the tokens need without interruptions."""
+    """Return one alternative for each offer, priced by the time borrowed in each stretch."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
@@ -274,7 +234,7 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """Return E[L^2] / (2 E[L]), in seconds, over the completed turns of a placement. If it has none, use all turns."""
+    """Return E[L^2] / (2 E[L]) in seconds over a placement's completed turns, or over all turns."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

@@ -1,4 +1,4 @@
-"""The report on the borrow of one run. It answers one question after the other."""
+"""The report on the borrow of one run."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,5 +20,4 @@ QUESTIONS: Mapping[str, Callable[[PricedRun], Section]] = {
 
 
 def sections(run: PricedRun, only: str | None = None) -> dict[str, Section]:
-    """Return the answers to all QUESTIONS by name, or the answer to the question `only`."""
     return {name: answer(run) for name, answer in QUESTIONS.items() if only in (None, name)}

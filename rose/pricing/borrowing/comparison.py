@@ -12,7 +12,7 @@ from rose.pricing.marginal_cost.terms import basis_of
 from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.verdict import exceeds
-from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
+from rose.pricing.table import Paragraph, Row, Section, Table, report_table
 
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
 WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
@@ -26,8 +26,6 @@ _MILLION = 10**6
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Return a table with both savings against dedicated devices, and how each was computed. Never add the two
-    savings."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
@@ -64,7 +62,6 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
 
 
 def comparison(run: PricedRun) -> Section:
-    """Return the section that compares a borrow with its alternatives and says what would change the result."""
     m, make, compared = run.borrow, run.make, compare(run)
     tokens, ways = compared.borrowed.useful, compared.alternatives
     title = f"The same {tokens:,} useful tokens otherwise"
@@ -73,12 +70,11 @@ def comparison(run: PricedRun) -> Section:
     borrowed_per_million = _per_million(make, borrowed_usd, tokens, AMORTIZED, "measured")
     parts: dict[str, Table | Paragraph] = {
         "savings": savings_table(make, compared, m),
-        "bill": Table(
-            title=f"{title}: if bought",
-            view=MARGINAL,
-            stamp=run.stamp,
-            columns=columns("way", "marginal cost", CASH),
-            rows=tuple(
+        "bill": report_table(
+            run.stamp,
+            f"{title}: if bought",
+            f"way | marginal cost | {CASH}",
+            (
                 (
                     way.name,
                     make.money(way.added_usd, MARGINAL, basis=way.basis, why=way.why),
@@ -87,6 +83,7 @@ def comparison(run: PricedRun) -> Section:
                 for way in ways
                 if way.name != LOADED
             ),
+            view=MARGINAL,
             footer=(("borrowed", _charged(make, m), None),),
             notes=(f"Borrowed: what borrowing added to the bill{condition(m)}.",),
         ),
@@ -137,8 +134,7 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """Return the cost multiplier M with its factors. They are unknown if the run lacks borrowed or dedicated tokens, or
-    if borrowing lowered the bill."""
+    """Return the cost multiplier M with its factors, unknown if borrowing lowered the bill."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
@@ -218,7 +214,6 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
 
 
 def in_short(compared: Comparison, m: Marginal) -> str:
-    """Return whether borrowing was cheaper than buying dedicated devices, as text, with the limits of the figure."""
     way = compared.way
     if way is None or way.cash is None:
         return f"Savings are unknown: {NO_TOKENS.removeprefix('not enough data: ')}."
@@ -252,8 +247,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
 
 
 def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
-    """Return whether borrowing saved money against buying. Return None if it is unclear, if the saving has no interval,
-    or if a term of its cost is missing."""
+    """Return whether borrowing saved money against buying, or None if that is unclear or a term is missing."""
     if cash is None or cash.interval is None or m.unstated_usd:
         return None
     better = exceeds(cash.interval.low, cash.interval.high)
@@ -261,7 +255,7 @@ def worth_it(cash: Saving | None, m: Marginal) -> bool | None:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Return both ends of the saving as text, and the reason for them. Return None if the saving is a single figure."""
+    """Return both ends of the saving as text, or None if the saving is a single figure."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"
@@ -269,7 +263,6 @@ def both_ends(cash: Saving | None, m: Marginal) -> str | None:
 
 
 def condition(m: Marginal) -> str:
-    """Return what was assumed about the fleet, as the end of a sentence."""
     if m.idle_anyway is None:
         return f", {WOULD}: the price book does not say"
     if m.idle_anyway == 1:

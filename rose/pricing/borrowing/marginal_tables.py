@@ -51,7 +51,6 @@ def terms_table(make: Figures, m: Marginal) -> Table:
 
 
 def added(make: Figures, m: Marginal) -> Figure:
-    """Return m as the total over the run. The terms are rounded so that they add up."""
     return make.amount(
         sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
     )
@@ -72,7 +71,6 @@ def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figu
 
 
 def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
-    """Return a term as the total over the run. If terms were rounded together, `nano` is the term in nano-dollars."""
     return make.amount(
         None if term.unknown else nano_usd_of(term.usd) if nano is None else nano,
         MARGINAL,
@@ -113,10 +111,6 @@ def _gate(m: Marginal) -> str:
 def _meter(make: Figures, meter: Metered) -> tuple[Figure, ...]:
     energies = (meter.energy_mw_ns, meter.baseline_mw_ns, meter.extra_mw_ns)
     watts = None if meter.delta_mw is None else meter.delta_mw.times(1 / 1000)
-    power_w = make.measure(
-        None if watts is None else watts.value,
-        "W",
-        interval=None if watts is None else watts.interval,
-        why=meter.why,
-    )
+    value, interval = (None, None) if watts is None else (watts.value, watts.interval)
+    power_w = make.measure(value, "W", interval=interval, why=meter.why)
     return power_w, *(make.number(energy, "mW*ns", why=meter.why) for energy in energies)

@@ -1,16 +1,5 @@
-"""The provision for bursts that follow lending, and the cost that lending really caused.
-
-These are the definitions [D]. A window is `HORIZON_NS` long. A load bin is a fifth of the range of serving load.
-- *Burst*: consecutive windows of a device in the highest load bin, right after a window in a lower bin.
-- *h(b)*: the number of bursts right after a window of bin b, over the time in windows of bin b that have a successor.
-- *E[extra | b]*: the mean missed budgets of a burst from bin b on a lent device, minus the mean on other devices.
-- *provision(b)* = h(b) * E[extra | b] * penalty, for each lent device-second in bin b below the highest bin.
-- *Realised*: what lending cost serving (`missed_budgets`).
-
-A bin with too little data uses the figures of all bins. If all bins together have too little data, nothing is
-accrued."""
-
-from __future__ import annotations
+"""The provision for bursts that follow lending, and the cost that lending really caused, as docs/pricing.md defines
+them. A window is `HORIZON_NS` long, and a load bin is a fifth of the range of serving load."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -44,9 +33,9 @@ BREAK_EVEN_CASH = "break-even provision against buying"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rate:
-    """The burst figures of a load bin. They are None without enough data, and `why` names the missing data."""
+    """The burst figures of a load bin, None without enough data; `why` then names the missing data."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
@@ -63,37 +52,31 @@ class Rate:
 
 
 def rates(risk: Sequence[Row], bursts: Sequence[Row]) -> dict[int, Rate]:
-    return {load_bin: _rate_of(load_bin, risk, bursts) for load_bin in CALM_BINS}
+    by_bin = {}
+    for load_bin in CALM_BINS:
+        own_risk = [row for row in risk if row["bin"] == load_bin]
+        own_extra = _extra([row for row in bursts if row["bin"] == load_bin])
+        own_hazard = _hazard(own_risk)
+        hazard_per_s, interval = _hazard(risk) if own_hazard[0] is None else own_hazard
+        extra = _extra(bursts) if own_extra is None else own_extra
+        pooled = tuple(name for name, own in (("hazard", own_hazard[0]), ("extra", own_extra)) if own is None)
+        windows, begun = (sum(row[name] for row in own_risk) for name in ("windows", "bursts"))
+        why = _why(hazard_per_s, extra, risk, bursts)
+        by_bin[load_bin] = Rate(hazard_per_s, interval, extra, pooled, windows, begun, why)
+    return by_bin
 
 
-def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row]) -> Rate:
-    own_risk = [row for row in risk if row["bin"] == load_bin]
-    own_hazard, own_extra = _hazard(own_risk), _extra([row for row in bursts if row["bin"] == load_bin])
-    hazard = own_hazard or _hazard(risk)
-    extra = _extra(bursts) if own_extra is None else own_extra
-    return Rate(
-        hazard_per_s=None if hazard is None else hazard[0],
-        hazard_interval=None if hazard is None else hazard[1],
-        extra=extra,
-        pooled=tuple(name for name, own in (("hazard", own_hazard), ("extra", own_extra)) if own is None),
-        windows=sum(row["windows"] for row in own_risk),
-        bursts=sum(row["bursts"] for row in own_risk),
-        why=_why(hazard, extra, risk, bursts),
-    )
-
-
-def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
+def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | tuple[None, None]:
     windows, begun = (sum(row[name] for row in risk) for name in ("windows", "bursts"))
     if windows < WINDOWS_MIN:
-        return None
+        return None, None
     horizon_s = HORIZON_NS // NS_PER_S
     low, high = wilson(begun / windows, windows)
     return Fraction(begun, windows * horizon_s), Interval(low=low / horizon_s, high=high / horizon_s)
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Return the mean misses of a burst on lent devices, minus the mean on other devices. It has no interval because
-    leases depend on load."""
+    """Return the extra misses of a burst. It has no interval because leases depend on load."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -114,10 +97,8 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
     return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Accrual:
-    """The provision of one UTC day in exact dollars, or None without enough data."""
-
     day: date
     usd: Fraction | None
     why: str | None
@@ -126,10 +107,8 @@ class Accrual:
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Return the provision of each UTC day that has lent time. `bursts` has the rows of the query `bursts`.
-
-    The rates are those known at the start of the day. If earlier days have too little data, the day's own data is
-    included. Later days therefore never change an accrual."""
+    """Return the provision of each UTC day that has lent time. A day uses the rates known when it began, or includes
+    its own data if they are too few. Later days never change an accrual."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -146,15 +125,8 @@ def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stre
         why = NO_PENALTY if not any(per_miss) else known[0].why if penalty else None
         lent_s = ((known[row["bin"]], Fraction(row["lent_ns"], NS_PER_S)) for row in own if row["bin"] in known)
         misses = sum((seconds * (rate.misses_per_s or 0) for rate, seconds in lent_s), Fraction(0))
-        accruals.append(
-            Accrual(
-                day=day,
-                usd=None if why else misses * penalty,
-                why=why,
-                unknown_ns=sum(row["lent_ns"] for row in own if row["bin"] is None),
-                from_earlier_days=earlier,
-            )
-        )
+        unknown_ns = sum(row["lent_ns"] for row in own if row["bin"] is None)
+        accruals.append(Accrual(day, None if why else misses * penalty, why, unknown_ns, earlier))
     return accruals
 
 
@@ -175,26 +147,22 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return opening + accrued - realised - released = closing for each day.
-
-    If a day's provision was not used, it is released at the end of the next day. A cost above the balance stays as
-    debt. Raises ValueError if a day without an accrual follows a day with an accrual."""
+    """[D] Return opening + accrued - realised - released = closing for each day. An unused provision is released at the
+    end of the next day; a cost above the balance stays as debt. Raises ValueError if an accrual is missing."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
     balances: list[Balance] = []
     closing: int | None = None
     for day in days:
-        opening: int | None = None
-        new: int | None = None
-        released: int | None = None
         if accrued.get(day, Fraction(0)) is None or (closing is None and day not in accrued_nano):
             if closing is not None:
                 raise ValueError(f"{day} has no accrual, and a day before it has")
-        else:
-            opening, new = closing or 0, accrued_nano.get(day, 0)
-            released = max(0, opening - realised_nano[day])
-            closing = formulas.provision_closing(opening, new, realised_nano[day], released)
+            balances.append(Balance(day, None, None, realised_nano[day], None, None))
+            continue
+        opening, new = closing or 0, accrued_nano.get(day, 0)
+        released = max(0, opening - realised_nano[day])
+        closing = formulas.provision_closing(opening, new, realised_nano[day], released)
         balances.append(Balance(day, opening, new, realised_nano[day], released, closing))
     return balances
 
@@ -215,55 +183,53 @@ def provision(run: PricedRun) -> Section:
     penalty = per_miss[-1] if any(per_miss) else None
     per_penalty = make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY)
     unknown_ns = sum(one.unknown_ns for one in accruals.values())
-    return Section(
-        {
-            "rates": report_table(
-                run.stamp,
-                "Bursts, by fifth of serving load",
-                "load | windows | bursts | bursts an hour | extra misses of a burst | misses a lent device-hour | "
-                "provision a lent device-hour | pooled",
-                (_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
-                view=MARGINAL,
-                text=("pooled",),
-                notes=(
-                    f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
-                    "figures of all fifths, since its own are too few.",
-                ),
+    parts = {
+        "rates": report_table(
+            run.stamp,
+            "Bursts, by fifth of serving load",
+            "load | windows | bursts | bursts an hour | extra misses of a burst | misses a lent device-hour | "
+            "provision a lent device-hour | pooled",
+            (_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
+            view=MARGINAL,
+            text=("pooled",),
+            notes=(
+                f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
+                "figures of all fifths, since its own are too few.",
             ),
-            "totals": report_table(
-                run.stamp,
-                "Provision and realised cost",
-                "what | value | rests on",
+        ),
+        "totals": report_table(
+            run.stamp,
+            "Provision and realised cost",
+            "what | value | rests on",
+            (
                 (
-                    (
-                        ACCRUED,
-                        make.amount(sum(known) if known else None, MARGINAL, why=why),
-                        "rates known when each day began, times lent time",
-                    ),
-                    (REALISED, in_all(make, term), "" if term.explained == term.unknown else term.explained),
-                    (f"{REALISED} per borrowed device-hour", per_device_hour(make, run.borrow, "provision"), ""),
-                    (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
-                    (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
-                    (PENALTY, per_penalty, "price book"),
+                    ACCRUED,
+                    make.amount(sum(known) if known else None, MARGINAL, why=why),
+                    "rates known when each day began, times lent time",
                 ),
-                view=MARGINAL,
-                text=("rests on",),
-                notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
+                (REALISED, in_all(make, term), "" if term.explained == term.unknown else term.explained),
+                (f"{REALISED} per borrowed device-hour", per_device_hour(make, run.borrow, "provision"), ""),
+                (BREAK_EVEN_TIME, _break_even(run), "for a borrowed device-hour; dedicated ones, amortized"),
+                (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
+                (PENALTY, per_penalty, "price book"),
             ),
-            "days": report_table(
-                run.stamp,
-                "Roll-forward by UTC day",
-                "day | opening | accrued | realised | released | closing | rates of",
-                (_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
-                view=MARGINAL,
-                text=("rates of",),
-                notes=(
-                    "Opening + accrued - realised - released = closing. A day's provision is held to the end of the "
-                    "next.",
-                ),
+            view=MARGINAL,
+            text=("rests on",),
+            notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
+        ),
+        "days": report_table(
+            run.stamp,
+            "Roll-forward by UTC day",
+            "day | opening | accrued | realised | released | closing | rates of",
+            (_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
+            view=MARGINAL,
+            text=("rates of",),
+            notes=(
+                "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
             ),
-        }
-    )
+        ),
+    }
+    return Section(parts)
 
 
 def _rate(make: Figures, load_bin: int, rate: Rate, penalty: Fraction | None) -> Cells:
@@ -307,8 +273,7 @@ def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str 
 
 
 def _break_even(run: PricedRun) -> Figure:
-    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, per borrowed device-hour, where m excludes the
-    provision."""
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m, per borrowed device-hour, with m less the provision."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]

@@ -1,8 +1,5 @@
-"""Whether borrowing harms serving, and whether it saves money against buying.
-
-[D] The saving is linear in each of these: the bill of dedicated devices, each term of m, and the probability that the
-fleet would exist anyway. To find its influence, each is moved alone to both ends of its 95% interval, or to both ends
-of the price book's range. An unstated probability is moved to 0 and to 1."""
+"""Whether borrowing harms serving, and whether it saves money against buying. The saving is linear in its inputs, so
+each input is moved alone to both ends of its range."""
 
 from contextlib import closing
 from fractions import Fraction
@@ -25,7 +22,6 @@ from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.verdict import exceeds
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
 
-_CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
 _VERDICTS = {
@@ -71,8 +67,7 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(ledger: Ledger, run_id: str) -> Harm:
-    """Return a run's harm, measured with withheld windows, without using prices. Raises PricingError for an unknown
-    run, mixed provenance, or archived events."""
+    """Return a run's harm without using prices. Raises PricingError."""
     with closing(ledger.connect()) as connection:
         preconditions.refuse_archived(ledger, connection, run_id)
         run_facts(connection, run_id)
@@ -84,13 +79,11 @@ def without_prices(ledger: Ledger, run_id: str) -> Harm:
 
 
 def harmful(measured: Harm) -> bool | None:
-    """Return whether lending delays serving, or None if chance may explain the difference."""
     late = harm.late(measured)
     return None if late is None else exceeds(late[2].low, late[2].high)
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
-    """Return a table of late requests in lent time, with an estimate of how many would be late without leases."""
     requests = late = without = harmed = None
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if (compared := harm.late(measured)) is not None:
@@ -116,7 +109,7 @@ def harm_table(make: Figures, measured: Harm) -> Table:
 
 def says(measured: Harm) -> str:
     if (compared := harm.late(measured)) is None:
-        return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
+        return f"Harm to serving is unknown: {(measured.confounded or '').removeprefix('confounded: ')}."
     requests, late, added = compared
     return (
         f"{_VERDICTS[harmful(measured)]}: {late:,} of {requests:,} requests ({late / requests:.2%}) missed a latency "
@@ -126,9 +119,7 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """Return each influence on the saving as (name, worse, better), in dollars. The widest range comes first.
-
-    The result is empty if the influences are unknown."""
+    """Return each influence on the saving as (name, worse, better), in dollars, the widest range first."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd

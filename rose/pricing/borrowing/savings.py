@@ -1,16 +1,5 @@
-"""How much a borrow saved against each alternative, with intervals [D].
-
-T useful tokens on dedicated devices, with throughput tau and wasted share w, need H = T / (tau * (1 - w))
-device-seconds.
-- *Capacity avoided* = H * price of a dedicated device. This figure is hypothetical.
-- *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(sum of max(0, H - I) / b) over the UTC
-  hours. I is the idle time of the fleet's dedicated devices. b is the price book's `bought_in_hours`, where 0 means
-  that any amount can be bought. *Let go* is the price of dedicated devices that were given up (`scale_down`).
-  *Avoidable* is the price of serving devices that were kept. The share of an RL run in the fleet's purchase is the
-  share of its tokens.
-
-Both figures price the same tokens, so never add them. Intervals are a bootstrap over groups. m, token prices and an
-offer's range are drawn from their own intervals."""
+"""How much a borrow saved against each alternative, as docs/pricing.md defines it. Intervals are a bootstrap over
+groups, with m, token prices and an offer's range drawn from their own intervals."""
 
 from __future__ import annotations
 
@@ -36,8 +25,7 @@ SHARE = "it is a share of the fleet's figure, which has the interval"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    """The dedicated device time that must be bought for the tokens. Idle time already paid for in the same UTC hour is
-    subtracted."""
+    """The dedicated device time to buy, beyond idle time already paid for in the same UTC hour."""
 
     #: By start of the hour: H, device time that its tokens would have taken, and I, idle time paid for, nanoseconds.
     hours: Mapping[int, tuple[Fraction, Fraction]]
@@ -78,13 +66,13 @@ class Bought:
         return self.bought_ns * self.usd_per_device_hour / NS_PER_HOUR
 
     def within(self, from_ns: int, to_ns: int) -> tuple[Fraction, Fraction]:
-        """Return two shares: of the needed time and of the bought time that fall in [from_ns, to_ns)."""
+        """Return the shares of the needed and of the bought time that fall in [from_ns, to_ns)."""
         inside = replace(self, hours={at: hour for at, hour in self.hours.items() if from_ns <= at < to_ns})
         needed, beyond = self.needed_ns, self.beyond_ns
         return inside.needed_ns / needed, inside.beyond_ns / beyond if beyond else Fraction(0)
 
     def draws(self, factors: Floats) -> Floats:
-        """Return `usd` for each factor, as if the needed time were multiplied by that factor."""
+        """Return `usd` as if the needed time were multiplied by each factor."""
         beyond = np.zeros_like(factors)
         for needed, idle in self.hours.values():
             beyond += np.maximum(0.0, float(needed) * factors - float(idle))
@@ -95,17 +83,13 @@ class Bought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """The dollars saved, with a 95% interval or the reason why the interval is missing."""
-
     usd: Fraction
     interval: Interval | None = None
     no_interval: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way to make the same useful tokens, or `NOTHING`, which means not to make them."""
-
     name: str
     usd: Fraction | None  #: Amortized: device time at its price, whether or not it would have been billed.
     basis: Basis
@@ -131,14 +115,10 @@ def saved(
     borrow: Marginal,
     groups: Groups,
     spreads: Mapping[str, Spread],
-    *,
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return each alternative with its saving and interval. `borrowed_usd` is the amortized cost of the borrowed
-    tokens, and `borrowed_loaded_usd` their fully loaded cost.
-
-    An RL run's share of a fleet has no interval."""
+    """Return each alternative with its saving and interval. An RL run's share of a fleet has no interval."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 
@@ -158,7 +138,8 @@ def saved(
         here: Floats | None = None
         bill: Floats | None = None
         if drawn is not None and unknown is None:
-            needed, worked = _needed(way, drawn, groups, spreads.get(place)), _made(drawn, groups, spreads)
+            needed = _needed(way, drawn, groups, spreads.get(place))
+            worked = _moved(drawn, groups, "borrowed_tokens") * spreads["borrowed"].draws(seed=1)
             offered = Estimate(1.0, *way.range).draws(seed=4)
             elsewhere, here = float(way.usd) * needed * offered, float(borrowed_usd) * worked
             there = np.zeros(bootstrap.RESAMPLES) if way.bought is None else way.bought.draws(needed) * offered
@@ -194,18 +175,12 @@ def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str
 
 
 def _needed(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread | None) -> Floats:
-    """Return draws of the device time that an alternative needs, divided by the observed time."""
     if way.name == NOTHING or spread is None:
         return np.zeros(bootstrap.RESAMPLES)
     useful = _moved(drawn, groups, "borrowed_useful")
     with np.errstate(divide="ignore", invalid="ignore"):
         wasted = _moved(drawn, groups, "dedicated_tokens") / _moved(drawn, groups, "dedicated_useful")
     return np.asarray(useful * wasted * spread.draws(seed=2), dtype=np.float64)
-
-
-def _made(drawn: Resamples, groups: Groups, spreads: Mapping[str, Spread]) -> Floats:
-    """Return draws of the borrowed device time, divided by the observed time."""
-    return np.asarray(_moved(drawn, groups, "borrowed_tokens") * spreads["borrowed"].draws(seed=1), dtype=np.float64)
 
 
 def _moved(drawn: Resamples, groups: Groups, name: str) -> Floats:

@@ -1,14 +1,5 @@
-"""A simulation in which serving load and rollout demand rise at the same time [D].
-
-In each window of a run, serving load S and rollout demand Q are shares of the serving devices' time. They are paired by
-a Gaussian copula on their ranks, with correlation r. At r = 1 both are sorted, which is exactly the worst case for
-every supermodular loss. In a window, x = max(S + Q - 1, 0) does not fit.
-- attainment: the share of windows with S + Q <= 1;
-- wasted: the sum of x over the sum of Q;
-- late requests: the requests of a window times min(1, x / S);
-- cost: Q at m without the provision, plus the penalty for each late request;
-- c_O: the cost divided by tau * (1 - w) * (Q - x), where tau is the tokens of a rollout second and w the stale share;
-- tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%)."""
+"""A simulation in which serving load and rollout demand rise at the same time (docs/pricing.md). Sorted load and demand
+(r = 1) are the worst case for every supermodular loss."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -41,12 +32,13 @@ _PAIRS = 2_000_000
 SIMULATED = "simulated"
 WINDOWS, WINDOW, OBSERVED, R_STAR = "windows", "length of a window", "r as observed", "r*"
 ON_DEDICATED, PENALTY = "a million useful tokens on dedicated devices", "a late request"
+_NO_DEDICATED = "not enough data: no useful token was made on dedicated devices"
 _MILLION = 10**6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """The cost of a window in dollars, and its yield. Device-seconds are the sum over all serving devices."""
+    """The cost of a window in dollars, and its yield. Device-seconds are summed over serving devices."""
 
     device_s_per_window: float
     window_s: int
@@ -55,7 +47,7 @@ class Fleet:
     tokens_per_s: float  #: Tokens of a borrowed second that are not stale.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Coupled:
     """The figures of a run at one correlation r. c_O is None if there are no useful tokens."""
 
@@ -67,31 +59,31 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the run's figures at each of COUPLINGS. They are means over random draws, and each r uses the same seed.
-
-    Arrays have shape (windows,)."""
+    """Return the figures at each of COUPLINGS, means over random draws of one seed. Arrays have shape (windows,)."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the ranks of two normal variables whose correlation is r. Each array has shape (size,)."""
+    """Return the ranks of two normal variables of correlation r, each of shape (size,)."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
 
 
 def observed(load: Floats, demand: Floats) -> float | None:
-    """Return r = 2 sin(pi * rho / 6), where rho is the rank correlation. Return None if one side never changes."""
-    one, other = _mean_ranks(load), _mean_ranks(demand)
+    """Return r = 2 sin(pi * rho / 6) for the rank correlation rho, or None if one side never changes."""
+    from scipy.stats import rankdata
+
+    one, other = rankdata(load), rankdata(demand)
     if one.std() == 0 or other.std() == 0:
         return None
     return rounded(2 * sin(pi * float(np.corrcoef(one, other)[0, 1]) / 6))
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """Return r*, the correlation at which c_O reaches the price of a dedicated token, by linear interpolation."""
+    """Return r*, at which c_O reaches the price of a dedicated token, by linear interpolation."""
     for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
@@ -116,33 +108,22 @@ def _at(r: float, s: Floats, served: Floats, q: Floats, fleet: Fleet) -> Coupled
         sums += np.array([(beyond == 0).mean(), beyond.sum(), usd.sum(), (demand - beyond).sum(), dearest.mean()])
     attained, beyond_, usd_, useful, dearest_ = sums / draws
     tokens = useful * fleet.device_s_per_window * fleet.tokens_per_s
-    return Coupled(
-        r=r,
-        attainment=rounded(attained),
-        wasted_share=rounded(beyond_ / q.sum()) if q.sum() > 0 else 0.0,
-        usd_per_token=rounded(usd_ / tokens) if tokens > 0 else None,
-        tail_usd_per_hour=rounded(dearest_ * 3600 / fleet.window_s),
-    )
-
-
-def _mean_ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    means: Floats = (ends - (counts - 1) / 2)[inverse]
-    return means
+    wasted_share = rounded(beyond_ / q.sum()) if q.sum() > 0 else 0.0
+    usd_per_token = rounded(usd_ / tokens) if tokens > 0 else None
+    return Coupled(r, rounded(attained), wasted_share, usd_per_token, rounded(dearest_ * 3600 / fleet.window_s))
 
 
 def spikes(run: PricedRun) -> Section:
-    """Return a section in which the run's windows are paired again at other correlations. If the run has too few
-    windows, the section says why."""
     window_s, windows = _windows(run)
-    fleet = _fleet(run, window_s, windows)
+    penalty = Fraction(run.book.lending_at(run.run.began_ns).violation_usd)
+    fleet = _fleet(run, window_s, windows, penalty)
     load, demand, requests = (
         np.array([float(row[name]) for row in windows]) for name in ("load", "demand", "requests")
     )
     points = coupled(load, demand, requests, fleet) if fleet is not None and len(windows) >= WINDOWS_MIN else ()
     make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
-    dedicated, penalty = run.cost.by_line["dedicated"], _penalty(run) or None
+    dedicated = run.cost.by_line["dedicated"]
+    per_million = None if dedicated is None else dedicated * _MILLION
     r_star = None if dedicated is None else crossing(points, float(dedicated))
     if fleet is None:
         says = "not enough data: no token was made on borrowed devices"
@@ -154,13 +135,8 @@ def spikes(run: PricedRun) -> Section:
         WINDOWS: make.number(len(windows), "count"),
         WINDOW: make.number(window_s * NS_PER_S, "ns"),
         OBSERVED: make.measure(observed(load, demand) if points else None, why="load or demand never changed"),
-        ON_DEDICATED: run.make.money(
-            None if dedicated is None else dedicated * _MILLION,
-            MARGINAL,
-            per="million useful tokens",
-            why="not enough data: no useful token was made on dedicated devices",
-        ),
-        PENALTY: run.make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY),
+        ON_DEDICATED: run.make.money(per_million, MARGINAL, per="million useful tokens", why=_NO_DEDICATED),
+        PENALTY: run.make.money(penalty or None, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY),
         R_STAR: make.measure(r_star, basis=SIMULATED, why=says),
     }
     parts: dict[str, Table | Paragraph] = {"says": Paragraph(says)}
@@ -178,8 +154,7 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """Return the longest windows of which there are enough, or else the shortest windows. Sparse windows are left
-    out."""
+    """Return the longest windows of which there are enough, or else the shortest. Sparse windows are left out."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
@@ -192,7 +167,7 @@ def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
     return WINDOWS_S[-1], kept
 
 
-def _fleet(run: PricedRun, window_s: int, windows: Sequence[Row]) -> Fleet | None:
+def _fleet(run: PricedRun, window_s: int, windows: Sequence[Row], penalty: Fraction) -> Fleet | None:
     borrowed = run.tokens["borrowed"]
     if not run.borrow.borrowed_ns or not borrowed.generated or not windows:
         return None
@@ -202,13 +177,9 @@ def _fleet(run: PricedRun, window_s: int, windows: Sequence[Row]) -> Fleet | Non
         device_s_per_window=sum(row["ns"] for row in windows) / len(windows) / NS_PER_S,
         window_s=window_s,
         usd_per_borrowed_s=float(plain_usd) / borrowed_s,
-        usd_per_late_request=float(_penalty(run)),
+        usd_per_late_request=float(penalty),
         tokens_per_s=(borrowed.generated - borrowed.by_fate["stale"]) / borrowed_s,
     )
-
-
-def _penalty(run: PricedRun) -> Fraction:
-    return Fraction(run.book.lending_at(run.run.began_ns).violation_usd)
 
 
 def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
@@ -229,7 +200,6 @@ def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
 
 
 def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
-    """Return C3 if borrowed tokens have the price `opportunistic`."""
     serving, dedicated = run.cost.by_line["serving"], run.cost.by_line["dedicated"]
     phi = run.cost.borrowed_share
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):
@@ -240,7 +210,7 @@ def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
 
 def _says(points: Sequence[Coupled], dedicated: Fraction | None, r_star: float | None) -> str:
     if dedicated is None:
-        return "not enough data: no useful token was made on dedicated devices to compare with"
+        return f"{_NO_DEDICATED} to compare with"
     if r_star is not None:
         return f"borrowing stops being cheaper than dedicated devices at r = {r_star:.2f}"
     if (first := points[0].usd_per_token) is None:

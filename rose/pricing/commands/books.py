@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,16 +49,14 @@ def close(
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
         from rose.pricing.price_books import choice
-        from rose.pricing.price_books.adoption import adopted
 
         opened, whole = open_ledger(ledger, allow_unverified=allow_unverified), common.period_of(period)
         if receipt is not None:
             check_place(receipt)
-        from_ns, to_ns = whole.from_ns, whole.to_ns
-        book = choice.choose(opened, price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        book = choice.choose(opened, price_book, from_ns=whole.from_ns, to_ns=whole.to_ns, provenance=provenance)
         posting = closing.close(opened, whole, book, provenance=provenance, by=who, with_open_runs=with_open_runs)
         _say(opened, [posting], receipt, as_json)
-        if price_book is not None and adopted(opened) is None:
+        if price_book is not None and choice.adopted(opened) is None:
             echo(
                 "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "
                 "the hours that are not closed by it too",
@@ -136,8 +135,6 @@ def verify(
 ) -> None:
     """Check the books against the ledger, and the ledger against its hash chain. The exit code is 1 for any problem."""
     with common.clear_errors():
-        import dataclasses
-
         from rose.ledger.evidence import continuation
         from rose.pricing.audit.check import check
 

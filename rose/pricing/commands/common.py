@@ -54,7 +54,6 @@ WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the recor
 
 
 def period_of(text: str | None, tz: str | None = None) -> Period:
-    """Return the period that `--period` gives, or the current month without it. Raises PricingError."""
     from rose.clock import utc_us
     from rose.pricing.spend.calendar import Calendar
 
@@ -62,7 +61,6 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 
 def month_of(text: str | None) -> Period:
-    """Return the month that `--month` gives, or the current month without it. Raises PricingError."""
     from rose.pricing import period
     from rose.pricing.watch import budget
 
@@ -93,8 +91,7 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Print an error on stderr. Then exit with code 1 if the ledger is unreadable, or with code 2 for any other
-    error."""
+    """Print an error on stderr, and exit with 2, or with 1 if the ledger is unreadable."""
     try:
         yield
     except UserError as error:

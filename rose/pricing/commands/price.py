@@ -32,13 +32,12 @@ def price_command(
     with clear_errors():
         from rose.pricing.closing.close import user
         from rose.pricing.money import PricingError
-        from rose.pricing.price_books import adoption as adoptions
         from rose.pricing.price_books import choice
 
         if adopt and file is None:
             raise PricingError("--adopt needs a price book; name its file")
         book = choice.named(file) if file is not None else choice.choose(open_ledger(ledger))
-        adoption = adoptions.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
+        adoption = choice.adopt(open_ledger(ledger), book, by=who or user()) if adopt else None
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
@@ -70,8 +69,5 @@ def _show(book: PriceBook) -> None:
 def _words(entry: Entry) -> str:
     hidden = {*entry.key_fields, "source", "source_date", "valid_from", "valid_to"}
     plain = entry.model_dump(mode="json", exclude=hidden, exclude_none=True, by_alias=True)
-    return ", ".join(f"{name} {_plain(value)}" for name, value in plain.items())
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+    texts = (value if isinstance(value, str) else json.dumps(value).replace('"', "") for value in plain.values())
+    return ", ".join(map(" ".join, zip(plain, texts, strict=True)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -79,9 +80,6 @@ def borrow_command(
 
 
 def _record(ledger: Ledger, run: str | None, file: Path) -> None:
-    from contextlib import closing
-    from typing import cast
-
     from rose.events import Provenance
     from rose.pricing.marginal_cost import scale_down
     from rose.pricing.run.priced import newest_run, run_facts
@@ -125,10 +123,10 @@ def correct_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show the cost per correct answer of a run, ways to lower this cost, and which verifier to buy."""
-    from rose.pricing.answers import correct_report
+    from rose.pricing.answers import correct_answer
     from rose.pricing.run.priced import priced
 
     with clear_errors():
         with priced(open_ledger(ledger), run, price_book, needs="verdict") as priced_run:
-            made = correct_report.sections(priced_run, only, by, probes, threshold)
+            made = correct_answer.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

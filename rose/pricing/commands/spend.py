@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +17,6 @@ from rose.pricing.commands import common
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from rose.ledger.ledger import Ledger
     from rose.pricing.spend.cost import Cost
 
@@ -218,10 +218,6 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    """Return a percentage such as 0.5% as a fraction of 1. Raises PricingError."""
-    import re
-    from fractions import Fraction
-
     from rose.pricing.money import PricingError
 
     if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?%", text) or (share := Fraction(text[:-1]) / 100) > 1:

@@ -1,7 +1,5 @@
-"""The FOCUS 1.2 rows of a bill, as Parquet or CSV.
-
-A purchase row bills one hour of the fleet. The rows of its charges have the amortized cost. Quantities are rounded to
-1e-12."""
+"""The FOCUS 1.2 rows of a bill, as Parquet or CSV. A purchase row bills one hour of the fleet; the rows of its charges
+have the amortized cost. Quantities are rounded to 1e-12."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,16 +21,12 @@ from rose.pricing.period import naive
 
 SUFFIXES = (".parquet", ".csv")
 _PORTION_ROWS = 100_000  # A portion ends with the hour that reaches this length.
-_PICO = 10**12
 
 Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write checked FOCUS rows. The same bill always gives the same bytes. Totals are in nano-dollars.
-
-    `progress` receives the number of rows done and the number of all rows. Raises PricingError if the write or a check
-    fails."""
+    """Write checked FOCUS rows. The same bill gives the same bytes. Raises PricingError."""
     out.check(path, SUFFIXES)
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
@@ -99,8 +93,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Divide `marginal_nano` among rows by borrowed time. The result is null for other rows, and if there is no
-    total."""
+    """Divide `marginal_nano` among rows by borrowed time. It is null for other rows, and without a total."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():
@@ -119,7 +112,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         names = book.currency, book.name, book.version, book.sha256
         parts.append((number, part.correction, part.invoice_id, *ends, *names))
         for price in [] if part.correction else prices.used(part):  # A correction needs no price; its book may lack it.
-            used.append((number, price.item, price.stretch, round(price.usd * _PICO), price.name, price.commitment))
+            used.append((number, price.item, price.stretch, round(price.usd * 10**12), price.name, price.commitment))
     query.insert(connection, "part", parts)
     query.insert(connection, "price", used)
     with bill.ledger.connect() as ledger:

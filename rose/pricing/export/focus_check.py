@@ -1,4 +1,4 @@
-"""The check that FOCUS rows follow the rules of FOCUS and add up. Row 1 is the first row below the header."""
+"""The check that FOCUS rows follow FOCUS's rules and add up. Row 1 is the first below the header."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ from rose.pricing.query import records
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that rows break. It has the number of these rows, the first row numbers, and the first wrong value."""
-
     rule: str
     rows: int
     first: tuple[int, ...] = ()
@@ -32,8 +30,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FocusSums:
-    """The totals of FOCUS rows, in nano-dollars: `billed`, `effective`, `purchased`, and a total `bucket/...` for each
-    bucket."""
+    """Totals of FOCUS rows in nano-dollars: `billed`, `effective`, `purchased`, and one for each bucket."""
 
     rows: int
     totals: Mapping[str, int]
@@ -48,18 +45,14 @@ def check(path: Path, charges_nano: Mapping[str, int]) -> FocusSums:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
         connection.execute(sql.read("export/amounts.sql"))
-        faults = (*_of_rows(connection), *_of_duplicates(connection), *_of_balance(connection))
+        faults = (*_of_rows(connection), *_of_sums(connection))
         sums = _records(connection, "focus_sums")
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
-    faults += tuple(
-        Fault(
-            f"x_CostBucket {bucket} sums to {buckets.get(bucket, 0):,} nano-dollars of EffectiveCost, "
-            f"and its charges to {charges_nano.get(bucket, 0):,}",
-            0,
-        )
-        for bucket in sorted(buckets.keys() | charges_nano.keys())
-        if buckets.get(bucket, 0) != charges_nano.get(bucket, 0)
-    )
+    for bucket in sorted(buckets.keys() | charges_nano.keys()):
+        cost, charged = buckets.get(bucket, 0), charges_nano.get(bucket, 0)
+        if cost != charged:
+            rule = f"x_CostBucket {bucket} sums to {cost:,} nano-dollars of EffectiveCost, and its charges to "
+            faults += (Fault(f"{rule}{charged:,}", 0),)
     totals = {
         "billed": sum(int(row["billed"] or 0) for row in sums),
         "effective": sum(buckets.values()),
@@ -85,12 +78,9 @@ def _of_rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
             yield Fault(rule, breaches["rows"], first, held[0][0] or "no value")
 
 
-def _of_duplicates(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
+def _of_sums(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
     for row in _records(connection, "focus_duplicates"):
         yield Fault(f"charges for the same as row {row['first']}", int(row["rows"]), tuple(map(int, row["again"])))
-
-
-def _of_balance(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
     for row in _records(connection, "focus_balance"):
         subject = f"the hour of {row['CommitmentDiscountId']} from {row['ChargePeriodStart']}, run {row['x_RunId']}"
         if row["purchased"] != row["used"]:

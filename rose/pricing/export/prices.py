@@ -13,12 +13,10 @@ from rose.pricing.price_books.entries import Dated
 from rose.pricing.price_books.pricebook import PriceBook
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PriceUsed:
-    """The price in dollars of one `unit` of an `item`. `name` identifies the entry in the price book.
-
-    An item is `device/<class>/<pool>`, `transfer/<route>` or `energy`. A `stretch` is the time between two price
-    changes; stretches are numbered from 0."""
+    """The price of one `unit` of an `item`: `device/<class>/<pool>`, `transfer/<route>` or `energy`. A `stretch` is the
+    time between two price changes, numbered from 0."""
 
     item: str
     stretch: int
@@ -30,7 +28,6 @@ class PriceUsed:
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """Return the charges whose amount is not 0, with the `item`, `stretch` and `unit` of their price."""
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (
@@ -40,21 +37,15 @@ def keyed(part: Part) -> pl.DataFrame:
         .then(pl.format("transfer/{}", "route"))
         .otherwise(pl.lit("energy"))
     )
-    unit = (
-        pl.when(pl.col("kind") == "transfer")
-        .then(pl.lit("GB"))
-        .when(pl.col("kind") == "energy")
-        .then(pl.lit("kWh"))
-        .when(pl.col("device_class").str.starts_with("cpu"))
-        .then(pl.lit("Core-Hours"))
-        .otherwise(pl.lit("GPU-Hours"))
-    )
+    cores = pl.col("device_class").str.starts_with("cpu")
+    hours = pl.when(cores).then(pl.lit("Core-Hours")).otherwise(pl.lit("GPU-Hours"))
+    unit = pl.col("kind").replace_strict({"transfer": "GB", "energy": "kWh"}, default=hours, return_dtype=pl.String)
     stretch = changes_us.search_sorted(frame["hour"].cast(pl.Int64), side="right")
     return frame.with_columns(item.alias("item"), stretch.cast(pl.Int64).alias("stretch"), unit.alias("unit"))
 
 
 def used(part: Part) -> list[PriceUsed]:
-    """Return the prices that a part's charges used, sorted by item and stretch. Raises PriceBookError."""
+    """Return the prices that a part's charges used, by item and stretch. Raises PriceBookError."""
     keys = ("item", "stretch")
     firsts = (pl.col(name).first() for name in ("kind", "device_class", "pool", "route", "unit"))
     charged = keyed(part).group_by(*keys).agg(pl.col("hour").min(), *firsts)
@@ -78,12 +69,5 @@ def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
         entry = book.electricity_at(ns)
         usd = Fraction(entry.usd_per_kwh) * Fraction(entry.pue)
     since = "" if entry.valid_from is None else f"/{entry.valid_from}"
-    return PriceUsed(
-        item=row["item"],
-        stretch=row["stretch"],
-        name=f"{book.name}/{book.version}/{thing}{since}",
-        usd=usd,
-        unit=row["unit"],
-        commitment=commitment,
-        entry=entry,
-    )
+    name = f"{book.name}/{book.version}/{thing}{since}"
+    return PriceUsed(row["item"], row["stretch"], name, usd, row["unit"], commitment, entry)

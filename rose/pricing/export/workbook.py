@@ -1,6 +1,5 @@
-"""A bill as an Excel workbook. Amounts are doubles, which are exact to the nano-dollar up to nine million dollars.
-
-Totals are formulas."""
+"""A bill as an Excel workbook. Totals are formulas. Amounts are doubles, exact to the nano-dollar up to nine million
+dollars."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,17 +32,13 @@ _BY: Mapping[str, tuple[str, ...]] = {  # Dimensions of each sheet, which sums t
     "By cause": ("bucket", "fate", "cause", "pool", "device_class", "route"),
     "By policy version": ("policy_version", "task", "bucket"),
 }
-_LOADED = ("team", "run_id")
 _ROWS_MAX = 1_048_576 - 10  # Rows of an Excel sheet, less heading and total.
 
 Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the .xlsx file. The same bill always gives the same bytes. Totals are in nano-dollars.
-
-    `progress` receives the number of sheets done and the number of all sheets. Raises PricingError if the write fails,
-    or if there are more rows than Excel can hold."""
+    """Write the .xlsx file. The same bill gives the same bytes. Raises PricingError."""
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
@@ -73,7 +68,6 @@ def _charged_nano(bill: Bill) -> int:
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return the sheets of hours and nano-dollars, one for each of `_BY`, and a sheet of corrections."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),
@@ -93,7 +87,7 @@ def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
     made = {name: _summed(rows, by, (HOURS, AMORTIZED, *corrected)) for name, by in _BY.items()}
     loaded = bill.loaded
     for name, (key, *_) in _BY.items():
-        if key in _LOADED:
+        if key in ("team", "run_id"):
             full = _summed(loaded.rename({"loaded_nano": FULLY_LOADED}), (key,), (FULLY_LOADED,))
             both = made[name].join(full, on=key, how="full", coalesce=True, nulls_equal=True).fill_null(0).sort(key)
             made[name] = both.select(key, HOURS, AMORTIZED, FULLY_LOADED, *corrected)
@@ -128,32 +122,28 @@ def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None
     usd = book.add_format({"num_format": _money(bill)})
     sheet.set_column(0, 0, 30)
     sheet.set_column(1, 2, 40)
-    row = TABLE_ROW
-    for name, value in _facts(bill):
+    stamp, checked = bill.stamp, "verified" if bill.stamp.verified else "NOT VERIFIED"
+    facts = {
+        "closes": ", ".join(bill.closes) or "none: not closed yet",
+        "period": f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}",
+        "provenance": stamp.provenance,
+        "ledger": f"{checked}; now {verified.text(bill.ledger)}",
+        "price book": stamp.book.line,
+        "price book's SHA-256": bill.book.sha256,
+    }
+    for row, (name, value) in enumerate(facts.items(), TABLE_ROW):
         sheet.write_string(row, 0, name, bold)
         sheet.write_string(row, 1, visible(value))
-        row += 1
+    head = TABLE_ROW + len(facts) + 1
     for column, name in enumerate(("view, never added together", "USD", "nano-dollars, exact")):
-        sheet.write_string(row + 1, column, name, bold)
-    row += 1
-    for name, nano in _views(bill, loaded_nano):
-        row += 1
+        sheet.write_string(head, column, name, bold)
+    for row, (name, nano) in enumerate(_views(bill, loaded_nano), head + 1):
         sheet.write_string(row, 0, name, bold)
         if nano is None:
             sheet.write_string(row, 1, "a figure of one whole run: `rose report` gives it")
         else:
             sheet.write_number(row, 1, nano / NANO_USD_PER_USD, usd)
             sheet.write_string(row, 2, str(nano))
-
-
-def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
-    stamp = bill.stamp
-    yield "closes", ", ".join(bill.closes) or "none: not closed yet"
-    yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
-    yield "provenance", stamp.provenance
-    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {verified.text(bill.ledger)}"
-    yield "price book", stamp.book.line
-    yield "price book's SHA-256", bill.book.sha256
 
 
 def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:

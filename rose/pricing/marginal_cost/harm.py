@@ -1,15 +1,5 @@
-"""What lending costs serving, compared with time in which leases were withheld at random [D].
-
-*Lent time* is every drawn window that was not withheld, whether or not the device was leased, because a lease that ends
-early is an effect of lending too. So is the wash-out of a withheld window, the time in which earlier leases still show.
-- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld. C is the dollars of N requests.
-  A request costs the penalty for a missed budget, or otherwise what the price book's curve of latency says.
-- *Prefix cache* = (cached share in withheld windows - cached share in lent time) * prompt tokens in lent time, at the
-  price of an input token of serving.
-- *Interference* = (busy time per token in lent time - busy time per token in withheld windows) * tokens in lent time,
-  at the price book's price of a device-hour.
-
-Without withheld windows, the figures are confounded, because leases depend on load."""
+"""What lending costs serving, compared with time in which leases were withheld at random (docs/pricing.md). Lent time
+has every other drawn window, leased or not: a lease that ends early is an effect of lending too."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,15 +20,11 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 _MILLION = 10**6
 _NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
-_NO_CACHE = "serving did not report its prefix cache (SGLang needs --enable-cache-report)"
-_NO_SLICES = "too few windows have both requests and device slices"
 _INTERFERENCE = "interference_usd_per_device_hour"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harm:
-    """The harm that was measured in a run. If nothing was measured, `confounded` says why."""
-
     confounded: str | None = None
     not_random: str | None = None  #: Why the windows are no random sample, for requests or for power.
     windows: int = 0
@@ -49,10 +35,7 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
-    """Compare a run's withheld windows with its other windows. The connection has `run_id`, `price_changes` and
-    `lease_spans`.
-
-    `lending` has the prices of each stretch. If it is empty, only late requests are compared."""
+    """Compare a run's withheld windows with its others. Without `lending`, compare late requests only."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     why = _not_random(drawn)
     harm = Harm(confounded=why, not_random=why, windows=drawn["windows"], withheld=drawn["withheld"])
@@ -79,23 +62,23 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -
 def _not_random(drawn: Row) -> str | None:
     if not drawn["withheld"]:
         return _NEVER
-    otherwise, lent, shared = (f"{drawn[name]:,}" for name in ("drawn_otherwise", "lent_windows", "shared_devices"))
     windows, withheld, why = f"{drawn['windows']:,}", f"{drawn['withheld']:,}", None
-    if drawn["drawn_otherwise"]:
-        why = f"{otherwise} of {windows} windows are not as their seed draws them, so they were not withheld at random"
+    if otherwise := drawn["drawn_otherwise"]:
+        why = (
+            f"{otherwise:,} of {windows} windows are not as their seed draws them, so they were not withheld at random"
+        )
     elif len(drawn["settings"]) > 1:
         why = f"the holdout changed within the run, and load may have changed with it: {'; '.join(drawn['settings'])}"
-    elif drawn["lent_windows"]:
-        why = f"a lease was in force in {lent} of {withheld} windows in which leases were to be withheld"
-    elif drawn["shared_devices"]:
+    elif lent := drawn["lent_windows"]:
+        why = f"a lease was in force in {lent:,} of {withheld} windows in which leases were to be withheld"
+    elif shared := drawn["shared_devices"]:
         met = "which of them a request met was not drawn"
-        why = f"other runs borrowed {shared} of the run's devices in its time there, and {met}"
+        why = f"other runs borrowed {shared:,} of the run's devices in its time there, and {met}"
     return why and f"confounded: {why}"
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Return the dollars of missed budgets and latency beyond those in withheld windows. They are negative if lending
-    helped."""
+    """Return the dollars of missed budgets and latency beyond withheld windows, negative if lending helped."""
     compared, lending = harm.strata["cost"], stretches.lending
     # The curve never exceeds the penalty.
     bound = float(max(entry.violation_usd for entry in lending)) * NANO_USD_PER_USD
@@ -106,20 +89,16 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
     rates = in_turn(f"${float(entry.violation_usd):g}" for entry in lending)
     curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
     windows = sum(part.withheld.clusters.count for part in compared.values())
-    return Term(
-        usd=sum(realised_by_day(harm).values(), Fraction(0)),
-        basis="measured",
-        explained=f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
-        f"random, {rates} each{curve}; {counted:,} requests compared"
-        + (f", {apart:,} in no window that was drawn" if apart else "")
-        + holdout.would_tell(holdout.more_windows(compared, bound)),
-        interval=_dollars(compared, bound, Fraction(1, NANO_USD_PER_USD), lending),
-    )
+    explained = f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at "
+    explained += f"random, {rates} each{curve}; {counted:,} requests compared"
+    explained += f", {apart:,} in no window that was drawn" if apart else ""
+    explained += holdout.would_tell(holdout.more_windows(compared, bound))
+    interval = _dollars(compared, bound, Fraction(1, NANO_USD_PER_USD), lending)
+    return Term(sum(realised_by_day(harm).values(), Fraction(0)), "measured", explained, interval)
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Return three values: the compared requests of lent time, those that were late, and an estimate of those that were
-    late because of lending."""
+    """Return the compared requests of lent time, the late ones, and how many lending made late."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -127,7 +106,6 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
 
 
 def more_windows(harm: Harm) -> int | None:
-    """Return how many more withheld windows are needed to tell `late` from chance, or None if no number would."""
     return None if (compared := harm.strata.get("misses")) is None else holdout.more_windows(compared, 1.0)
 
 
@@ -139,11 +117,10 @@ def realised_by_day(harm: Harm) -> dict[date, Fraction]:
 
 
 def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
-    """Return what it costs to compute prompt tokens again because rollouts displaced the prefix cache."""
     if harm.confounded is not None:
         return absent(harm.confounded)
     if (compared := harm.strata.get("cache")) is None:
-        return absent(_NO_CACHE)
+        return absent("serving did not report its prefix cache (SGLang needs --enable-cache-report)")
     prices = stretches.prices(stretches.book.tokens_at)
     usd_per_token = [Fraction(entry.input_usd_per_million) / _MILLION for entry in prices]
     usd, tokens, weighed, lent = Fraction(0), Fraction(0), Fraction(0), 0
@@ -154,29 +131,20 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
     rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
-    more = holdout.more_windows(compared, 1.0)
-    return Term(
-        usd=usd,
-        basis="measured",
-        explained=f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
-        f"which leases were withheld at random, {rates} per million{holdout.would_tell(more)}",
-        interval=_dollars(compared, 1.0, -weighed / lent, prices),
-    )
+    explained = f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in "
+    explained += f"which leases were withheld at random, {rates} per million"
+    explained += holdout.would_tell(holdout.more_windows(compared, 1.0))
+    return Term(usd, "measured", explained, _dollars(compared, 1.0, -weighed / lent, prices))
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Return the price of the extra time that serving works when rollouts work beside it. `lent` has the rows of
-    `lent_time`.
-
-    Without withheld windows, half of the time in which both worked is assumed to be extra. The measured delay is
-    added."""
+    """Return the price of serving's extra time beside rollouts, from rows of `lent_time`. Without withheld windows,
+    half of the shared time is assumed to be extra, and the measured delay is added."""
     if (compared := harm.strata.get("busy")) is None:
-        return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
+        return _by_slices(lent, stretches, harm.confounded or "too few windows have both requests and device slices")
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
-    lengths, more = (
-        [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans],
-        holdout.more_windows(compared, None),
-    )
+    lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
+    more = holdout.more_windows(compared, None)
     hourly = by_rate(  # The stretch of the longer work is unknown: an hour costs the mean rate.
         stretches,
         _INTERFERENCE,
@@ -199,9 +167,8 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
         delayed_ns[row["segment"]] += row["delayed_ns"]
     half_s, delayed_s = sum(ns // 2 for ns in both_ns.values()) / 1e9, delayed_ns.total() / 1e9
     parts = [f"half of the time that both worked, {half_s:,.1f} s"] if half_s or not delayed_s else []
-    parts += (
-        [f"{delayed_s:,.1f} s (measured) that steps beside rollouts took longer than predicted"] if delayed_s else []
-    )
+    if delayed_s:
+        parts.append(f"{delayed_s:,.1f} s (measured) that steps beside rollouts took longer than predicted")
     term = by_rate(
         stretches,
         _INTERFERENCE,
@@ -216,8 +183,7 @@ def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Yield each row of lent time with the amount by which `y` exceeds the rate of withheld windows in its stratum. The
-    rate is y / x."""
+    """Yield each row of lent time with `y` beyond the rate y / x of withheld windows in its stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
     of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
     sum_x, sum_y = Counter[str](), Counter[str]()

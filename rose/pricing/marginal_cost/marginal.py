@@ -1,18 +1,6 @@
-"""The marginal cost m of a borrow.
+"""The marginal cost m of a borrow, as docs/pricing.md defines it. Each term is exact, at the prices of each stretch.
 
-[D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision. Its unit is
-dollars per borrowed device-second, which is a second of rollout work on a serving device. Each term is an exact total.
-Each stretch has its own prices.
-
-m is a figure for decisions and is not a part of the bill. It assumes that the fleet would have existed without the
-leases, with the price book's probability P (`idle_anyway`). If not, device time was avoidable, and it is charged at its
-amortized price:
-- (1 - P) of borrowed device time;
-- P of the leased time in a span in which the device would have been given back (`scale_down`).
-
-If P is not stated, m is charged as if P were 1. `unstated_usd` is the amount that depends on P."""
-
-from __future__ import annotations
+m is no part of the bill. An unstated probability of a fleet without leases (`idle_anyway`) counts as 1."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,22 +11,11 @@ from functools import partial
 import duckdb
 
 from rose.pricing.charges.allocation import Allocation
-from rose.pricing.marginal_cost import harm, missed_budgets, power, scale_down
+from rose.pricing.marginal_cost import harm, missed_budgets, power, scale_down, terms
 from rose.pricing.marginal_cost.harm import Harm
 from rose.pricing.marginal_cost.power import Metered
 from rose.pricing.marginal_cost.scale_down import Gate
-from rose.pricing.marginal_cost.terms import (
-    Basis,
-    Row,
-    Stretches,
-    Term,
-    absent,
-    basis_of,
-    by_book,
-    by_rate,
-    in_turn,
-    nano_by_key,
-)
+from rose.pricing.marginal_cost.terms import Basis, Row, Stretches, Term
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -52,8 +29,6 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """The terms of m, the borrowed time, and the device time that was avoidable."""
-
     terms: Mapping[str, Term]
     borrowed_ns: int
     idle_anyway: Fraction | None  #: Lowest stated P (see the module); None if unstated for part of the time.
@@ -76,8 +51,8 @@ class Marginal:
 
     @property
     def nano_usd(self) -> dict[str, int]:
-        """Return the nano-dollars of each term. They are rounded by largest remainder."""
-        return nano_by_key({name: term.usd for name, term in self.terms.items()})
+        """Return the nano-dollars of each term, rounded by largest remainder."""
+        return terms.nano_by_key({name: term.usd for name, term in self.terms.items()})
 
     @property
     def charged_usd(self) -> Fraction:
@@ -85,7 +60,6 @@ class Marginal:
 
     @property
     def charged_estimate(self) -> Estimate | None:
-        """Return `charged_usd` with its 95% interval, if it has one."""
         if (m := self.estimate) is None:
             return None
         if (avoidable := Estimate.between(self.avoidable_usd, self.avoidable_interval)) is None:
@@ -98,22 +72,21 @@ class Marginal:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the names of terms without enough data. The sums leave these terms out."""
+        """Return the terms without enough data. Sums leave them out."""
         return tuple(name for name, term in self.terms.items() if term.missing is not None)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Return the names of terms that were neither measured nor priced. The sums leave these terms out."""
+        """Return the terms that were neither measured nor priced. Sums leave them out."""
         return tuple(name for name, term in self.terms.items() if term.basis == "absent")
 
     @property
     def basis(self) -> Basis:
         """Return the basis of the sum. Terms that the price book sets to 0 are ignored."""
-        return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
+        return terms.basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property
     def no_interval(self) -> str | None:
-        """Return why terms have no interval, or None if every term has one."""
         reasons = {
             plain(name): term.no_interval or ("it is not known" if term.missing else None)
             for name, term in self.terms.items()
@@ -122,8 +95,7 @@ class Marginal:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return `usd` with its 95% interval. The terms count as independent. If there is no interval, return None;
-        `no_interval` says why."""
+        """Return `usd` with its 95% interval, terms as independent, or None where `no_interval` says why."""
         if self.no_interval:
             return None
         ranged = [Estimate.between(term.usd, term.interval) for term in self.terms.values()]
@@ -140,7 +112,7 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return the marginal cost of a run. The connection must have a snapshot of the run. Raises PriceBookError."""
+    """Return the marginal cost of a run. The connection has the run's snapshot. Raises PriceBookError."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
@@ -174,13 +146,13 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
         terms={
             "energy": power.energy(lent, leased, metered, stretches),
             "transfer": _transfer(syncs, stretches),
-            "scheduler": by_rate(
+            "scheduler": terms.by_rate(
                 stretches,
                 "scheduler_usd_per_lease_s",
                 ((row["segment"], Fraction(row["leased_ns"], NS_PER_S)) for row in leased),
                 lambda seconds, rates: f"{float(seconds):,.1f} s leased at {rates} a second",
             ),
-            "kv_recompute": by_rate(
+            "kv_recompute": terms.by_rate(
                 stretches,
                 "kv_recompute_usd_per_million_tokens",
                 ((row["segment"], Fraction(row["tokens"], _MILLION)) for row in recomputed),
@@ -192,7 +164,7 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
             "prefix_cache": harm.prefix_cache(harmed, stretches),
             "interference": harm.interference(harmed, lent, stretches),
             "held_memory": _held_memory(rows(connection, "borrowing/held_memory"), stretches),
-            "publishing": by_rate(
+            "publishing": terms.by_rate(
                 stretches,
                 "publish_usd_per_sync",
                 ((row["segment"], Fraction(row["syncs"])) for row in syncs),
@@ -225,26 +197,22 @@ def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
         route, size = row["route"], row["wire_bytes"]
         sizes[route] += size
         usd[route] += Fraction(prices[route][row["segment"]].usd_per_gb) * size / _BYTES_PER_GB
-    rates = {route: in_turn(f"${float(price.usd_per_gb):g}/GB" for price in prices[route]) for route in prices}
+    rates = {route: terms.in_turn(f"${float(price.usd_per_gb):g}/GB" for price in prices[route]) for route in prices}
     sent = ", ".join(f"{sizes[route] / _BYTES_PER_GB:,.3f} GB {route} at {rates[route]}" for route in sorted(sizes))
-    return Term(
-        usd=sum(usd.values(), Fraction(0)),
-        basis="measured",
-        explained=sent or "no sync to a serving device",
-        interval=by_book((cost, prices[route]) for route, cost in usd.items()),
-    )
+    interval = terms.by_book((cost, prices[route]) for route, cost in usd.items())
+    return Term(sum(usd.values(), Fraction(0)), "measured", sent or "no sync to a serving device", interval)
 
 
 def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:
     sizes = [(row["segment"], row["byte_ns"]) for row in held]
-    term = by_rate(
+    term = terms.by_rate(
         stretches,
         "held_memory_usd_per_gib_hour",
         ((segment, Fraction(int(byte_ns or 0), _GIB * NS_PER_HOUR)) for segment, byte_ns in sizes),
         lambda gib_hours, rates: f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
     )
     if term.unknown is None and any(byte_ns is None for _, byte_ns in sizes):
-        return absent("an engine did not report its memory")
+        return terms.absent("an engine did not report its memory")
     return term
 
 

@@ -1,7 +1,5 @@
 """The term `provision` of m: the cost of latency budgets that serving missed because of lending."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
@@ -20,8 +18,7 @@ _NOTHING_TO_COMPARE = "not enough data: no request of this load arrived while it
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """Return the cost of missed budgets and of latency (`harm`). If the harm is confounded, return the cost of missed
-    budgets only."""
+    """Return the cost of missed budgets and of latency, or of missed budgets only if the harm is confounded."""
     if not any(penalties(stretches)):
         return absent(NO_PENALTY)
     if measured.confounded is None:
@@ -38,23 +35,17 @@ def realised_by_day(
 
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty. `bins` has the rows of
-    `violations_by_load`.
-
-    The term has no interval because leases depend on load. A load bin is left out if it has no unlent requests."""
+    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, from rows of `violations_by_load`.
+    It has no interval because leases depend on load. A bin without unlent requests is left out."""
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
     extra = sum((beyond for _, beyond in compared), Fraction(0))
     prices = in_turn(f"${float(penalty):g}" for penalty in penalties(stretches))
-    return Term(
-        usd=sum(confounded_by_day(bins, stretches).values(), Fraction(0)),
-        basis="measured",
-        explained=f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
-        f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with",
-        no_interval=why,
-        missing=_NOTHING_TO_COMPARE if left_out and not counted else None,
-    )
+    usd, missing = sum(confounded_by_day(bins, stretches).values(), Fraction(0)), left_out and not counted
+    explained = f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {prices} each; "
+    explained += f"{counted:,} lent requests compared, {left_out:,} had nothing to compare with"
+    return Term(usd, "measured", explained, None, why, _NOTHING_TO_COMPARE if missing else None)
 
 
 def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:
@@ -66,8 +57,7 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Return each row of lent requests with its extra misses: those beyond the misses of equally many unlent requests
-    in the same load bin."""
+    """Return each row of lent requests with its misses beyond those of as many unlent requests of its load bin."""
     requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:
@@ -82,5 +72,4 @@ def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
 
 
 def penalties(stretches: Stretches) -> list[Fraction]:
-    """Return the dollars that a missed budget costs in each stretch."""
     return [Fraction(entry.violation_usd) for entry in stretches.lending]

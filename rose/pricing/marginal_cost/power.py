@@ -1,11 +1,6 @@
-"""The electricity that lending costs. It is measured against time in which leases were withheld at random, or assumed
-from the price book's curve.
+"""The electricity that lending costs, against time in which leases were withheld at random, or assumed from a curve.
 
-[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is the energy that meters read
-in the time T. Divided by the leased time, it is the extra power dP, which is charged for all leased time.
-
-Without withheld windows, the extra power is assumed. It is the curve's power at the load with rollouts, minus its power
-at the load without rollouts. If the price of a device includes energy, nothing is charged."""
+[D] Extra energy = sum over strata of E_lent - T_lent * E_withheld / T_withheld, where E is metered in the time T."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +15,9 @@ from rose.pricing.stats import holdout
 from rose.pricing.stats.uncertainty import Estimate, total
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Metered:
-    """The power readings of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
+    """The energy of a class's serving devices, in milliwatt-nanoseconds: of all time, and of leased time."""
 
     energy_mw_ns: int
     leased_mw_ns: int
@@ -41,8 +36,7 @@ class Metered:
 
 
 def metered(readings: Iterable[Row], not_random: str | None) -> dict[str, Metered]:
-    """Return the readings of each class, from rows of `power_by_window`. If windows cannot be compared, `not_random`
-    says why."""
+    """Return the readings of each class, from rows of `power_by_window`."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -59,14 +53,10 @@ def _compared(readings: Sequence[Row], not_random: str | None) -> Metered:
     compared = None if not_random or not leased_s else holdout.strata(drawn)
     windows = sum(int(row["clusters"]) for row in drawn if row["withheld"])
     few = f"confounded: power was read in {holdout.too_few(windows)}" if leased_s else "no leased time was read"
-    return Metered(
-        energy_mw_ns=energy_mw_ns,
-        leased_mw_ns=leased_mw_ns,
-        leased_ns=leased_ns,
-        delta_mw=None if compared is None else holdout.effect(compared, None).times(1 / leased_s),
-        why=(not_random or few) if compared is None else None,
-        more_windows=0 if compared is None else holdout.more_windows(compared, None),
-    )
+    if compared is None:
+        return Metered(energy_mw_ns, leased_mw_ns, leased_ns, why=not_random or few)
+    delta_mw, more_windows = holdout.effect(compared, None).times(1 / leased_s), holdout.more_windows(compared, None)
+    return Metered(energy_mw_ns, leased_mw_ns, leased_ns, delta_mw, None, more_windows)
 
 
 def load_points(book: PriceBook) -> list[float]:
@@ -75,9 +65,7 @@ def load_points(book: PriceBook) -> list[float]:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the term for energy, from rows of `lent_time` and `lease_spans`. It is absent if the readings of a class
-    cannot be compared and the price book has no curve for it. Raises PriceBookError for a class with neither readings
-    nor a curve."""
+    """Return the term, absent if readings do not compare and the book has no curve. Raises PriceBookError."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)
@@ -124,17 +112,13 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
         if unknown_ns := sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class):
             how.append(f"whose engine started for {unknown_ns / NS_PER_S:,.1f} s of it is unknown")
     drawn, ends = "; ".join(how) or "nothing was lent", total(estimates)
-    return Term(
-        usd=usd,
-        basis=basis_of(bases),
-        explained=f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs),
-        interval=None if no_interval or ends is None or ends.low == ends.high else ends,
-        no_interval="; ".join(no_interval) or None,
-    )
+    explained = f"{drawn}; " + in_turn(f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in tariffs)
+    interval = None if no_interval or ends is None or ends.low == ends.high else ends
+    return Term(usd, basis_of(bases), explained, interval, "; ".join(no_interval) or None)
 
 
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
-    """Return the curve at the busy load minus the curve at the base load. This is exact where the curve is straight."""
+    """Return the curve at the busy load minus at the base load, exact where the curve is straight."""
     edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
 
     def drawn(piece: int, working_ns: Fraction) -> Fraction:

@@ -1,8 +1,5 @@
-"""Decisions about the size of the fleet that were made because of lending, and what they cost or save.
-
-A serving device was *kept* if its owner would have got it back without lending. A dedicated device was *let go* because
-the fleet could borrow. A CSV file brings both into the ledger. Its times are UTC, such as 2026-06-01T00:00:00Z, and
-`to` is exclusive."""
+"""Decisions about the fleet's size because of lending, from a CSV file to the ledger. A serving device was *kept* that
+its owner would have got back; a dedicated device was *let go*."""
 
 from __future__ import annotations
 
@@ -89,21 +86,16 @@ def _utc_ns(where: str, name: str, value: str) -> int:
 
 
 def record(ledger: Ledger, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
-    """Record new decisions, all of them or none. Raises PricingError if they overlap, or if a class contradicts the
-    ledger. Raises LedgerError."""
+    """Record new decisions, all or none. Raises PricingError if they contradict the ledger, and LedgerError."""
     new = {one.event_id: one for one in decided}
     with LedgerWriter.open(ledger.folder, WRITER, run_id, provenance) as log:
         with closing(ledger.connect()) as connection:
             before = connection.execute(
                 "SELECT event_id, device_id, t0_ns, t1_ns FROM scale_down WHERE run_id = $run_id", {"run_id": run_id}
             ).fetchall()
-            classes = dict(
-                connection.execute(
-                    "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
-                    "WHERE provenance = $provenance GROUP BY device_id",
-                    {"provenance": provenance},
-                ).fetchall()
-            )
+            query = "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
+            query += "WHERE provenance = $provenance GROUP BY device_id"
+            classes = dict(connection.execute(query, {"provenance": provenance}).fetchall())
         for event_id, *_ in before:
             new.pop(event_id, None)
         for one in new.values():
@@ -127,8 +119,7 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Return the spans of devices `kept` or `let_go`, each with its class. Where rows overlap, the first row gives the
-    class."""
+    """Return the spans of devices `kept` or `let_go`. In an overlap the first row gives the class."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -147,10 +138,8 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars that were not paid in the run's period because devices were let go.
-
-    `decided` has the rows of `scale_downs`. A device is priced only if the ledger has its class. Time in which the
-    device was in the fleet does not count, nor does a part below a unit of purchase. Raises PriceBookError."""
+    """Return the dollars not paid in the run's period for devices let go, from rows of `scale_downs`. Time in the fleet
+    does not count, nor a part below a unit of purchase. Raises PriceBookError."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -183,7 +172,7 @@ def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> I
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The probability, for each stretch, that the fleet would have existed without leases. It is 1 if not stated."""
+    """The probability, for each stretch, that the fleet would have existed without leases: 1 if not stated."""
 
     stated: list[Fraction]
     low: list[Fraction]
@@ -216,7 +205,7 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
 
 
 def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Return the borrowed time that was billed to the run, `ns`, with its class and stretch."""
+    """Return the borrowed time billed to the run, `ns`, with its class and stretch."""
     times = [
         (row["device_class"], segment, times["rollout_ns"])
         for row in lent
@@ -237,14 +226,12 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of avoidable device time. `borrowed` is a result of `billed`. `kept` has the rows of
-    `lease_spans` within `pieces`."""
+    """Return the amortized price of avoidable time: `borrowed` of `billed`, and `kept` within `pieces`."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))
 
 
 def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
-    """Return the amortized price of `ns` nanoseconds on a serving device."""
     price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
     return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

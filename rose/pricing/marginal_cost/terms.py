@@ -1,4 +1,4 @@
-"""The terms of m in dollars, with their bases, and the stretches. A stretch is the time between two price changes."""
+"""The terms of m in dollars, and the stretches: times between two price changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, rounded
 from rose.pricing.price_books.entries import Entry, Lending
@@ -21,10 +21,8 @@ Row = Mapping[str, Any]
 Basis = Literal["measured", "assumed", "partly measured", "price book", "absent"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Term:
-    """A term of m: its dollars over the whole run, and their basis."""
-
     usd: Fraction
     basis: Basis
     explained: str
@@ -39,26 +37,20 @@ class Term:
 
 def absent(why: str) -> Term:
     """Return a term that sums leave out. Its figure is unknown, and never 0."""
-    return Term(usd=Fraction(0), basis="absent", explained=why)
+    return Term(Fraction(0), "absent", why)
 
 
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Return a term for `amounts`, pairs (stretch, amount), priced at a rate of the price book's table [lending].
-
-    `says` explains the term. Without a rate, the term is absent."""
+    """Return a term for `amounts`, pairs (stretch, amount), at a rate of [lending]; absent without a rate."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
     pairs = list(amounts)
     usd = sum((Fraction(rates[segment]) * amount for segment, amount in pairs), Fraction(0))
-    return Term(
-        usd=usd,
-        basis="measured",
-        explained=says(sum((amount for _, amount in pairs), Fraction(0)), in_turn(f"${rate}" for rate in rates)),
-        interval=by_book([(usd, stretches.lending)]),
-    )
+    explained = says(sum((amount for _, amount in pairs), Fraction(0)), in_turn(f"${rate}" for rate in rates))
+    return Term(usd, "measured", explained, by_book([(usd, stretches.lending)]))
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
@@ -71,7 +63,7 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
 
 
 def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
-    """Return the widest range of the entries, as factors of their figures. Without a range, return (1, 1)."""
+    """Return the entries' widest range, as factors of their figures, or (1, 1)."""
     low, high = 1.0, 1.0
     for entry in entries:
         if entry.low_share is not None and entry.high_share is not None:
@@ -80,7 +72,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Return the interval that follows from the ranges in the price book, or None without a range."""
+    """Return the interval that follows from the price book's ranges, or None without a range."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -88,26 +80,22 @@ def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | Non
 
 
 def nano_by_key(parts: Mapping[K, Fraction]) -> dict[K, int]:
-    """Round the parts to nano-dollars by largest remainder. Their sum is the rounded sum of the parts."""
+    """Round to nano-dollars by largest remainder. The parts sum to the rounded sum."""
     return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}) if parts else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Consecutive times of a price book. No price changes within a stretch."""
-
     book: PriceBook
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
+    def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Self:
         """Return the stretches of a period. A period of length 0 has one stretch."""
         return cls(book, tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property
     def changes_ns(self) -> list[int]:
-        """Return the times at which the second and each later stretch begin. In queries, `segment` is a stretch's
-        number."""
         return [from_ns for from_ns, _ in self.spans[1:]]
 
     def prices(self, price_at: Callable[[int], E]) -> list[E]:
@@ -121,12 +109,11 @@ class Stretches:
         return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     def number_at(self, at_ns: int) -> int:
-        """Return the number of the stretch that contains the time `at_ns`, or of the nearest stretch."""
+        """Return the number of the stretch that contains `at_ns`, or of the nearest stretch."""
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """Yield the times called `names` of a row, for each stretch. If a price changes during the row's slice, these
-        times are divided in proportion."""
+        """Yield the times `names` of a row by stretch. A slice in several is divided in proportion."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return

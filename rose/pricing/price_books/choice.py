@@ -1,30 +1,27 @@
-"""The rule that chooses a price book. The first of these books that exists is used:
-- the book that the command names;
-- the book that the ledger adopted;
-- the book that all runs name, if it is not an example;
-- the book that the environment names;
-- the example book that all runs name."""
+"""The rule that chooses a price book: the one that the command names, or the ledger has adopted, or all runs name, or
+the environment names. An example that all runs name comes last."""
 
-from __future__ import annotations
-
+import dataclasses
 import hashlib
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rose.clock import utc_us
+from rose.ledger.files.catalog import Connection
 from rose.ledger.ledger import Ledger
+from rose.pricing import book_events
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
-
-if TYPE_CHECKING:
-    from rose.ledger.files.catalog import Connection
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError, refuse_example
+from rose.pricing.query import rows, set_variables
 
 VARIABLE = "ROSE_PRICE_BOOK"
 
+ADOPTED = "adopted"
 NAMED, RUNS_OWN, CONFIGURED, FROZEN = "named for this", "the run's own", f"from {VARIABLE}", "frozen with the close"
 
 #: By the book's name or path (None: no book), the runs that name it and the SHA-256 that they recorded.
@@ -43,6 +40,39 @@ class NoPriceBookError(PricingError):
     """No price book can be chosen, because none is named."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adoption:
+    """A price book that prices the ledger from `adopted_us`, in UTC microseconds since the Unix epoch."""
+
+    name: str
+    version: str
+    sha256: str
+    text: str
+    adopted_us: int
+    adopted_by: str
+
+
+def adopted(ledger: Ledger) -> Adoption | None:
+    """Return the price book that was adopted last, or None. Raises LedgerError."""
+    recorded = book_events.recorded(ledger, ADOPTED)
+    if not recorded:
+        return None
+    return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})
+
+
+def adopt(ledger: Ledger, book: PriceBook, *, by: str) -> Adoption:
+    """Price the ledger with this book from now on. Raises PricingError for example prices, and LedgerError."""
+    refuse_example(book, "adoption")
+    with book_events.lock(ledger):
+        if (last := adopted(ledger)) is not None and last.text == book.text:
+            return last
+        adoption = Adoption(
+            name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
+        )
+        book_events.record(ledger, ADOPTED, dataclasses.asdict(adoption), adoption.adopted_us)
+    return adoption
+
+
 def choose(
     ledger: Ledger,
     price_book: str | Path | PriceBook | None = None,
@@ -53,11 +83,8 @@ def choose(
     provenance: str | None = None,
     own: Callable[[], Own] | None = None,
 ) -> PriceBook:
-    """Return the price book for the run `run_id`. Without it, return the book for all runs of a provenance that have a
-    device in [from_ns, to_ns), UTC.
-
-    `own` returns the books that the runs name. Without `own`, they are read from the ledger. Raises NoPriceBookError,
-    NothingChargedError without runs, PricingError if runs have different books, PriceBookError or LedgerError."""
+    """Return the price book for `run_id`, or for all runs of a provenance with a device in [from_ns, to_ns), UTC.
+    Raises NoPriceBookError, NothingChargedError, PricingError, PriceBookError or LedgerError."""
     if isinstance(price_book, PriceBook):
         return price_book
     if price_book is not None:
@@ -93,7 +120,7 @@ def named(name_or_path: str | Path) -> PriceBook:
 
 
 def choose_for_new_run(ledger: Ledger | None, named: str | None) -> PriceBook | None:
-    """Return the price book for a new run, or None if none is named. Raises PriceBookError or LedgerError."""
+    """Return the price book for a new run, or None. Raises PriceBookError or LedgerError."""
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
     return (None if ledger is None else _adopted(ledger)) or _configured()
@@ -104,8 +131,6 @@ def chosen(book: PriceBook, rule: str) -> PriceBook:
 
 
 def _adopted(ledger: Ledger) -> PriceBook | None:
-    from rose.pricing.price_books.adoption import adopted
-
     if (adoption := adopted(ledger)) is None:
         return None
     source = f"adopted by {adoption.adopted_by}"
@@ -124,8 +149,6 @@ def own_books(
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
-    from rose.pricing.query import rows, set_variables
-
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
     runs_with_books = rows(connection, "run/price_books")
     own: Own = {}
@@ -148,11 +171,8 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a price book file that a ledger names.
-
-    Whoever wrote the ledger must not choose which files a reader opens. Raises PriceBookError unless the file is a
-    regular .toml file of at most 1 MiB with the recorded SHA-256."""
-
+    """Return the text of a price book file that a ledger names. A ledger's writer must not choose which files a reader
+    opens: PriceBookError unless it is a regular .toml file of at most 1 MiB with the recorded SHA-256."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"

@@ -1,7 +1,5 @@
 """The entries of a price book. Each table of the file has a class, with its units and rules."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -10,16 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
 from rose.pricing.period import nanoseconds
@@ -55,7 +44,7 @@ def _tuple(value: object) -> object:
 
 
 def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
-    """Return the points (x, y). Raises ValueError if x does not grow from point to point, or if y falls."""
+    """Return the points (x, y). Raises ValueError if x does not grow, or if y falls."""
     for (low, from_y), (high, to_y) in pairwise(points):
         if high <= low:
             raise ValueError(f"points must be in ascending order: {high} comes after {low}")
@@ -91,7 +80,7 @@ Pool = Literal["serving", "rollout", "train"]
 
 
 class Header(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = {"extra": "forbid", "frozen": True, "strict": True}
 
     name: Name
     version: Name
@@ -99,12 +88,10 @@ class Header(BaseModel):
 
 
 class Entry(BaseModel):
-    """A table of the file with its source and date. It is valid over [valid_from, valid_to), in UTC days. None means no
-    limit.
+    """A table of the file, valid over [valid_from, valid_to) in UTC days (None: no limit). The 95% range of a guess is
+    from `low_share` to `high_share` times each figure."""
 
-    If its figures are guesses, their 95% range is from `low_share` to `high_share` times each figure."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = {"extra": "forbid", "frozen": True, "strict": True}
 
     key_fields: ClassVar[tuple[str, ...]] = ()  # Fields of `key`.
     may_be_a_guess: ClassVar[bool] = True  # Whether it may be a guess: prices that the fleet pays or asks are known.
@@ -133,15 +120,11 @@ class Entry(BaseModel):
         return None, None
 
     @property
-    def from_ns(self) -> int | None:
-        return midnight_ns(self.days[0])
-
-    @property
-    def to_ns(self) -> int | None:
-        return midnight_ns(self.days[1])
+    def span_ns(self) -> tuple[int | None, int | None]:
+        return midnight_ns(self.days[0]), midnight_ns(self.days[1])
 
     def holds_at(self, ns: int) -> bool:
-        from_ns, to_ns = self.from_ns, self.to_ns
+        from_ns, to_ns = self.span_ns
         return (from_ns is None or from_ns <= ns) and (to_ns is None or ns < to_ns)
 
     @property
@@ -169,7 +152,7 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """The price in USD of a device-hour, whether or not the device is used. An entry for a `pool` takes precedence."""
+    """The price in USD of a device-hour, used or not. An entry for a `pool` takes precedence."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False
@@ -184,7 +167,7 @@ class DevicePrice(Dated):
 
 
 class Offer(Dated):
-    """A market price of a device-hour in USD, power included. It is used for comparisons."""
+    """A market price of a device-hour in USD, power included, for comparisons."""
 
     key_fields = ("device_class", "commitment")
 
@@ -197,7 +180,7 @@ class Offer(Dated):
 
 
 class PowerFigure(Entry):
-    """The watts of a device class that has no meter: `idle_w` and `load_w`, or `points` by load."""
+    """The watts of a device class without a meter: `idle_w` and `load_w`, or `points` by load."""
 
     key_fields = ("device_class",)
 
@@ -208,7 +191,6 @@ class PowerFigure(Entry):
 
     @property
     def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
-        """Return the points (load from 0 to 1, watts), by ascending load."""
         if self.points_given is not None:
             return self.points_given
         assert self.idle_given is not None and self.load_given is not None  # noqa: PT018 - refused when it was read
@@ -223,9 +205,7 @@ class PowerFigure(Entry):
         return self.points[-1][1]
 
     def watts(self, load: Fraction) -> Fraction:
-        """Return the watts at a load from 0 to 1, linear between points. Raises ValueError for any other load."""
-        if not 0 <= load <= 1:
-            raise ValueError(f"load must be from 0 to 1, got {load}")
+        """Return the watts at a load from 0 to 1, linear between points."""
         for (low, from_w), (high, to_w) in pairwise(self.points):
             if load <= Fraction(high):
                 along = (load - Fraction(low)) / (Fraction(high) - Fraction(low))
@@ -233,7 +213,7 @@ class PowerFigure(Entry):
         raise AssertionError("the last point is at load 1")
 
     @model_validator(mode="after")
-    def _one_form_that_never_falls(self) -> PowerFigure:
+    def _one_form_that_never_falls(self) -> Self:
         idle_and_load = (self.idle_given, self.load_given)
         if self.points_given is not None and idle_and_load != (None, None):
             raise ValueError("has points and idle_w or load_w: keep one of the two forms")
@@ -264,8 +244,7 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """The costs of lending other than energy and transfer, and the probability that the fleet would exist without
-    it."""
+    """Costs of lending beside energy and transfer, and the probability that the fleet would exist anyway."""
 
     idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
     idle_anyway_low: Probability | None = None  # Low end of its 95% range.
@@ -280,24 +259,20 @@ class Lending(Dated):
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """Return the probability as (low, stated, high). A missing end is equal to the stated probability."""
+        """Return the probability as (low, stated, high), with a missing end as stated."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
         return Fraction(low), Fraction(self.idle_anyway), Fraction(high)
 
     @model_validator(mode="after")
-    def _probability_within_its_range(self) -> Self:
+    def _figures_agree(self) -> Self:
         if (self.idle_anyway_low is None) != (self.idle_anyway_high is None):
             raise ValueError("has one of idle_anyway_low and idle_anyway_high: a range needs both")
         if self.idle_anyway is None and self.idle_anyway_low is not None:
             raise ValueError("has idle_anyway_low and no idle_anyway: state the probability that the range is around")
         if (ends := self.idle_anyway_range) is not None and not ends[0] <= ends[1] <= ends[2]:
             raise ValueError(f"idle_anyway {self.idle_anyway} must lie between idle_anyway_low and idle_anyway_high")
-        return self
-
-    @model_validator(mode="after")
-    def _missing_costs_at_least_as_much(self) -> Self:
         if self.latency_usd is not None and self.latency_usd[-1][1] > self.violation_usd:
             raise ValueError(
                 f"latency_usd ends at {self.latency_usd[-1][1]}, above violation_usd {self.violation_usd}: a request "

@@ -1,8 +1,6 @@
-"""The price book: a TOML file of prices, with date, version and sources.
+"""The price book: a TOML file of prices, with date, version and sources. Rates are `Decimal` and never rounded here. A
+missing price is an error, and never 0."""
 
-Rates are `Decimal` and are never rounded here. A missing price is an error, and never counts as zero."""
-
-import difflib
 import functools
 import hashlib
 import tomllib
@@ -17,6 +15,7 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from rose.config import explain
+from rose.errors import did_you_mean
 from rose.pricing.money import PricingError
 from rose.pricing.period import day_of
 from rose.pricing.price_books.entries import (
@@ -73,7 +72,7 @@ class _File(Header):
 
 
 class PriceBook(_File):
-    """A price book that has been validated. A lookup raises PriceBookError if the price is missing."""
+    """A valid price book. A lookup raises PriceBookError if the price is missing."""
 
     sha256: str = Field(default="", exclude=True)
     path: str = Field(default="", exclude=True)
@@ -82,13 +81,11 @@ class PriceBook(_File):
 
     @property
     def example(self) -> bool:
-        """Return whether the prices are made up. This is so for a book that comes with ROSE, and for a copy with its
-        name."""
+        """Return whether the prices are made up: a book that comes with ROSE, or a copy with its name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return the price of a device at the time `ns`. An entry for its pool takes precedence. Raises
-        PriceBookError."""
+        """Return the price of a device at `ns`. An entry for its pool takes precedence."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -136,7 +133,7 @@ class PriceBook(_File):
 
     def change_times_ns(self) -> list[int]:
         entries = chain.from_iterable(map(self.entries, TABLES))
-        return sorted({ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None})
+        return sorted({ns for entry in entries for ns in entry.span_ns if ns is not None})
 
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
         if t0_ns >= t1_ns:
@@ -170,7 +167,6 @@ def is_example(name: str) -> bool:
 
 
 def refuse_example(book: PriceBook, act: str) -> None:
-    """Raise PricingError if the book has example prices."""
     if book.example:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
@@ -190,19 +186,16 @@ def load(name_or_path: str | Path) -> PriceBook:
     try:
         return parse(path.read_text(encoding="utf-8-sig"), str(path))
     except OSError as error:
-        near = difflib.get_close_matches(str(name_or_path), names, n=1)
-        meant = f" Did you mean `{near[0]}`?" if near else ""
         raise PriceBookError(
-            f"cannot read price book {path}: {error.strerror}.{meant} "
-            f"Give a TOML file, or a book that comes with ROSE: {', '.join(names)}."
+            f"cannot read price book {path}: {error.strerror}. Give a TOML file, or a book that comes with ROSE"
+            f"{did_you_mean(str(name_or_path), names)}"
         ) from None
     except UnicodeDecodeError as error:
         raise PriceBookError(f"price book {path} is not UTF-8 text: {error}") from None
 
 
 def parse(text: str, source: str) -> PriceBook:
-    """Return the price book that a text contains. Errors name `source`. Raises PriceBookError, which names each wrong
-    field."""
+    """Return the price book in a text. Raises PriceBookError, which names `source` and each wrong field."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:

@@ -33,8 +33,7 @@ class DeviceTag(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return a key such as `pool=serving`. The field's name is needed because a device and a class may have the
-        same name."""
+        """Return a key such as `pool=serving`. A device and a class may have the same name."""
         fields = type(self).model_fields
         chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
         return tuple(f"{name}={value}" for name, value in chosen if value is not None)
@@ -61,8 +60,7 @@ class DeviceTag(Entry):
 
 
 def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
-    """Return a function that returns the tags of a device. Its arguments are device_id, hardware_id, pool and
-    device_class."""
+    """Return a function that returns a device's tags, from device_id, hardware_id, pool and device_class."""
     widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
 
     def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
@@ -76,7 +74,7 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
 
 
 class VendorResource(Entry):
-    """A name, or a pattern of names, that a vendor uses for a device, for hardware or for a class."""
+    """A vendor's name, or pattern of names, for a device, for hardware or for a class."""
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
@@ -96,7 +94,7 @@ class VendorResource(Entry):
 
     @property
     def target(self) -> tuple[str, str]:
-        """Return (kind, name). The kind is `device`, `devices` (the name is a pattern of hardware) or `class`."""
+        """Return (kind, name). The kind is `device`, `devices` (a pattern of hardware) or `class`."""
         if self.device_class is not None:
             return "class", self.device_class
         name = self.device or self.hardware or ""

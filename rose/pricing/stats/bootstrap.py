@@ -1,9 +1,8 @@
 """The bootstrap: units (groups, probes) are drawn with replacement, and their integer columns are summed.
 
-With few units, resampled values vary too little, by the factor sqrt((n - 1) / n), and their tails are too short. Each
-end of an interval is therefore taken further out: at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg,
-2015, "expanded percentiles"). A group resembles groups that are near in time. `by_time` therefore draws whole blocks
-(Carlstein, 1986). Draws are seeded and summed in a fixed order, so results are equal on any machine."""
+Few units vary too little, and their tails are too short: each end of an interval is taken at the share of a normal
+beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles"). Groups resemble neighbours in time: `by_time`
+draws whole blocks (Carlstein, 1986). Draws are seeded and summed in a fixed order, equal on any machine."""
 
 from __future__ import annotations
 
@@ -41,14 +40,12 @@ class Interval:
         return self.low <= value and (self.high is None or value <= self.high)
 
     def over(self, divisor: float) -> Interval:
-        """Return the interval divided by an exact number above 0."""
         return Interval(low=self.low / divisor, high=None if self.high is None else self.high / divisor)
 
 
 def sums(columns: Ints) -> Floats | None:
-    """Return the sums over resampled units, shape (RESAMPLES, columns). `columns` has shape (units, columns).
-
-    Return None for fewer than two units."""
+    """Return sums over resampled units, shape (RESAMPLES, columns), of `columns`, shape (units, columns). Return None
+    for fewer than two units."""
     size = len(columns)
     if size < 2:
         return None
@@ -59,8 +56,8 @@ def sums(columns: Ints) -> Floats | None:
 
 
 def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
-    """Return sums over resampled blocks of units, and the number of blocks. The number is 0 if there are too few units,
-    given how much the columns `made` correlate between neighbours."""
+    """Return sums over resampled blocks of units, and the number of blocks: 0 if there are too few units for the
+    correlation of neighbours in the columns `made`."""
     count = min(BLOCKS, len(columns))
     block = np.arange(len(columns)) * count // max(1, len(columns))
     blocks = np.zeros((count, columns.shape[1]), dtype=np.int64)
@@ -69,10 +66,8 @@ def by_time(columns: Ints, made: Ints) -> tuple[Floats | None, int]:
 
 
 def units_wanted(made: Ints) -> float:
-    """Return how many units are needed to form the blocks.
-
-    An independent unit is worth (1 + r) / (1 - r) units, where r is the largest correlation of neighbours in any
-    column. A block needs four times as many units, minus three."""
+    """Return how many units form the blocks. An independent unit is worth (1 + r) / (1 - r), with the largest
+    correlation r of neighbours in any column; a block needs four times as many, minus three."""
     size, most, total = len(made), 0.0, made.sum(axis=1, keepdims=True)
     # How much there is of each, and how large a part of all it is.
     away = np.hstack([made - made.mean(axis=0), made - total * (made.sum(axis=0) / max(1, total.sum()))])
@@ -87,8 +82,8 @@ def drawn_clusters(places: int) -> Ints:
 
 
 def interval(values: Floats, units: int) -> Interval | None:
-    """Return the middle 95% of resampled values, expanded for the number of units. An undefined value counts as the
-    highest. Return None for fewer than `UNITS_MIN` units."""
+    """Return the middle 95% of resampled values, expanded for few units. An undefined value counts as the highest.
+    Return None for fewer than `UNITS_MIN` units."""
     from scipy.special import ndtr
 
     if units < UNITS_MIN:

@@ -1,12 +1,8 @@
 """The effect of lending, compared with time in which leases were withheld at random.
 
-[D] A measure is y over x, such as dollars over requests, or cached tokens over prompt tokens. Its effect is
-Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. A device with enough withheld windows is a
-stratum. All other devices together are one stratum.
-
-Windows were randomised, so they are the clusters. The withheld ratio has the variance of cluster sampling, with
-Student's t by Welch and Satterthwaite. If y / x has an upper bound, the ratio has Wilson's interval at its effective
-trials. Strata are combined by the method of variance estimates recovery (MOVER)."""
+[D] The effect on y over x is Y_lent - X_lent * Y_withheld / X_withheld, summed over strata: devices with enough
+withheld windows, and all others. Windows were randomised, so they are the clusters. The withheld ratio has Student's t
+(Welch and Satterthwaite), or Wilson's interval if it has a bound. Strata are combined by MOVER."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ TOGETHER = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """The sums over the windows of one side. `squares` is the sum of y^2 over single events, or None if y has no
-    events."""
+    """Sums over one side's windows. `squares` is the sum of y^2 over single events, None if y has no events."""
 
     x: float
     y: float
@@ -38,7 +33,6 @@ class Side:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row]) -> Side:
-        """Return the sums of rows with the columns `x`, `y`, `squares`, `clusters`, `yy`, `yx` and `xx`."""
         parts = list(rows)
 
         def added(name: str) -> float:
@@ -69,7 +63,6 @@ class Stratum:
 
 
 def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
-    """Return the stratum of each device, from the rows of the query `strata`."""
     windows = {row["device_id"]: int(row["clusters"]) for row in rows if row["withheld"]}
     devices = sorted({str(row["device_id"]) for row in rows})
     own = {device for device in devices if windows.get(device, 0) >= WINDOWS_MIN}
@@ -80,7 +73,6 @@ def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
 
 
 def too_few(windows: int) -> str:
-    """Return a text that says how many withheld windows there are, and how many more are needed."""
     return (
         f"{windows:,} windows in which leases were withheld at random; need {WINDOWS_MIN}: "
         f"{WINDOWS_MIN - windows} more would tell"
@@ -88,12 +80,11 @@ def too_few(windows: int) -> str:
 
 
 def more_windows(compared: Mapping[str, Stratum], bound: float | None) -> int | None:
-    """Return how many more withheld windows are needed to tell the effect from chance (`more_units`)."""
+    """Return how many more withheld windows would tell the effect from chance (`more_units`)."""
     return more_units(effect(compared, bound), sum(part.withheld.clusters.count for part in compared.values()))
 
 
 def would_tell(windows: int | None) -> str:
-    """Return the result of `more_windows` as the end of a sentence. The text is empty for 0."""
     if windows == 0:
         return ""
     count = "no number of" if windows is None else f"{windows:,}"
@@ -101,8 +92,7 @@ def would_tell(windows: int | None) -> str:
 
 
 def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
-    """Return the strata of a measure by key. Return None if there are too few withheld windows, or if nothing was
-    lent."""
+    """Return the strata of a measure, or None for too few withheld windows or nothing lent."""
     keys = key_of(rows)
     sides: dict[tuple[str, bool], list[Row]] = {}
     for row in rows:
@@ -118,10 +108,8 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """Return the effect of lending on y with its 95% interval. `bound` is the largest possible y / x.
-
-    Without lending, y would follow a rate like that of withheld windows. Its variance is the variance of the withheld
-    rate times 1 + X_withheld / X_lent."""
+    """Return lending's effect on y with its 95% interval. `bound` is the largest possible y / x. The variance is that
+    of the withheld rate times 1 + X_withheld / X_lent."""
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
     variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
@@ -139,8 +127,7 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Return both ends of the rate that lent windows would have without lending. They are Wilson's interval of a share
-    of the bound, widened."""
+    """Return both ends of the rate without lending: Wilson's interval of a share of the bound, widened."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)
@@ -149,10 +136,8 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return how many Bernoulli trials have as much information as the withheld windows.
-
-    If the windows do not vary, each window is one trial. A few windows vary too little. Part of the variance is
-    therefore taken from events that correlate as they do in lent windows."""
+    """Return how many Bernoulli trials have as much information as the withheld windows. A few windows vary too little,
+    so part of the variance is from events that correlate as in lent windows."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2
@@ -164,8 +149,6 @@ def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
 
 
 def _trials_by_lent(part: Stratum, bound: float) -> float | None:
-    """Return the number of trials that follows from the spread of events, and from their correlation in lent
-    windows."""
     lent, withheld = part.lent, part.withheld
     if lent.squares is None:
         return None

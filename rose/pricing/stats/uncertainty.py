@@ -1,6 +1,5 @@
-"""95% intervals of rates and means when events occur in clusters.
-
-Only clusters (minutes of a device) count as independent. With few clusters, an interval is wider."""
+"""95% intervals of rates and means when events occur in clusters (minutes of a device). Only clusters count as
+independent."""
 
 from __future__ import annotations
 
@@ -32,9 +31,7 @@ class Clusters:
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return the variance of y / x under cluster sampling: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2.
-
-    Return None for fewer than two clusters."""
+    """Return n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2, or None for fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x
@@ -43,10 +40,8 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return the trials divided by the design effect (Korn and Graubard, 1998).
-
-    The design effect is that of the clusters times (t / z)^2, and at least 1. t has `freedom` degrees of freedom, by
-    default the number of clusters minus one. If no trial or every trial succeeded, each cluster counts as one trial."""
+    """Return the trials over the design effect of the clusters (Korn and Graubard, 1998), times (t / z)^2 and at least
+    1. If no trial or every trial succeeded, each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -72,7 +67,7 @@ def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with both ends of its interval. If the value is exact, the ends are equal to it."""
+    """A value with both ends of its interval. An exact value is equal to both ends."""
 
     value: float
     low: float
@@ -80,7 +75,6 @@ class Estimate:
 
     @classmethod
     def between(cls, value: Fraction | float, interval: Interval | None) -> Estimate | None:
-        """Return a value with its interval, or None if the interval is missing or has no upper end."""
         if interval is None or interval.high is None:
             return None
         return cls(float(value), interval.low, interval.high)
@@ -94,8 +88,7 @@ class Estimate:
         return Estimate(self.value * factor, low, high)
 
     def widened(self, low_share: float, high_share: float) -> Estimate:
-        """Return the estimate multiplied by an independent factor near 1. The factor's 95% interval is `low_share` to
-        `high_share`."""
+        """Return the estimate times an independent factor near 1 with this 95% interval."""
         below, above = sorted((self.value * low_share, self.value * high_share))
         return Estimate(
             self.value,
@@ -122,11 +115,8 @@ class Estimate:
 
 
 def more_units(estimate: Estimate, units: int) -> int | None:
-    """Return how many more units would tell the effect from 0 at 95% with a power of 80%. Return 0 if the interval
-    already excludes 0, and None if the effect is 0.
-
-    The variance falls with the number of units, so the effect needs units * ((z + z_power) * error / effect)^2
-    units."""
+    """Return how many more units would tell the effect from 0 at 95% with a power of 80%: 0 if the interval excludes 0,
+    None if the effect is 0. It needs units * ((z + z_power) * error / effect)^2 in all."""
     if estimate.low > 0 or estimate.high < 0:
         return 0
     if not estimate.value:
@@ -136,10 +126,8 @@ def more_units(estimate: Estimate, units: int) -> int | None:
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
-    """Return the interval of a sum of independent estimates (MOVER), or None without estimates.
-
-    Its low end is sum - sqrt(sum of (value - low)^2). The high end is found in the same way. With two Wilson intervals
-    it is Newcombe's interval of a difference."""
+    """Return the interval of a sum of independent estimates (MOVER). Its low end is sum - sqrt(sum of (value - low)^2).
+    With two Wilson intervals it is Newcombe's interval of a difference."""
     parts = list(estimates)
     if not parts:
         return None
@@ -150,9 +138,7 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
 
 
 def welch(variances: Iterable[tuple[float, int]]) -> float | None:
-    """Return the degrees of freedom of a sum by Welch and Satterthwaite, from pairs (variance, freedom).
-
-    Return None if every variance is 0."""
+    """Return a sum's degrees of freedom by Welch and Satterthwaite, from pairs (variance, freedom)."""
     parts = list(variances)
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else None

@@ -16,7 +16,7 @@ def exceeds(low: float, high: float | None, other: float = 0.0) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """Serving's requests, how many of them missed a latency budget, and the share that should keep it."""
+    """Serving's requests, how many missed a latency budget, and the share that should keep it."""
 
     late: int
     requests: int
@@ -24,13 +24,12 @@ class Promise:
 
     @property
     def kept(self) -> bool | None:
-        """Return whether serving keeps its target, or None if there are too few requests."""
         late = exceeds(*self._late, float(1 - self.target))
         return None if late is None else not late
 
     @property
     def more(self) -> int | None:
-        """Return how many more requests like these are needed for a verdict, or None if no number would be enough."""
+        """Return how many more requests like these give a verdict, or None if no number would."""
         off = Fraction(self.late, self.requests) - (1 - self.target) if self.requests else 0
         if self.kept is not None or not off:
             return None
@@ -39,8 +38,7 @@ class Promise:
 
     @property
     def text(self) -> str:
-        """Return a text such as `1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`, and say what is
-        missing."""
+        """Return a text such as `1 of 83 late, 95% 93.5 to 99.8% within their latency budgets`."""
         if not self.requests:
             return "no requests"
         ends = [100 * (1 - end) for end in reversed(self._late)]

@@ -1,10 +1,9 @@
-"""Monthly budgets of teams, and forecasts of cost. A charge or a correction counts in the month of the hours that it
-charges."""
+"""Monthly budgets of teams, and forecasts of cost. A charge or a correction counts in the month of its hours."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -32,7 +31,7 @@ BUDGETED = "budgeted"  #: Action of the ledger's event.
 _NO_CHARGE = "no charge names this team: check how it is spelt"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Budget:
     """The budget of a team for a month. `set_us` is in UTC microseconds since the Unix epoch."""
 
@@ -45,29 +44,8 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TeamBudget:
-    """The budget of a team for a month, and what the team has spent. `spent` = `closed` + `open`."""
-
-    team: str
-    month: str
-    budget: Figure
-    spent: Figure
-    closed: Figure
-    open: Figure
-    left: Figure
-    forecast: Figure
-    over: Figure
-    #: False where no charge names the team: its zeros are true, its name may be wrong, and it has no forecast.
-    has_charges: bool
-
-    def to_json(self) -> dict[str, Any]:
-        names = ("budget", "spent", "closed", "open", "left", "forecast", "over")
-        return _json(self, names, team=self.team, month=self.month, has_charges=self.has_charges)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What a team has spent in a month, and its forecast. If `team` is None, the figures are those of the fleet."""
+    """A team's spending in a month, and its forecast. Without `team`, the fleet's."""
 
     team: str | None
     month: str
@@ -75,17 +53,27 @@ class Expected:
     forecast: Figure
 
     def to_json(self) -> dict[str, Any]:
-        return _json(self, ("spent", "forecast"), team=self.team, month=self.month)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {name: value.to_json() if isinstance(value, Figure) else value for name, value in values.items()}
+        return {**self.spent.stamp.to_json(), **plain}
 
 
-def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> dict[str, Any]:
-    return {**head, **row.spent.stamp.to_json(), **{name: getattr(row, name).to_json() for name in figures}}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TeamBudget(Expected):
+    """A team's budget for a month, and what it has spent. `spent` = `closed` + `open`."""
+
+    team: str
+    budget: Figure
+    closed: Figure
+    open: Figure
+    left: Figure
+    over: Figure
+    #: False where no charge names the team: its zeros are true, its name may be wrong, and it has no forecast.
+    has_charges: bool
 
 
 def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set the budget of a team for a month. Return it in nano-dollars.
-
-    Raises PricingError if the amount is invalid or the team is empty. Raises LedgerError."""
+    """Set a team's budget for a month. Return it in nano-dollars. Raises PricingError or LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
@@ -95,20 +83,13 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
     with book_events.lock(ledger):
-        budget = Budget(
-            team=team,
-            month=month.label,
-            budget_nano=int(nano),
-            currency="USD",
-            set_us=utc_us(),
-            set_by=by or user(),
-        )
+        budget = Budget(team, month.label, int(nano), "USD", utc_us(), by or user())
         book_events.record(ledger, BUDGETED, dataclasses.asdict(budget), budget.set_us)
     return int(nano)
 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
-    """Return the budget of each team for the month, as it was last set, in nano-dollars. Raises LedgerError."""
+    """Return each team's budget for the month, as last set, in nano-dollars. Raises LedgerError."""
     recorded = (Budget(**fields) for fields in book_events.recorded(ledger, BUDGETED))
     return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
@@ -121,8 +102,7 @@ def show(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Return every team that has a budget for the month. `book` prices open hours. Raises PricingError if there is no
-    budget, or if charges cannot be priced."""
+    """Return every team with a budget for the month. `book` prices open hours. Raises PricingError."""
     budgets_nano = budgets(ledger, month)
     if not budgets_nano:
         raise PricingError(
@@ -141,9 +121,7 @@ def expected(
     provenance: str | None = None,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """Return the figures of the fleet and of every team, or only of `team`. `book` prices open hours.
-
-    Raises PricingError for an unknown team, for a month that has not begun, or for charges that cannot be priced."""
+    """Return the figures of the fleet and every team, or of `team`. `book` prices open hours. Raises PricingError."""
     costs = _Costs.read(ledger, month, book, now_us, provenance)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
@@ -163,8 +141,6 @@ def current_month(now_us: int | None = None) -> Period:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """The hourly charges of a month so far, and of the earlier days to which the forecast is fitted."""
-
     hours: pl.DataFrame
     stamp: Stamp
     month: Period
@@ -192,8 +168,7 @@ class _Costs:
         return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
 
     def spent(self, team: str | None) -> tuple[int, int]:
-        """Return two sums of a team's nano-dollars in the month: all, and those of closed hours. None means every
-        team."""
+        """Return a team's nano-dollars in the month: all, and those of closed hours."""
         begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
         hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
         return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
@@ -203,7 +178,7 @@ class _Costs:
         return dataclasses.replace(estimate, method=estimate.method + self.unread)
 
     def _history(self, team: str | None) -> Mapping[date, int]:
-        """Return the team's cost on each past day. It begins with the first day of which the fleet has every hour."""
+        """Return the team's cost on each past day, from the first day of which the fleet has every hour."""
         day = pl.col("hour").dt.date().alias("day")
         past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
         if past.is_empty():

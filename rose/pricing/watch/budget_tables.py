@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rose.pricing.figures import AMORTIZED
-from rose.pricing.table import Column, Mark, Table, columns, notes
+from rose.pricing.table import Column, Mark, Table, notes, report_table
 from rose.pricing.watch.budget import Expected, TeamBudget
 
 
@@ -11,30 +11,15 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
     alarms: dict[int, Mark] = {number: "alarm" for number, row in enumerate(rows) if int(row.left.value or 0) < 0}
     unknown = [row.team for row in rows if not row.has_charges]
     reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.has_charges})
+    names = ("budget", "spent", "closed", "left", "forecast")
+    money = (Column(name, "money", rows[0].spent.stamp.currency) for name in names)
     yield Table(
         title=f"Budgets of {rows[0].month}",
         view=AMORTIZED,
         stamp=rows[0].spent.stamp,
-        columns=(
-            Column("team"),
-            *(
-                Column(name, "money", rows[0].spent.stamp.currency)
-                for name in ("budget", "spent", "closed", "left", "forecast")
-            ),
-            Column("95% interval", "figure"),
-            Column("chance of going over", "figure"),
-        ),
+        columns=(Column("team"), *money, Column("95% interval", "figure"), Column("chance of going over", "figure")),
         rows=tuple(
-            (
-                row.team,
-                row.budget.value,
-                row.spent.value,
-                row.closed.value,
-                row.left.value,
-                row.forecast.value,
-                row.forecast.short_interval,
-                row.over.short_text,
-            )
+            (row.team, *(getattr(row, name).value for name in names), row.forecast.short_interval, row.over.short_text)
             for row in rows
         ),
         marks=alarms,
@@ -43,15 +28,15 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
 
 
 def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
-    yield Table(
-        title=f"What {rows[0].month} will have cost",
-        view=AMORTIZED,
-        stamp=rows[0].spent.stamp,
-        columns=columns("team", "spent", "forecast", "95% interval"),
-        rows=tuple(
+    yield report_table(
+        rows[0].spent.stamp,
+        f"What {rows[0].month} will have cost",
+        "team | spent | forecast | 95% interval",
+        (
             (row.team or "the fleet", row.spent.text, row.forecast.short_text, row.forecast.short_interval)
             for row in rows
         ),
+        view=AMORTIZED,
         marks={number: "strong" for number, row in enumerate(rows) if row.team is None},
         notes=notes("; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows))),
     )

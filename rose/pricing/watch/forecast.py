@@ -1,23 +1,11 @@
-"""The forecast cost of a month. It is the amount spent so far, plus the remaining days, drawn from a fitted model.
+"""The forecast cost of a month: the amount spent so far, plus the remaining days, drawn from a fitted model.
 
-[D] Cost of a day = level + trend + weekday + error. The errors are autoregressive of first order with coefficient r.
-The model uses logarithms. If a day cost less than a twentieth of the median day, it uses dollars. For each r between
--0.9 and 0.99, all other parameters are fitted by generalised least squares. r is weighted by its restricted likelihood,
-with a uniform prior. The other parameters are drawn from the distribution that the fit leaves for them (flat prior).
-Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
+[D] Cost of a day = level + trend + weekday + error, in logarithms, or in dollars if a day cost less than a twentieth of
+the median day. Errors are autoregressive with coefficient r, weighted by its restricted likelihood; the rest is fitted
+by generalised least squares (Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4).
 
-The forecast is the median of the draws, and the interval is their middle 95%. The current day counts in proportion to
-its remaining hours. Planned runs are not included.
-
-Future days are assumed to vary as past days did. A day is a departure in any of three cases:
-- The change that the day before does not explain exceeds `NEWS` robust deviations. A robust deviation is 1.4826 times
-  the median of the absolute deviations.
-- Its Studentized residual is larger than chance explains (1% over all days).
-- Its logarithm is more than `FAR` robust deviations from the median.
-
-The worst of these days gets a name. It is a level shift if the cost did not come back, a holiday if the day was
-cheaper, or otherwise a burst. If enough days follow a level shift or a holiday, the forecast uses only those days.
-After a burst there is no forecast."""
+A day is a departure if its news exceeds `NEWS` robust deviations, or its Studentized residual exceeds chance, or its
+logarithm is `FAR` robust deviations from the median. After a burst there is no forecast."""
 
 from __future__ import annotations
 
@@ -49,7 +37,7 @@ _ASSUMES = "assuming no level shift, holiday or burst to come"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """The nano-dollars at the end of the month. They are None without enough data, and `method` says why."""
+    """The nano-dollars at the end of the month, None without enough data; `method` then says why."""
 
     method: str
     expected_nano: int | None = None
@@ -61,8 +49,7 @@ class Forecast:
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Return the forecast of a month. `history` has the cost of each past day in nano-dollars, without gaps. `left` has
-    each remaining day with its remaining share."""
+    """Return a month's forecast. `history` has no gaps; `left` has the remaining share of each day."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -99,8 +86,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The fit for one r: the coefficients, a root of their covariance divided by the error's variance, and the sum of
-    squared residuals."""
+    """The fit for one r: coefficients, a root of their covariance over the error's variance, and squared residuals."""
 
     carried: float
     coefficients: Floats
@@ -112,7 +98,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Past and future days, as logarithms or as dollars divided by `unit`."""
+    """Past and future days, as logarithms or as dollars over `unit`."""
 
     first: date
     logs: bool
@@ -184,9 +170,7 @@ def _beyond(values: Floats) -> Floats:
 
 
 def _unexplained(y: Floats, x: Floats, carried: float) -> Floats:
-    """Return the externally Studentized residuals, divided by the limit that chance explains (Bonferroni).
-
-    The first day has none."""
+    """Return externally Studentized residuals over the limit that chance explains (Bonferroni)."""
     from scipy.special import stdtrit
 
     y, x = y[1:] - carried * y[:-1], x[1:] - carried * x[:-1]

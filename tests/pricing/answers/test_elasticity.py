@@ -27,12 +27,6 @@ def test_the_chance_is_the_mean_over_all_subsets(drawn: tuple[int, int, int]) ->
     assert elasticity.accepted_of(size, accepted, n) == Fraction(sum(map(any, subsets)), len(subsets))
 
 
-@pytest.mark.parametrize(("size", "accepted", "n"), [(4, 5, 2), (4, 1, 5), (4, -1, 2), (4, 1, -1)])
-def test_there_is_no_chance_without_such_a_subset(size: int, accepted: int, n: int) -> None:
-    with pytest.raises(ValueError, match="trajectories of which"):
-        elasticity.accepted_of(size, accepted, n)
-
-
 def test_rollouts_by_hand() -> None:
     # alpha(4) = 30 / 40. Of two of four, one accepted is in 3 of 6 pairs and two accepted in 5 of 6.
     elastic = elasticity.of_rollouts(groups([(4, 0)] * 10 + [(4, 1)] * 20 + [(4, 2)] * 10))
@@ -136,10 +130,7 @@ def test_steps_that_scatter_beyond_their_groups_widen_the_interval() -> None:
     [
         (power_law(0.3)[:4], "4 steps were judged after the first update; need 5"),
         ([TrainingStep(trained_ns=10**9 * t, judged=2, solved=1) for t in range(1, 7)], "12 judged groups"),
-        (
-            [TrainingStep(trained_ns=10**9 * t, judged=20, solved=int(t < 3)) for t in range(1, 7)],
-            "2 groups after the first",
-        ),
+        ([TrainingStep(trained_ns=10**9 * t, judged=20, solved=int(t < 3)) for t in range(1, 7)], "2 groups after"),
         ([TrainingStep(trained_ns=10**9 * t, judged=20, solved=9) for t in range(10, 19)], "training grew 1.8-fold"),
         ([TrainingStep(trained_ns=10**9 * t, judged=20, solved=9 * (t == 6)) for t in range(1, 7)], "at one end"),
     ],

@@ -71,20 +71,10 @@ def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inf
 @pytest.mark.parametrize(
     ("eta_n", "eta_t", "side", "says"),
     [
-        (
-            eta(0.5, 0.1),
-            eta(0.3, 0.1),
-            "training",
-            "One more rollout at its price raises it and more training at its price low",
-        ),
+        (eta(0.5, 0.1), eta(0.3, 0.1), "training", "at its price raises it and more training at its price low"),
         (eta(0.5, 0.1), eta(-0.3, 0.1), "neither", "lowers cost per correct on neither side"),
         (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "to tell. One more rollout at its price ra"),
-        (
-            eta(1.2, 0.9),
-            eta(0.3, 0.1),
-            frontier.UNKNOWN,
-            "data to tell. More training at its price lowers it.",
-        ),
+        (eta(1.2, 0.9), eta(0.3, 0.1), frontier.UNKNOWN, "data to tell. More training at its price lowers it."),
         (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training at its price lowers it."),
         (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not enough data to tell. One more rollout at its price lowers"),
         (UNKNOWN, UNKNOWN, frontier.UNKNOWN, "Where the next dollar lowers cost per correct faster: not enough data"),

@@ -103,7 +103,8 @@ def test_beyond_the_dearest_teams_and_runs_are_one_series(
     )
     metrics.add(collected, ["ledger", "live"], facts)
     found = {
-        family.name: [(sample.labels, sample.value) for sample in family.samples] for family in collected.collect()
+        family.name: [(sample.labels, sample.value) for sample in family.samples]
+        for family in collected.registry.collect()
     }
     seconds = {labels["run"]: one for labels, one in found["rose_rollout_device_seconds"]}
     teams = {labels["run"]: labels["team"] for labels, _ in found["rose_rollout_device_seconds"]}

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from rose.ledger.ledger import Ledger
 from rose.pricing.api import questions
-from rose.pricing.api.questions import CostQuery, ForecastQuery
 from rose.pricing.money import PricingError
 from rose.pricing.period import of_month
 from rose.pricing.spend import cost
@@ -79,15 +77,10 @@ def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve
     [
         ({"period": "soon"}, "'soon' is not a period"),
         ({"period": "1990..2025"}, "longer than 3660 days"),
-        ({"period": "2026-06-02..2026-06-01"}, "ends before it begins"),
         ({"tz": "Mars"}, "time zone 'Mars' is not known"),
-        ({"by": "namespace"}, "cannot be shown by 'namespace'"),
         ({"by": ["team", "team"]}, "each once"),
         ({"by": list(cost.BY[:7])}, "parameter by is"),
-        ({"by": "tag:colour"}, "no run or device has the tag 'colour'"),
-        ({"view": "list"}, "view 'list' is not known"),
         ({"tag": "team"}, "tag 'team' is not a tag"),
-        ({"team": "reserch"}, "has team 'reserch'; did you mean 'research'"),
         ({"team": "reserch", "view": "fully-loaded"}, "has team 'reserch'; did you mean 'research'"),
         ({"provenance": "real"}, "parameter provenance is 'real': 'live', 'replay' or 'simulated'"),
         ({"as_of": "2026-06-03"}, "as-of is of a close"),
@@ -123,10 +116,3 @@ def test_any_period_is_a_time_or_refused(text: str) -> None:
         with contextlib.suppress(PricingError):
             period = calendar.period(text, NOW_NS)
             assert 0 < period.to_ns - period.from_ns <= 3660 * 86_400 * 10**9
-
-
-@given(st.lists(st.tuples(st.sampled_from([*CostQuery.model_fields]) | st.text(max_size=10), _TEXTS), max_size=4))
-def test_any_query_is_understood_or_refused(given_: list[tuple[str, str]]) -> None:
-    for kind in (CostQuery, ForecastQuery):
-        with contextlib.suppress(ValidationError):
-            kind.model_validate(dict(given_))

@@ -26,7 +26,6 @@ from tests.pricing.closing.conftest import (
     CLOSE_ID,
     DAY_NS,
     DEARER,
-    HOUR_NS,
     NEXT_DAY_US,
     T0_NS,
     late_slice,
@@ -88,21 +87,6 @@ def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) 
 def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: ChargeQuestion, says: str) -> None:
     with pytest.raises(QuestionError, match=says):
         explain(Ledger(fleet_kept), question, BOOK)
-
-
-def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
-    from rose.pricing.audit import audit_steps
-    from rose.pricing.audit.evidence import DeviceHour, gather
-
-    device_hour = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
-    frame = charges.price(Ledger(fleet), BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
-    write(fleet, [late_slice()], "late")
-    steps = list(audit_steps.capacity(frame, frame, BOOK, T0_NS, gather(Ledger(fleet), device_hour)))
-    (wrong,) = [total for step in steps for total in step.sums if not total.ok]
-    assert wrong.text == "idle, not lent comes to 900,000,000,000 ns, and 600,000,000,000 is charged"
-    steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(Ledger(fleet), device_hour)))
-    texts = " ".join(total.text for step in steps for total in step.sums)
-    assert "comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in texts
 
 
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:

@@ -1,5 +1,4 @@
 from contextlib import closing
-from dataclasses import replace
 from datetime import date, timedelta
 from fractions import Fraction
 from itertools import groupby
@@ -30,7 +29,7 @@ from rose.pricing.query import rows, set_variables, snapshot
 from tests.long_form import usual
 from tests.pricing import any_event, reference
 from tests.pricing.closing.conftest import write
-from tests.pricing.conftest import T0_NS, S, WriteLedger, joined, section, work
+from tests.pricing.conftest import T0_NS, S, joined, section, work
 from tests.pricing.marginal_cost.lending_books import penalty
 
 DAY = date(2026, 6, 1)
@@ -276,19 +275,3 @@ def test_every_break_even_has_its_definition_in_the_glossary() -> None:
     glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text(encoding="utf-8")
     for name in (BREAK_EVEN_TIME, BREAK_EVEN_CASH):
         assert glossary.count(f"| {name} | ") == 1
-
-
-def test_serving_s_delay_beside_rollouts_is_no_load_of_its_own(write_ledger: WriteLedger) -> None:
-    """Of 6 s of serving, 2 s are delay beyond the second of rollout work beside its steps."""
-    beside = replace(
-        work("s0", 0, "L", serving=6, rollout=1, idle=3), beside_ns=4 * S, beside_work_ns=S, delayed_ns=3 * S
-    )
-    root = write_ledger([joined("s0"), beside])
-    with closing(catalog.connect(root)) as connection:
-        snapshot(connection, Ledger(root), "run")
-        set_variables(connection, run_id="run", horizon_ns=10 * S, price_changes=[], load_points=[])
-        (lent,) = rows(connection, "borrowing/lent_time")
-        rows(connection, "borrowing/window_pieces")
-        loads = connection.execute("SELECT sum(ns * load) / sum(ns) FROM window_piece").fetchall()
-    assert (lent["base_ns"], lent["busy_ns"]) == (4 * S, 7 * S)
-    assert loads == [(pytest.approx(0.4),)]

@@ -94,6 +94,7 @@ def test_a_forecast_of_the_fleet_and_of_every_team(fleet_kept: Path) -> None:
     fleet, *teams = data(run(fleet_kept, *month, "--json"))
     assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
     assert sum(row["spent"]["value"] for row in teams) == BILL_NANO
+    assert "the fleet $3.87" in words(run(fleet_kept, *month))
     refused(run(fleet_kept, *month, "--team", "caht"), "did you mean 'chat'?")
 
 

@@ -27,10 +27,6 @@ def test_watts_lie_on_straight_lines_between_the_points() -> None:
     assert [figure.watts(Fraction(n, 4)) for n in range(5)] == [267, Fraction(787, 2), 520, 600, 680]
     assert figure.watts(Fraction(1, 6)) == 267 + Fraction(253, 3)
     assert (figure.idle_w, figure.load_w) == (267, 680)
-    for load in (Fraction(-1, 10), Fraction(11, 10)):
-        with pytest.raises(ValueError, match="load must be from 0 to 1"):
-            figure.watts(load)
-
     figure = power(idle_w=267, load_w=680)
     assert figure.points == ((0, 267), (1, 680))
     assert figure.watts(Fraction(1, 2)) == Fraction(947, 2)
@@ -78,14 +74,14 @@ def test_power_that_makes_no_sense_is_refused(given_: dict[str, Any], says: str)
 def test_an_entry_holds_from_its_first_day_until_before_its_last() -> None:
     first, end = date(2026, 3, 1), date(2026, 4, 1)
     price = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, "valid_from": first, "valid_to": end, **CITED})
-    assert (price.from_ns, price.to_ns) == (midnight_ns(first), midnight_ns(end))
+    assert price.span_ns == (midnight_ns(first), midnight_ns(end))
     from_ns, to_ns = midnight_ns(first), midnight_ns(end)
     assert from_ns is not None
     assert to_ns is not None
     assert [price.holds_at(at) for at in (from_ns - 1, from_ns, to_ns - 1, to_ns)] == [False, True, True, False]
     assert [day_of(at) for at in (from_ns - 1, from_ns, to_ns - 1)] == [date(2026, 2, 28), first, date(2026, 3, 31)]
     always = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, **CITED})
-    assert (always.from_ns, always.to_ns) == (None, None)
+    assert always.span_ns == (None, None)
     assert always.holds_at(-(10**18))
     assert always.holds_at(10**19)
 

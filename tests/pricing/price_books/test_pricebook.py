@@ -133,7 +133,7 @@ def test_a_name_that_is_no_book_lists_those_there_are(tmp_path: Path) -> None:
     assert pricebook.is_example("example-owned"), "made up too, in an older version"
     with pytest.raises(PriceBookError, match=r"cannot read price book .*nowhere\.toml: No such file.*example"):
         pricebook.load(tmp_path / "nowhere.toml")
-    with pytest.raises(PriceBookError, match=r"Did you mean `example`\? Give a TOML file, or"):
+    with pytest.raises(PriceBookError, match=r"Give a TOML file, or .*did you mean 'example'"):
         pricebook.load("exampel")
 
 
@@ -180,11 +180,7 @@ def test_what_an_example_lacks_is_added_in_a_copy_and_its_file_is_where_it_says(
         ("idle_anyway = true", "idle_anyway = 1.2", r"idle_anyway: .*equal to 1.*1\.2"),
         ("idle_anyway = true", "idle_anyway = 0.9\nidle_anyway_low = 0.8", r"lending\.0: has one of idle_anyway_low"),
         ("idle_anyway = true", "idle_anyway_low = 0.8\nidle_anyway_high = 1", r"idle_anyway_low and no idle_anyway"),
-        (
-            'commitment = "1-year reserved"',
-            'commitment = "c"\nbought_in_hours = 0',
-            r"bought_in_hours: .*greater than 0",
-        ),
+        ('commitment = "1-year reserved"', 'commitment = "c"\nbought_in_hours = 0', r"bought_in_hours: .*than 0"),
         ("[electricity]", "[electrcity]", r"electricity: Field required\n  electrcity: no such field.*'electricity'"),
         ("[electricity]", "[tokens]", r"not valid TOML: Cannot .*write \[\[\.\.\.\]\] before each"),
     ],
