@@ -14,8 +14,9 @@ if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read
 
 
 class Ledger:
-    """The folder of a ledger, and what this process found in its files. With `allow_unverified`, a ledger that does not
-    verify still shows its figures, with a mark. Raises LedgerError if `folder` is no ledger."""
+    """A ledger's folder, and what this process found in its files. Raises LedgerError if `folder` is no ledger.
+
+    With `allow_unverified`, a ledger that does not verify still shows its figures, with a mark."""
 
     def __init__(self, folder: Path | str, *, allow_unverified: bool = False) -> None:
         self.folder = layout.check(folder)
@@ -23,8 +24,7 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path | str) -> Ledger:
-        """Return the ledger at `folder`. If it is missing, create it. Raises LedgerError if the folder has other
-        files."""
+        """Return the ledger at `folder`, created if it is missing. Raises LedgerError if the folder has other files."""
         return cls(layout.create(folder))
 
     @cached_property
@@ -33,7 +33,7 @@ class Ledger:
 
     @cached_property
     def seen(self) -> Seen:
-        """Return the findings about verified files. The next verification does not read these files again."""
+        """Return the findings about verified files, which the next verification does not read again."""
         from rose.ledger.files.examine import Seen
 
         return Seen()

@@ -1,5 +1,4 @@
-"""Merges device slices and power readings, and counts other events, while the queue is full. So no nanosecond is
-lost."""
+"""Merges device slices and power readings, and counts other events, while the queue is full: no nanosecond is lost."""
 
 import json
 from collections import Counter
@@ -16,7 +15,7 @@ _MOMENTS = ("t0_ns", "t1_ns", "t_ns")
 
 
 class Overflow:
-    """A store for the events that the queue could not take. Use it in one thread, or under a lock."""
+    """Events that the queue could not take. Use it in one thread, or under a lock."""
 
     def __init__(self) -> None:
         self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -38,7 +37,6 @@ class Overflow:
                 sums[name] += value
 
     def drain(self) -> Iterator[Row]:
-        """Yield the merged events and the counts, then empty this store."""
         for (kind, *_), named in self._merged.items():
             yield kind, tuple(named.values())
         for run_id in dict.fromkeys(run_id for run_id, _ in self._counts):
@@ -52,8 +50,6 @@ class Overflow:
         self.__init__()  # type: ignore[misc]
 
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:
-        """Merge a slice or a reading with the one before it, or keep it alone. Return False if there is no room for
-        it."""
         same = (
             *("run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source"),
             *("rollout_run_id", "train_run_id"),
@@ -76,9 +72,9 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Merge the power reading `before` into `named`. Energies are summed. Power and busy share are averaged over time.
-    Other fields keep the later value. If one reading lacks an energy, a power or a share, the merged value is
-    unknown."""
+    """Merge the reading `before` into `named`: energies are summed, power and busy share averaged over time.
+
+    If one reading lacks an energy, a power or a share, the merged value is unknown."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

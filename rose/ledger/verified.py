@@ -1,11 +1,10 @@
-"""The last verification of a ledger: its outcome, and its findings for the next verification.
+"""The last verification of a ledger: its outcome, and its findings for the next one.
 
 verified/state.json      when it was, who ran it, up to which segment of each writer, and the problems
 verified/files.json      the findings on each file, and the size, inode and times that the file had then
 
-A user who may write to the ledger may write these files too. So a full verification does not trust them. It only
-requires that the segments in state.json exist. An incremental verification takes a file as unchanged if its size,
-inode and times are the same."""
+Others may write these files, so a full verification only requires that the segments in state.json exist. An incremental
+one takes a file as unchanged if its size, inode and times are the same."""
 
 from __future__ import annotations
 
@@ -71,7 +70,6 @@ class State(BaseModel):
 
 
 def state(ledger: Ledger) -> State | None:
-    """Return the outcome of the last verification of the ledger, or None if none can be read."""
     try:
         content = json.loads((ledger.folder / FOLDER / "state.json").read_bytes())
         return State.model_validate(content) if content.pop("format") == _FORMAT else None
@@ -88,7 +86,6 @@ def leave(ledger: Ledger, result: State) -> None:
 
 
 def save(ledger: Ledger) -> None:
-    """Keep the findings of a verification for the next one. If the folder is read-only, do nothing."""
     with ledger.seen.lock:
         known = [
             [kind, str(Path(path).relative_to(ledger.folder)), list(stamp), _plain(facts)]
@@ -100,7 +97,6 @@ def save(ledger: Ledger) -> None:
 
 
 def load(ledger: Ledger) -> Seen:
-    """Return the findings of the last verification. They are empty if they cannot be read."""
     seen = Seen()
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
         content = json.loads((ledger.folder / FOLDER / "files.json").read_bytes())

@@ -1,5 +1,4 @@
-"""Verifies a ledger while its writers write: every byte, link and seq, the names of files, the views, and the events
-about upkeep."""
+"""Verifies a ledger while its writers write: bytes, links, seqs, names, views, and events about upkeep."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,9 +59,10 @@ class Report:
 
 
 def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-    """Check the ledger, and keep a record (see `rose.ledger.verified`). This finds changed bytes; missing, reordered or
-    foreign files; gaps in seq; and foreign views. The first check reads every byte; a later one reads only new and
-    changed files. The report has the links at the seqs in `marks`."""
+    """Check the ledger, and keep a record (see `rose.ledger.verified`). The report has the links at the seqs in
+    `marks`.
+
+    The first check reads every byte; a later one reads only new and changed files."""
     layout.check(ledger.folder)  # It may be gone since it was opened.
     began_us = utc_us()
     with ledger.seen.lock:
@@ -113,8 +113,6 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
 
 
 def verify_changed(ledger: Ledger) -> Report:
-    """Verify the ledger, but read only files that are new or changed by their size, inode or times. Raises
-    LedgerError."""
     ledger.seen = verified.load(ledger)
     report = verify(ledger)
     verified.save(ledger)
@@ -141,9 +139,10 @@ def _folder(ledger: Ledger, expected: Expected) -> list[str]:
 def _signers(
     ledger: Ledger, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
-    """Return problems and notes about keys that no known key endorsed for their writer. A roll-up with such a key is
-    compared with its events. Nothing else proves an event of the books. So a key that is known only for other writers
-    may not sign such an event."""
+    """Return problems and notes about keys that no known key endorsed for their writer.
+
+    A roll-up with such a key is compared with its events. Nothing else proves an event of the books, so a key that is
+    known only for other writers may not sign one."""
     standing = registry.endorsements(known)
     problems: list[str] = []
     notes: list[str] = []
@@ -181,7 +180,6 @@ def _signers(
 
 
 def _sums(ledger: Ledger) -> tuple[list[str], list[str]]:
-    """Return the faults of the newest daily sums, and the reason if the sums cannot be compared with their events."""
     try:
         if (coverage := rolled.newest(ledger.folder)) is None:
             return [], []
@@ -195,7 +193,7 @@ def _sums(ledger: Ledger) -> tuple[list[str], list[str]]:
 def _verify_writer(
     ledger: Ledger, expected: Expected, records: Records, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
-    """Return the report on a writer, and the path of its newest segment. If parts moved meanwhile, read them again."""
+    """Return a writer's report and its newest segment, read again if parts moved meanwhile."""
     while True:
         before = layout.chain(ledger.folder, writer)
         chain = Chain(ledger.folder, writer, records, ledger.seen, expected, marks.get(writer, ()))
@@ -232,7 +230,7 @@ def _foreign(ledger: Ledger, folder: str, is_own: Callable[[str], object], *, fo
 
 
 def _links(ledger: Ledger, paths: Iterable[str]) -> Iterator[str]:
-    """Yield each link in the paths that readers of the ledger use. The file behind a link is not part of the ledger."""
+    """Yield each link in the paths that readers use: the file behind it is not part of the ledger."""
     for path in paths:
         if (ledger.folder / path).is_symlink():
             yield f"{path}: a link to {(ledger.folder / path).readlink()}"

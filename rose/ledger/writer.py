@@ -1,5 +1,4 @@
-"""The writer has a bounded queue, and a thread that makes segments from it. An acknowledgement means that an event is
-on disk."""
+"""The writer: a bounded queue, and a thread that makes segments from it."""
 
 import atexit
 import errno
@@ -22,7 +21,8 @@ _LINGER_S = 0.001  # How long a flush waits for further callers to share its fil
 
 
 class LedgerWriter:
-    """A writer that appends the events of one process to a ledger. Several threads may use it. It is a context manager.
+    """Appends one process's events to a ledger. Thread-safe; a context manager.
+
     The next process with this writer name continues at exactly the next seq."""
 
     def __init__(
@@ -78,8 +78,8 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`. If it is missing, create it. At most `queue_max` events wait. Raises LedgerError
-        if the folder is no ledger, if a live process has this writer name, or if the newest segment is damaged."""
+        """Open the ledger at `root`, created if missing. At most `queue_max` events wait. Raises LedgerError if the
+        folder is no ledger, if a live process has this writer name, or if the newest segment is damaged."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -115,20 +115,19 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Return how many events since opening were merged or only counted, because the queue was full."""
+        """Return how many events a full queue merged or only counted."""
         return self._dropped
 
     @property
     def failure(self) -> str | None:
-        """Return why the disk refuses events, or None while it accepts them."""
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event and return its seq. Return None if the queue was full and the event was merged or only
-        counted. With `durable`, the event is on disk and in every view when this returns (None: the kind decides).
-        Events of durable kinds are never dropped. Raises LedgerError if a field is wrong, if the writer is closed, or
-        if the disk refuses a durable event. A refused event stays in the queue, so retry only with the same
-        event_id."""
+        """Append an event and return its seq, or None if a full queue merged or only counted it.
+
+        With `durable`, it is on disk and in every view when this returns (None: the kind decides). Events of durable
+        kinds are never dropped. Raises LedgerError for a wrong field, a closed writer, or a disk that refuses a durable
+        event. That event stays in the queue, so retry only with the same event_id."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -152,8 +151,7 @@ class LedgerWriter:
         return seq
 
     def record_all(self, events: Sequence[Event]) -> None:
-        """Append all events or none, and return when they are on disk. Raises LedgerError if a field is wrong, if the
-        writer is closed, or while the disk refuses. Retry with the same event_ids."""
+        """Append all events or none, on disk when this returns. Raises LedgerError. Retry with the same event_ids."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
             if self._pending_events >= self._queue_max:
@@ -168,13 +166,11 @@ class LedgerWriter:
             self._wait_written(self._next_seq)
 
     def flush(self) -> None:
-        """Return when every event that was recorded so far is on disk. Raises LedgerError if the disk refuses an
-        event."""
         with self._mutex:
             self._wait_written(self._next_seq + bool(self._overflow))
 
     def close(self) -> None:
-        """Write the queue to disk, and free the writer's name. Raises LedgerError if events could not be written."""
+        """Write the queue to disk, and free the writer's name. Raises LedgerError if this fails."""
         with self._mutex:
             self._closing = True
             self._wake()
@@ -197,7 +193,7 @@ class LedgerWriter:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
 
     def _make_room(self, control: bool) -> bool:
-        """Return whether an event may join a full queue. A control event waits for room, and then joins in any case."""
+        """Return whether an event may join a full queue. A control event waits for room, and then joins."""
         if control:
             self._wake()
             self._progress.wait_for(
@@ -210,7 +206,6 @@ class LedgerWriter:
         self._work.notify()
 
     def _wait_written(self, next_seq: int) -> None:
-        """Wait until every seq below `next_seq` is on disk. The caller holds the mutex."""
         if self._written_seq >= next_seq:
             return
         self._wake()
@@ -276,8 +271,6 @@ class LedgerWriter:
                 self._open_epoch()
 
     def _open_epoch(self) -> segments.Tail:
-        """Return where the next segment goes: an epoch that has room and that the catalog reads. Raises OSError or
-        LedgerError."""
         tail, self._tail = self._tail, None
         if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
             raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")
@@ -302,8 +295,7 @@ class LedgerWriter:
 
 
 def take_name(root: Path, writer: str) -> int:
-    """Take the name `writer` until this process ends. Raises LedgerError if a live process has it, or if the disk
-    refuses."""
+    """Take the name `writer` until this process ends. Raises LedgerError if a live process has it."""
     try:
         return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:

@@ -13,17 +13,16 @@ from rose.ledger.writer import LedgerWriter
 
 
 def lock(ledger: Ledger) -> AbstractContextManager[None]:
-    """Return a lock that keeps other processes from writing to the books. The caller of `record` must hold it."""
+    """Return a lock on the books, which the caller of `record` must hold."""
     return layout.locked(ledger.folder / "locks" / ".closing.lock")  # No writer's name begins with a dot.
 
 
 def record(ledger: Ledger, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:
-    """Write an event and make sure that it is on disk. The caller must hold `lock`. Raises LedgerError."""
+    """Write an event, on disk when this returns."""
     event = LedgerAction(action=action, at_us=at_us, event_id=event_id, detail_json=json.dumps(detail))
     with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
         log.record(event)
 
 
 def recorded(ledger: Ledger, action: str) -> list[dict[str, Any]]:
-    """Return the details of all events with this action, in order. Raises LedgerError."""
     return examine.recorded(ledger.folder, CLOSING_WRITER, action)

@@ -24,7 +24,6 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def planned(settings: Settings) -> list[Job]:
-    """Return the jobs of the ledger, followed by the pricing jobs. Raises LedgerError."""
     jobs = ledger_jobs(settings)
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
@@ -35,9 +34,7 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
-    """Write the reports that are missing for runs that have ended, and the report of the newest running run.
-
-    Raises LedgerError or PricingError."""
+    """Write the missing reports of ended runs, and the newest running run's. Raises LedgerError or PricingError."""
     from rose.ledger import verified, verify
     from rose.pricing import query
     from rose.pricing.answers import run_report as reporting
@@ -66,7 +63,6 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
 
 
 def alerts(ledger: Ledger, *, file: Path) -> Mapping[str, object]:
-    """Send the new alerts that a file of rules defines. Raises AlertsError if a message failed, or LedgerError."""
     from rose.pricing.alerts import AlertsError, check, load
 
     done = check(ledger, load(file))

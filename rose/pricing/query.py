@@ -33,10 +33,9 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str) -> None:
-    """Copy the rows of a run from every view into temporary tables.
+    """Copy a run's rows from every view into temporary tables.
 
-    The copy for a fleet's run includes the events of its RL runs. The copy for an RL run includes the events of its
-    fleets while the RL run was there."""
+    A fleet's copy includes its RL runs. An RL run's copy includes its fleets' events while it was there."""
     pinned.pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
@@ -44,8 +43,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str)
 def snapshot_pinned(
     connection: duckdb.DuckDBPyConnection, run_id: str, doubled: Sequence[tuple[str, int]] = ()
 ) -> None:
-    """Take a snapshot on a pinned connection, then unpin the connection. The slices `doubled`, given as (writer, seq),
-    are left out."""
+    """Take a snapshot on a pinned connection without the slices `doubled`, (writer, seq), then unpin it."""
     set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     connection.execute(sql.read("run/time_on_fleet.sql"))
@@ -68,7 +66,6 @@ def snapshot_pinned(
 
 
 def view_as(kind: str, view: str) -> str:
-    """Return the SQL statement that creates this view of the ledger as a table of this kind."""
     begin = f"CREATE OR REPLACE VIEW {view} AS"
     text = sql.view(view)
     assert begin in text
@@ -76,20 +73,18 @@ def view_as(kind: str, view: str) -> str:
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
-    """Set variables that named queries use. Raises KeyError for an unknown variable."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, values: Sequence[Sequence[object]]) -> None:
-    """Insert rows in batches, because each SQL statement takes a millisecond."""
+    """Insert rows in batches, because each statement takes a millisecond."""
     for portion in (values[i : i + _ROWS_AT_ONCE] for i in range(0, len(values), _ROWS_AT_ONCE)):
         marks = ", ".join([f"({', '.join('?' * len(portion[0]))})"] * len(portion))
         connection.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in portion for value in row])
 
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    """Return the rows of `sql/<name>.sql` as dicts."""
     return records(connection.execute(sql.read(f"{name}.sql")))
 
 

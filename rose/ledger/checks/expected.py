@@ -1,4 +1,4 @@
-"""The ledger's records about its own files: writers, their keys, the last event of each writer, and moved files."""
+"""The ledger's records about its own files: writers, keys, last events, and moved files."""
 
 import hashlib
 import threading
@@ -17,8 +17,7 @@ ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "resto
 
 
 class Records:
-    """The records of compaction and archiving on disk. They are read again if a record seems to be missing. Several
-    threads may use them."""
+    """The records of compaction and archiving, read again if one seems to be missing. Thread-safe."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root = root
@@ -42,8 +41,7 @@ class Records:
                 self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Return which event is missing that should explain the place of `part`, or None. Such an event is on disk
-        before its part moves."""
+        """Return which event is missing that should explain the place of `part`, or None."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
@@ -51,7 +49,6 @@ class Records:
             return fault
 
     def lost(self) -> list[str]:
-        """Return the manifests of archived files that are not in their place and were not restored."""
         with self._mutex:
             if found := self._lost():
                 self._read()
@@ -139,8 +136,7 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
 
 
 def _unfinished(root: Path) -> set[str]:
-    """Return the SHA-256 of the coverage files that a killed roll-up left unfinished. The next roll-up makes them
-    again."""
+    """Return the SHA-256 of coverage files that a killed roll-up left. The next roll-up makes them again."""
     unfinished = set()
     for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
         try:

@@ -1,4 +1,4 @@
-"""Compares daily sums with their events. This shows a forged roll-up, whoever signed it."""
+"""Compares daily sums with their events, which shows a forged roll-up."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Sums(NamedTuple):
 
 
 def sum_faults(root: Path) -> Sums:
-    """Compare the newest daily sums with their events. This takes as long as a first roll-up. Raises LedgerError."""
+    """Return the faults of the newest daily sums. This takes as long as a first roll-up."""
     coverage = rolled.newest(root)
     if coverage is None or not coverage.writers:
         # Sums that count nothing have no reader, and older versions left some.

@@ -1,4 +1,4 @@
-"""Checks the views of a ledger: the definitions in its catalog, and rows that are not valid events (`faulty_event`)."""
+"""Checks the definitions in a ledger's catalog, and lists rows that are not valid events."""
 
 import time
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ _NAMED_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row that is not a valid event, or that repeats an id or a time. `value` is the value of the wrong field."""
-
     writer: str
     seq: int
     kind: str
@@ -29,8 +27,6 @@ class Fault:
 
 
 def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[Fault]]:
-    """Return how many rows of the ledger at `root` are faulty, and the first `limit` of these rows. Raises
-    LedgerError."""
     with catalog.connect(root) as connection:
         (count,) = connection.execute("SELECT count(*) FROM faulty_event").fetchall()[0]
         select = "SELECT writer, seq, kind, fault, value FROM faulty_event ORDER BY ALL LIMIT ?"

@@ -1,5 +1,4 @@
-"""Checks that a ledger continues its receipts. A link of a chain depends on all events before it. So a chain that
-passes through the link in a receipt still has the signed events before that link."""
+"""Checks that a ledger continues its receipts: its chains pass through the links in them."""
 
 import hashlib
 import os
@@ -56,8 +55,6 @@ class Continuation:
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
-    """Return receipts by file name, oldest first. `paths` are receipt files, or folders whose *.json files are read.
-    Raises LedgerError if a receipt is invalid, if another key than `key` signed it, or if there is no receipt."""
     receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -74,7 +71,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Return, for each writer, the seqs to which these receipts refer. `verify` must note the links at these seqs."""
+    """Return, by writer, the seqs in these receipts, at which `verify` must note the links."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -83,8 +80,7 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
 
 
 class _Trusted:
-    """The keys with which each writer may have signed since the oldest receipt. They are the keys in the receipt and
-    the endorsed keys."""
+    """The keys with which each writer may have signed: those in the oldest receipt, and endorsed keys."""
 
     def __init__(self, receipt: Receipt, content: bytes) -> None:
         lines = registry.parse(content)
@@ -99,8 +95,6 @@ class _Trusted:
         return self._seqs.get(writer, 0)
 
     def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Return the first untrusted signer of a writer from `seq` on, or None. A writer may stay unsigned if it has no
-        key in the receipt."""
         known = self._known.get(writer_report.writer, set())
         if writer_report.writer in self._seqs and not known:
             known = {""}
@@ -114,8 +108,8 @@ class _Trusted:
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Compare a report of `verify` with these receipts, oldest first. The report was made with the `marks` of the
-    receipts. Raises LedgerError if a receipt is of another ledger."""
+    """Compare a report of `verify`, made with their `marks`, with receipts, oldest first. Raises LedgerError for
+    another ledger's."""
     ledger = report.ledger
     for name, receipt in named.items():
         if receipt.ledger != ledger.id:
@@ -148,8 +142,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 def _passes(
     ledger: Ledger, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
-    """Return whether the chain passes through the writer's link in each receipt. If it does not, add a problem to
-    `done`."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, match = 0, "no receipt matches"
@@ -234,8 +226,7 @@ def _sums(ledger: Ledger, named: Mapping[str, Receipt], done: Continuation) -> N
 
 
 def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
-    """Remove the sums that pricing keeps, because they may have been edited. Pricing makes them again from the
-    events."""
+    """Remove pricing's sums, which may have been edited. Pricing makes them again from the events."""
     try:
         (ledger.folder / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:

@@ -1,6 +1,4 @@
-"""A receipt has the newest link of each writer's chain, and a signature. It is small, so it can be kept out of reach of
-the ledger's owner. Its holder can show later that the ledger still continues it
-(`rose.ledger.evidence.continuation`)."""
+"""A receipt: the newest link of each writer's chain, signed. Kept elsewhere, it shows a later change of the ledger."""
 
 import hashlib
 import json
@@ -25,8 +23,6 @@ _Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
 
 
 class _Signed(BaseModel):
-    """A part of the signed content. A value of another type than its field is rejected."""
-
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
@@ -69,7 +65,6 @@ class Receipt(_Signed):
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the signed content. Other documents use it to name this receipt."""
         return hashlib.sha256(self.message).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -84,8 +79,7 @@ def canonical(document: Any) -> bytes:
 
 
 def take(ledger: Ledger) -> Receipt:
-    """Return a receipt of the ledger as it is now, signed with this user's key. A ledger without an id gets one. Raises
-    LedgerError if this user has no key, or if the ledger is damaged."""
+    """Return a receipt of the ledger as it is now, signed with this user's key. Raises LedgerError without a key."""
     key = keys.load_or_make()
     if key is None:
         raise LedgerError(
@@ -95,9 +89,8 @@ def take(ledger: Ledger) -> Receipt:
         ledger_id = layout.give_id(ledger.folder)
     except OSError as error:
         raise layout.refused(f"{ledger.folder} has no id yet, which a receipt names it by", error) from error
-    content = registry.read(
-        ledger.folder
-    )  # Before the writers: each writer in it is then listed, or its removal shows.
+    # Before the writers: each writer in it is then listed, or its removal shows.
+    content = registry.read(ledger.folder)
     lines = registry.parse(content)
     coverage = rolled.newest(ledger.folder)
     state = verified.state(ledger)
@@ -126,8 +119,6 @@ def take(ledger: Ledger) -> Receipt:
 
 
 def _newest(ledger: Ledger, writer: str) -> Link | None:
-    """Return the newest link of a writer's chain, or None if the writer has no segment. Raises LedgerError if its
-    newest segment is damaged."""
     for look in range(_LOOKS):
         if not (parts := layout.chain(ledger.folder, writer)):
             return None
@@ -144,7 +135,6 @@ def _newest(ledger: Ledger, writer: str) -> Link | None:
 
 
 def read(path: Path) -> Receipt:
-    """Return the receipt in a file. Raises LedgerError if the file is missing, or if its signature is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -153,7 +143,6 @@ def read(path: Path) -> Receipt:
 
 
 def parse(content: bytes, name: str) -> Receipt:
-    """Return the receipt in `content`. Errors call it `name`. Raises LedgerError as `read` does."""
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
@@ -170,8 +159,6 @@ def parse(content: bytes, name: str) -> Receipt:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a receipt to a new file outside every ledger. Raises LedgerError if `path` is another place, or if the
-    write fails."""
     check_place(path)
     try:
         layout.write_file(path, content)
@@ -180,7 +167,6 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise LedgerError unless a receipt may be written to the new file `path`."""
     place = path.expanduser().resolve()
     for folder in (place, *place.parents):
         if (folder / layout.MARKER).exists():

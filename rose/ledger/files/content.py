@@ -1,10 +1,9 @@
-"""The signed content of a writer: a digest of its events, and the chain of these digests. The digest does not depend on
-how Parquet stores the events.
+"""The signed content of a writer: a digest of its events, independent of Parquet, and the chain of these digests.
 
-The digest of rows is the SHA-256 of a tag, the number of rows, and each column that has a value. Columns are sorted by
-name. A column gives its name, its type, and the number of its values. Then come one bit for each row, unless every row
-has a value, and the values in the order of seq. Integers and floats take 8 bytes, little endian. Booleans take 1 byte.
-Texts begin with the length of each text in 4 bytes; the UTF-8 bytes of all texts follow."""
+The digest is the SHA-256 of a tag, the number of rows, and each column that has a value, sorted by name: its name, its
+type and the number of its values; one bit for each row, unless every row has a value; and the values in the order of
+seq. Numbers take 8 bytes, little endian, and booleans 1. Texts begin with all lengths in 4 bytes; the UTF-8 bytes
+follow."""
 
 import hashlib
 import itertools
@@ -34,15 +33,14 @@ _TEXTS = (pa.string().id, pa.large_string().id)
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """Return the digest of the rows. It does not depend on their encoding or order. Raises LedgerError if the type of a
-    column is unknown, or if a row has no seq."""
+    """Return the digest of the rows. Raises LedgerError for an unknown type, or a row without seq."""
     return _digests(table.column_names, table.column, [])[0]
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digests of the rows of a Parquet file, and the names of its structures that were not checked. The rows
-    are cut before each of `first_seqs` except the first; `first_seqs` ascend. Raises LedgerError as `rows_sha256` does
-    or for a wrong footer, or an error of Arrow."""
+    """Return the digests of a Parquet file's rows, cut before each later of `first_seqs`, and its unchecked structures.
+
+    Raises LedgerError as `rows_sha256` does or for a wrong footer, or an error of Arrow."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
     unchecked: list[str] = []
@@ -60,8 +58,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
-    """Return the link of a segment. The link depends on the segment's events and on the link `previous` ("" for the
-    first segment)."""
+    """Return the link of a segment. `previous` is the link before it ("" for the first segment)."""
     parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
@@ -87,7 +84,6 @@ class Link:
 
     @classmethod
     def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
-        """Return the link in a segment's entry in a manifest. Raises KeyError, TypeError or ValueError."""
         link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
         for name in cls.__slots__:
             if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
@@ -110,8 +106,6 @@ class Link:
         return None
 
     def signature_fault(self) -> str | None:
-        """Return what is wrong with the signature. Return None if the named key made it, or if there is no
-        signature."""
         if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
             return None
         return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"
@@ -133,8 +127,7 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
 
 
 class _Joined:
-    """A SHA-256 that is computed in one call at the end. With several long updates, the thread of a writer would give
-    up the interpreter at each of them."""
+    """A SHA-256 of one update. With several, a writer's thread would give up the interpreter at each."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces: list[Any] = [content]
@@ -208,8 +201,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return the type name of an array, and the values of its rows that have one. For texts, return their lengths
-    instead of values, then all their bytes, and where each text begins."""
+    """Return the type and values of rows; for texts, their lengths, all bytes, and where each begins."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -229,7 +221,7 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array of a type that events have. If texts exceed 2 GiB, their offsets have 8 bytes."""
+    """Return the column as one array of an event's type. Texts of over 2 GiB have offsets of 8 bytes."""
     kind = column.type
     if kind.id not in _TYPES:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -245,8 +237,6 @@ def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
 
 
 def _fixed(array: pa.Array) -> Any:
-    """Return the values of an array of fixed width, in the form that is hashed. Where the array is null, the value is
-    arbitrary."""
     if array.type.id == pa.bool_().id:
         return _bits(array, 1)
     return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type.id][1], len(array), 8 * array.offset)

@@ -1,6 +1,4 @@
-"""Checks the footer of a Parquet file against its rows. Readers skip rows that a footer excludes, so a forged footer
-would hide rows. A structure that this version cannot read is reported as unchecked, because a newer version may have
-written it."""
+"""Checks a Parquet file's footer against its rows, since a forged footer would hide rows from readers."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,8 +29,7 @@ def places(metadata: pq.FileMetaData) -> dict[str, int]:
 
 
 def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> list[str]:
-    """Return the structures in the column's footer that were not checked. Raises LedgerError if the footer contradicts
-    the values."""
+    """Return the unchecked structures in a column's footer. Raises LedgerError if the footer is wrong."""
     name, row = metadata.schema.column(place).path, 0
     unchecked: list[str] = []
     for index in range(metadata.num_row_groups):
@@ -46,8 +43,7 @@ def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> lis
 
 
 def check_file(content: bytes) -> list[str]:
-    """Return the structures of a Parquet file that were not checked. Raises LedgerError if a structure contradicts the
-    rows, or an error of Arrow."""
+    """Return a Parquet file's unchecked structures. Raises LedgerError if one is wrong, or an error of Arrow."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     by_name = places(file.metadata)
     unchecked = []
@@ -65,8 +61,6 @@ def check_file(content: bytes) -> list[str]:
 
 
 def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) -> Iterator[str]:
-    """Yield the structures of one column in one row group that were not checked. Raises LedgerError if a structure is
-    wrong."""
     chunk = group.column(place)
     if chunk.has_column_index or chunk.has_offset_index:
         yield "page index"
@@ -86,7 +80,6 @@ def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) 
 
 
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
-    """Return whether the statistics match the values, or None if this cannot be decided."""
     if not len(values):
         return True
     if statistics is None or not statistics.has_null_count:
@@ -109,8 +102,7 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether `low` and `high` are the bounds of texts from `least` to `most`. The bounds may be shortened.
-    Return None if they are wider than this version expects."""
+    """Return whether these may be the bounds of texts from `least` to `most`; None if they are wider than expected."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))

@@ -1,5 +1,4 @@
-"""The archive has copies of old compacted files outside the ledger, in the same layout as in the ledger. A file leaves
-the ledger when its manifest moves to `archived/`. The chain still passes through the manifest."""
+"""The archive: copies of old compacted files outside the ledger. The chain still passes through their manifests."""
 
 import hashlib
 import json
@@ -41,10 +40,10 @@ class Restored:
 
 
 def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy compacted parts to the URL `to` if their newest event is older than `older_than_days`, and compare each copy
-    with its file. With `delete`, a part that is rolled up then leaves the ledger. A later command removes its file
-    after `grace_s` seconds. After any interruption, this can be repeated. Raises LedgerError if a part is damaged, if
-    the store refuses, or if another archiving runs."""
+    """Copy compacted parts whose newest event is older than `older_than_days` to the URL `to`, and compare the copies.
+
+    With `delete`, a rolled-up part then leaves the ledger, and its file after `grace_s` seconds. Can be repeated after
+    any interruption. Raises LedgerError."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     store = outside(Store(to), ledger.folder)
@@ -76,8 +75,7 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
 
 
 def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back from `from_url`. With `since_us` or `until_us`, bring back only parts with events in
-    [`since_us`, `until_us`), by `at_us`. Raises LedgerError if a hash is wrong, or as `archive` does."""
+    """Bring archived parts back that have events in [`since_us`, `until_us`), by `at_us`."""
     store = Store(from_url)
     parts = events = size = 0
     missing = []
@@ -113,14 +111,12 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
 
 
 def newest_us(ledger: Ledger) -> int | None:
-    """Return `at_us` of the newest archived event that left the ledger, or None. Raises LedgerError."""
+    """Return `at_us` of the newest event that left the ledger, or None."""
     newest = [compaction.newest_at_us(ledger, part) for part in _archived(ledger)]
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
 def outside(store: Store, root: Path) -> Store:
-    """Return `store`. Raises LedgerError if it is in memory or inside the ledger at `root`, or if its folder cannot be
-    made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
@@ -199,8 +195,6 @@ class _Archiving:
         done.bytes += len(content)
 
     def _reason_to_keep(self, part: Part, last_seq: int) -> str | None:
-        """Return why a part must not leave the ledger, now or ever; None if it may leave. Raises LedgerError if the
-        forwarder's note is damaged."""
         if part.writer in KEPT_WRITERS:
             return "its events prove what was merged, archived and closed"
         unsent = spool.first_unsent_epoch(self._ledger.folder, part.writer)
@@ -211,7 +205,6 @@ class _Archiving:
         return None
 
     def _copy(self, part: Part, content: bytes, manifest_content: bytes) -> None:
-        """Ensure that the archive has the file, then its manifest, and no other file of the same epochs."""
         store = self._store
         stored = store.read(f"{part.stem}.json")
         if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:

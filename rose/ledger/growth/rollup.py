@@ -1,5 +1,4 @@
-"""A roll-up makes daily sums of closed epochs. A daily view adds the events that are not summed yet to the stored
-sums."""
+"""A roll-up makes daily sums of closed epochs. Daily views add the newer events."""
 
 import hashlib
 import itertools
@@ -45,9 +44,9 @@ class _Written(NamedTuple):
 
 
 def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch that was closed since the last roll-up. Remove older generations after `grace_s` seconds.
-    Raises LedgerError, and changes nothing, if another roll-up runs, if a segment is damaged, or if the disk
-    refuses."""
+    """Sum up every epoch closed since the last roll-up. Remove older generations after `grace_s` seconds.
+
+    Raises LedgerError, and changes nothing, for another roll-up, a damaged segment, or a refusing disk."""
     try:
         with LedgerWriter.open(ledger.folder, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(ledger, grace_s)
@@ -73,7 +72,6 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(ledger: Ledger) -> None:
-    """Raise LedgerError if events were archived. A roll-up that starts again from zero would lack them."""
     for writer in layout.writers(ledger.folder):
         if gone := [part.stem for part in layout.chain(ledger.folder, writer) if part.state == "archived"]:
             raise LedgerError(
@@ -128,8 +126,8 @@ def _write(
 def _write_ids(
     ledger: Ledger, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the new ids into one file, together with the ids in the newest files of `known`. Return the SHA-256 of each
-    file that is valid now, by path, and what was written."""
+    """Write the new ids, and those of the newest files in `known`, into one file. Return the SHA-256 by path, and its
+    size."""
     layout.make_folder(ledger.folder / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -160,9 +158,9 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """Return how many files of ids to merge with `new` ids. `sizes` are the numbers of ids in the files, newest file
-    first. Each merged file is at most twice as large as all later ones together. So the number of files grows only as
-    the logarithm of the number of ids."""
+    """Return how many files of ids, by `sizes` with the newest first, to merge with `new` ids.
+
+    So the number of files grows as the logarithm of the number of ids."""
     count, merged = 0, new
     if not new:
         return count

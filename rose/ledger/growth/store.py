@@ -1,4 +1,4 @@
-"""A place outside the ledger for copies of files. It is a local folder, or any URL that fsspec opens."""
+"""A place outside the ledger for copies of files: a local folder, or any URL that fsspec opens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,9 @@ from rose.ledger.files.layout import LedgerError
 
 
 class Store:
-    """The files under one URL. If the place refuses a file, every method raises LedgerError with the name of the
-    file."""
+    """The files under one URL. Every method raises LedgerError, which names the file."""
 
     def __init__(self, url: str) -> None:
-        """Open the place at `url`. fsspec takes credentials and options from its own configuration and environment."""
         import fsspec  # This import takes 0.1 s, and pricing imports this file.
         from fsspec.implementations.local import LocalFileSystem
 

@@ -1,5 +1,4 @@
-"""Events added to a ledger since a mark, for later reads. A mark lies between two segments of a writer. If
-a compaction has merged these segments, the seq still separates them."""
+"""Events added to a ledger since a mark, which lies between two segments of a writer, also if they were merged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from rose.ledger.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far one writer was read: up to and including segment `index` of `epoch`. `next_seq` is the first unread
-    event."""
+    """How far a writer was read: up to segment `index` of `epoch`, and before `next_seq`."""
 
     epoch: int
     index: int
@@ -21,9 +19,6 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The events after some marks. `select` reads these events. `marks` are the new marks, at their end. `events` and
-    `files` are counts."""
-
     select: str
     files: int
     marks: Mapping[str, Mark]
@@ -33,8 +28,7 @@ class Increment:
 
 
 def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
-    """Return what each writer added since its mark, or all its events if it has no mark. Raises LedgerError if a
-    segment is damaged."""
+    """Return what each writer added since its mark, if any. Raises LedgerError if a segment is damaged."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0

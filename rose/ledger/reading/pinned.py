@@ -1,4 +1,4 @@
-"""Fixes the views of a connection at one state of the ledger, so that many queries read the same state."""
+"""Fixes a connection's views at one state of the ledger."""
 
 import duckdb
 
@@ -11,8 +11,9 @@ _SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each 
 
 
 def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
-    """Fix `event`, and the views that read it, at the events that exist now, until `unpin`. Daily views are not fixed.
-    Raises LedgerError, duckdb.Error if a file is damaged, or OSError if a file was removed."""
+    """Fix `event`, and the views that read it, at the events that exist now. Daily views are not fixed.
+
+    Raises LedgerError, duckdb.Error or OSError if a file is damaged or gone."""
     small: list[str] = []
     large: list[str] = []
     for writer in layout.writers(ledger.folder):

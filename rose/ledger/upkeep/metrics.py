@@ -1,5 +1,4 @@
-"""The figures of a ledger for Prometheus. They come from daily sums, job records and files, so a scrape costs the same
-for a ledger of any size."""
+"""A ledger's figures for Prometheus, from daily sums, job records and files: as cheap for a ledger of any size."""
 
 import json
 import shutil
@@ -29,8 +28,8 @@ CACHE_S = 5.0
 
 
 class _Figure(NamedTuple):
-    """A metric from the column `value` of a query in `sql/metrics`. Its labels are other columns, written as `column`
-    or `column=label`."""
+    """A metric from the column `value` of a query in `sql/metrics`. Labels are other columns, `column` or
+    `column=label`."""
 
     name: str
     help: str
@@ -81,7 +80,7 @@ _FIGURES = (
 
 
 class LedgerCollector(Collector):
-    """The figures of one ledger. They are read at most once every `cache_s` seconds. Several threads may use them."""
+    """The figures of one ledger, read at most once every `cache_s` seconds. Thread-safe."""
 
     def __init__(self, ledger: Ledger, cache_s: float = CACHE_S) -> None:
         self._ledger = ledger
@@ -91,8 +90,6 @@ class LedgerCollector(Collector):
         self._families: list[Metric] = []
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics. Raises LedgerError if the ledger cannot be read, because no figure is better than a wrong
-        one."""
         # Locked while reading, so that simultaneous scrapes read once.
         with self._mutex:
             if not self._families or time.monotonic() - self._read_at_s >= self._cache_s:
@@ -105,7 +102,6 @@ class LedgerCollector(Collector):
 
 
 def registry(ledger: Ledger) -> CollectorRegistry:
-    """Return a registry of Prometheus' client with the figures of the ledger. Raises LedgerError."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(LedgerCollector(ledger))
     return collectors
@@ -135,8 +131,7 @@ def _of_files(ledger: Ledger) -> Iterator[Metric]:
 
 
 def writer_state(ledger: Ledger, writer: str) -> tuple[int, int | None]:
-    """Return how many events a writer has, and the time of the newest event in UTC microseconds (None: unknown). Raises
-    LedgerError."""
+    """Return how many events a writer has, and the newest event's time in UTC microseconds (None: unknown)."""
     try:
         for part in reversed(layout.chain(ledger.folder, writer)):
             if part.state == "archived":

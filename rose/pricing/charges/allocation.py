@@ -1,7 +1,6 @@
-"""A run's device time and dollars on each device, in two views. Never add the two views.
-- *amortized*: the provisioned time of each device at its price, divided among buckets by time. `unaccounted` is time
-  that no slice covers, `transfer` is weight syncs, and `energy` is metered energy that the device price does not
-  include.
+"""A run's device time and dollars on each device, in two views that are never added.
+- *amortized*: provisioned time at its price, divided among buckets by time. No slice covers `unaccounted` time,
+  `transfer` is weight syncs, and `energy` is metered energy that the device price does not include.
 - *fully loaded*: the same dollars, moved to the work that they serve (`fully_load`)."""
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """A run's time and dollars on one device, by bucket."""
-
     fleet_run_id: str
     device_id: str
     pool: str
@@ -76,8 +73,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """Return `bucket_ns` plus the time that was billed to other runs. Quantities of work are computed from this
-        time."""
+        """Return `bucket_ns` plus the time that was billed to other runs, for quantities of work."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS
@@ -92,10 +88,7 @@ class Allocation:
 
 
 def allocate(charges: Charges) -> Allocation:
-    """Return a run's device time and dollars on each device.
-
-    In the fully loaded view, an RL run gets its part of shared idle time. A device that never joined is in the pool
-    `unallocated` and has no time."""
+    """Return a run's device time and dollars on each device. A device that never joined has no time."""
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
     for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():

@@ -1,5 +1,4 @@
-"""Measured time in hours that several runs shared. If two runs share a device for an hour, each run is billed half of
-the hour, but each makes tokens during the whole hour."""
+"""Measured time in hours that several runs shared: each is billed a part, but makes tokens during the whole hour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ class SharedTime:
 
     @property
     def measured_ns(self) -> Fraction:
-        """Return the time that the run reported, except for rounding."""
         return self.ns / self.part
 
     @property
@@ -41,8 +39,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Return the hardware time for each billed nanosecond. The hardware time of all runs together is at most an
-        hour."""
+        """Return the hardware time for each billed nanosecond: at most an hour for all runs together."""
         return self.room / self.part
 
 

@@ -14,7 +14,7 @@ from rose.pricing.query import rows, set_variables
 
 
 def verified(ledger: Ledger) -> bool:
-    """Return whether the ledger verifies. If it does not, raises PricingError, unless unverified reading is allowed."""
+    """Return whether the ledger verifies. Raises PricingError if not, unless unverified reading is allowed."""
     with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
         ledger.connect().close()
     problems = verify.verify(ledger).doubts
@@ -49,7 +49,6 @@ def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_i
 
 
 def refuse_archived_since(ledger: Ledger, from_ns: int | None) -> None:
-    """Raise PricingError if events at or after `from_ns` were archived. None means from the beginning."""
     newest_us = archive.newest_us(ledger)
     if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
         raise PricingError(

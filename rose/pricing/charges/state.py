@@ -1,7 +1,6 @@
-"""Hourly sums of a ledger, and how far each writer's events are included in the sums.
+"""Hourly sums of a ledger, and how far each writer's events are included.
 
-If a ledger has at least KEPT_EVENTS events, the sums are in the file `<ledger>/pricing.duckdb`, which you may remove.
-The sums of a smaller ledger are in memory."""
+From KEPT_EVENTS events on, they are in the file `<ledger>/pricing.duckdb`, which you may remove; before, in memory."""
 
 import hashlib
 import os
@@ -56,7 +55,7 @@ _memory_lock = threading.Lock()
 
 @contextmanager
 def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    """Yield a connection to sums that are up to date, and the answers computed from them earlier. Other callers wait.
+    """Yield a connection to current sums, and the answers computed from them earlier. Other callers wait.
 
     Raises LedgerError or PricingError."""
     path = ledger.folder / STATE
@@ -113,7 +112,7 @@ def _in_memory(ledger: Ledger, small: bool) -> Iterator[tuple[duckdb.DuckDBPyCon
 
 
 def _content(ledger: Ledger) -> bytes:
-    """Return a digest of every file that the sums depend on. It is empty if a file moved while it was computed."""
+    """Return a digest of every file that the sums depend on, or nothing if a file moved meanwhile."""
     digest = hashlib.sha256()
     listed = (path for name in _SUMMED for path in (ledger.folder / name, *(ledger.folder / name).rglob("*")))
     try:
@@ -127,7 +126,6 @@ def _content(ledger: Ledger) -> bytes:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
-    """Attach the file of sums. Return False if the file is new, outdated or damaged."""
     try:
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
@@ -177,10 +175,9 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums. Unless `first` is set, this happens in the open transaction.
+    """Add new events to the sums, in the open transaction unless `first`.
 
-    Return False if earlier sums must be undone. The causes are a repeated event_id, overlapping device time, or a
-    changed pool or class."""
+    Return False if sums must be undone: for a repeated event_id, overlapping time, or a changed pool or class."""
     # Many small files are read once, large files column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -246,7 +243,6 @@ def _fold(connection: duckdb.DuckDBPyConnection, ledger: Ledger, added: Incremen
 
 
 def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
-    """Divide events that cross the end of an hour. A slice is divided in proportion to time, and a reading by time."""
     slices, readings = [], []
     for row in records(connection.execute(sql.read("sums/60_crossing.sql"))):
         events = [row["writer"], row["seq"], row["seq"]]
@@ -264,10 +260,7 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield (hours since the epoch, ns by bucket) for each hour of a slice.
-
-    `row` has `t0_ns`, `t1_ns` and `<bucket>_ns`. Time is divided by largest remainder. The parts sum to the slice, and
-    the buckets of a part sum to its length."""
+    """Yield (hours since the epoch, ns by bucket) for each hour of a slice, divided by largest remainder."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)
@@ -277,7 +270,7 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """Yield (RL run, ns by bucket) for each owner of a part of a slice. None stands for the device's own run."""
+    """Yield (RL run, ns by bucket) for each owner of a part of a slice. None is the device's own run."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}

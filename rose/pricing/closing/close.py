@@ -37,11 +37,8 @@ def close(
 ) -> Posting:
     """Price and freeze a period, completely or not at all.
 
-    Raises PriceBookError or LedgerError. Raises PricingError in these cases:
-    - The prices are example prices.
-    - The period is not over, has no charge, or cannot be priced.
-    - The period overlaps another close of the same provenance.
-    - A run is still open, unless `with_open_runs` is set."""
+    Raises PricingError for example prices, for a period that is not over, is empty or overlaps another close, and for
+    an open run unless `with_open_runs` is set. Also raises PriceBookError or LedgerError."""
     now_us = utc_us() if now_us is None else now_us
     refuse_example(book, f"closing {period.label}")
     if period.to_ns > now_us * 1000:
@@ -95,7 +92,7 @@ def _refuse_closed(ledger: Ledger, period: Period, provenance: str) -> None:
 
 
 def settle(ledger: Ledger) -> None:
-    """Finish the postings of a process that was killed, and remove its other files. The caller must hold the lock."""
+    """Finish a killed process's postings, and remove its other files. The caller must hold the lock."""
     for posted in postings(ledger).values():
         store.finish(ledger, posted)
     store.discard_unposted(ledger)
@@ -116,7 +113,6 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """Return a posting of `frame`, and the bytes of its files. Raises PricingError if the total exceeds 64 bits."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books take amounts below {2**63:,}: check the "

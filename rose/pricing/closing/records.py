@@ -36,10 +36,10 @@ class BookStamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """A set of frozen rows: the charges of a close (number 0), or the correction with this number.
+    """Frozen rows: the charges of a close (number 0), or the correction with this number.
 
-    `files` maps each file name in the close's folder to its SHA-256. `watermark` has, for each writer, the last priced
-    seq and the SHA-256 of the segment that contains it."""
+    `files` has the SHA-256 of each file in the close's folder, and `watermark` each writer's last priced seq and its
+    segment's SHA-256."""
 
     close_id: str
     number: int
@@ -66,8 +66,7 @@ class Posting:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the posting's event. It also covers the posting's files, because the event has their
-        SHA-256."""
+        """Return the SHA-256 of the posting's event, which also covers the posting's files."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -90,7 +89,6 @@ class Posting:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Return the posting that `fields` describe. Raises KeyError or TypeError for invalid fields."""
         typed = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
@@ -101,8 +99,6 @@ class Posting:
 
 
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
-    """Return the postings of each close: the close, then its corrections. Raises LedgerError, or PricingError if they
-    contradict each other."""
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
         for fields in book_events.recorded(ledger, action):
@@ -118,7 +114,6 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
 
 
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
-    """Return, for each writer, the last seq on disk and the SHA-256 of the segment that contains it."""
     heads = {}
     for writer in layout.writers(ledger.folder):
         if not (parts := layout.chain(ledger.folder, writer)):

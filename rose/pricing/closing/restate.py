@@ -1,4 +1,4 @@
-"""Restating a closed period with signed rows. Closed rows + corrections = restated rows, exactly."""
+"""Restating a closed period with signed rows: closed rows + corrections = restated rows, exactly."""
 
 import polars as pl
 
@@ -23,10 +23,10 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close, or return None if no charge differs. By default, use the price book of the last posting.
+    """Correct a close, or return None if no charge differs. By default, use the last posting's price book.
 
     Raises PricingError for an unknown close, an empty reason, or a period that cannot be priced. Also raises
-    PriceBookError or LedgerError."""
+    PriceBookError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
     with book_events.lock(ledger):

@@ -1,12 +1,12 @@
-"""Closed periods on disk. Each is written completely or not at all.
+"""Closed periods on disk, each written completely or not at all.
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time that each device was in the fleet
 - closes/<close>/price_book.toml: the text of the price book
 - closes/<close>/corrections-0001.parquet: the signed rows of the first correction, with its number, time and reason
-- closes/<close>/price_book-0001.toml: the price book of this correction, if it is a different one
+- closes/<close>/price_book-0001.toml: this correction's price book, if it is a different one
 
-Files are first written to a hidden folder. They get their names after the ledger has recorded the event. If a process
-is killed before the event, nothing remains. If it is killed after the event, the next process finishes its work."""
+Files lie in a hidden folder until the ledger has recorded the event. If a process is killed before that, nothing
+remains; if afterwards, the next process finishes its work."""
 
 import hashlib
 import io
@@ -33,8 +33,6 @@ STAYS_FILE = "stays.parquet"
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
-    """Return the postings of a close, up to the time `as_of_ns`. Raises PricingError if the close is unknown, or was
-    made after that time."""
     known = records.postings(ledger)
     if close_id not in known:
         if folder(ledger, close_id).exists():
@@ -53,7 +51,7 @@ def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list
 
 
 def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
-    """Return the path of a frozen file. Raises PricingError if the file is missing or has changed."""
+    """Return the path of a frozen file. Raises PricingError if it is missing or has changed."""
     path = folder(ledger, posting.close_id) / name
     try:
         with path.open("rb") as stored:
@@ -69,13 +67,11 @@ def file(ledger: Ledger, posting: records.Posting, name: str) -> Path:
 
 
 def stays(ledger: Ledger, posting: records.Posting) -> tuple[Stay, ...]:
-    """Return the time that each device was in the fleet during a closed period. Raises PricingError."""
     frame = pl.read_parquet(file(ledger, posting, STAYS_FILE), hive_partitioning=False)
     return tuple(Stay(*row) for row in frame.iter_rows())
 
 
 def book_of(ledger: Ledger, posting: records.Posting) -> PriceBook:
-    """Return the price book that was frozen with a posting. Raises PricingError or PriceBookError."""
     text = file(ledger, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
@@ -95,10 +91,9 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 
 def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting. The caller must hold the lock.
+    """Freeze a posting. The caller must hold the lock. Raises LedgerError if the disk or the ledger refuses.
 
-    Raises LedgerError if the disk or the ledger refuses the write. If the event was recorded by then, the next call
-    finishes the posting."""
+    If the event was recorded by then, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(ledger, posting.close_id)
     try:
@@ -119,7 +114,6 @@ def post(ledger: Ledger, posting: records.Posting, contents: Mapping[str, bytes]
 
 
 def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
-    """Give the files of a posting their names if its process was killed before it could."""
     if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(ledger, posted[0].close_id).exists():
@@ -128,8 +122,6 @@ def publish(ledger: Ledger, posted: list[records.Posting]) -> None:
 
 
 def discard_unposted(ledger: Ledger) -> None:
-    """Remove files that were prepared but not posted. The caller must hold the lock, and must first `publish` the files
-    of recorded postings."""
     home = ledger.folder / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)

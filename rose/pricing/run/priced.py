@@ -50,7 +50,6 @@ class PricedRun:
 
     @property
     def cpm_usd(self) -> float:
-        """Return CPM, dollars per million tokens, at the prices of the run's start. Raises PriceBookError."""
         return cost_per_correct.cpm(self.book, self.run.began_ns)
 
 
@@ -58,11 +57,10 @@ class PricedRun:
 def priced(
     ledger: Ledger, run_id: str | None = None, price_book: str | Path | PriceBook | None = None, needs: Needs = "device"
 ) -> Iterator[PricedRun]:
-    """Price a run. By default it is the newest run that has events of the kind `needs`.
+    """Price a run, or else the newest run that has events of the kind `needs`.
 
-    Raises PricingError if the ledger does not verify, unless this is allowed. Raises PricingError if the run is
-    unknown, if its provenance is mixed, or if its device time is missing or does not add up. Raises PriceBookError for
-    an unusable price book or a missing price."""
+    Raises PricingError if the ledger does not verify, or if the run is unknown, of mixed provenance, or without device
+    time. Raises PriceBookError for an unusable price book or a missing price."""
     with closing(ledger.connect()) as connection:
         pinned.pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
@@ -105,8 +103,6 @@ def priced(
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
-    """Return the newest run that has events of the kind `needs`, or else the newest run. Raises PricingError without
-    runs."""
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:
@@ -115,7 +111,6 @@ def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
-    """Return the facts of a run. Raises PricingError if the run is unknown, or if its provenance is mixed."""
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:

@@ -30,7 +30,6 @@ class RolloutOutput:
 
 
 def rollout_outputs(charges: Charges) -> dict[tuple[str, str], RolloutOutput]:
-    """Return what a run's rollouts produced, by (pool, device class)."""
     tokens = (pl.col("tokens").filter(pl.col("fate").is_in(fates)).sum().alias(name) for name, fates in _FATES.items())
     rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
     summed = rollout.group_by("pool", "device_class").agg(pl.col("ns", "cost_nano").sum(), *tokens)

@@ -1,11 +1,11 @@
 """Rollout tokens by placement and fate, and how uncertain the price of a token is.
 
-A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Accepted,
-rejected and open tokens are useful. Stale and lost tokens are waste. [D] The price is dollars over tokens.
+A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Stale and lost
+tokens are waste, the others useful. [D] The price is dollars over tokens.
 
 The run's time is divided into equal blocks, which count as independent (batch means: Law, Simulation Modeling and
-Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. The dollars of a block are
-its rollout time at the mean price of each device class."""
+Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. A block's dollars are its
+rollout time at each device class's mean price."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,6 @@ class Tokens:
 
     @property
     def wasted_share(self) -> Fraction | None:
-        """Return w = wasted / generated, or None without tokens."""
         return Fraction(self.wasted, self.generated) if self.generated else None
 
 
@@ -59,21 +58,19 @@ def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Token
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The relative standard error of a token's price, and the degrees of freedom of this error."""
+    """The relative standard error of a token's price, and its degrees of freedom."""
 
     relative: float
     freedom: int
 
     def draws(self, seed: int) -> Floats:
-        """Return random factors around 1, one for each resample."""
         return 1 + self.relative * np.random.default_rng(seed).standard_t(self.freedom, RESAMPLES)
 
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
-    """Return the spreads of `borrowed`, `dedicated`, and `loaded`. The last one counts all time of dedicated devices.
+    """Return the spreads of `borrowed`, `dedicated`, and `loaded`: all time of dedicated devices.
 
-    `blocks` has the rows of `rollout_blocks`, and `usd_per_ns` the mean price by (placement, device class). A placement
-    is left out if fewer than `BLOCKS_MIN` blocks have tokens."""
+    `usd_per_ns` has mean prices by (placement, device class). A placement needs tokens in `BLOCKS_MIN` blocks."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)

@@ -101,7 +101,6 @@ def rests_on(cost: Cost) -> str:
 
 
 def csv_text(cost: Cost) -> str:
-    """Return CSV with a row for each line, in whole units of the currency."""
     written, stamp = io.StringIO(), cost.stamp
     rows = csv.writer(written, lineterminator="\n")
     terms = {
