@@ -26,7 +26,7 @@ import polars as pl
 
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, saved
 from rose.pricing.charges import Charges
-from rose.pricing.charges.measured import shared
+from rose.pricing.charges.allocation import shared
 from rose.pricing.marginal_cost.terms import Row, Stretches, range_of
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.period import nanoseconds

@@ -88,7 +88,7 @@ class Charges:
     provenance: str
     verified: bool
     book: PriceBook
-    #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
+    #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.allocation`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
     rl_run_id: str | None = None  # RL run that shares devices; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from rose.pricing.charges import Charges
-from rose.pricing.charges.measured import shared
+from rose.pricing.charges.allocation import shared
 from rose.pricing.money import NANO_USD_PER_USD
 
 USEFUL = ("accepted", "rejected", "open")
