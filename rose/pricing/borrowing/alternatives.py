@@ -33,7 +33,7 @@ from rose.pricing.period import nanoseconds
 from rose.pricing.price_books.pricebook import Offer
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
-from rose.pricing.run.rollout_output import USEFUL, RolloutOutput, rollout_outputs, together
+from rose.pricing.run.tokens import USEFUL, RolloutOutput, rollout_outputs, together
 
 _DEDICATED = ("rollout", "train")
 

@@ -22,7 +22,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
-from rose.pricing.run.rollout_output import RolloutOutput, rollout_outputs, together
+from rose.pricing.run.tokens import RolloutOutput, rollout_outputs, together
 from rose.pricing.run.tokens import Tokens
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
