@@ -17,7 +17,7 @@ from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import Report
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import savings_table
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.period import Period
 from rose.pricing.price_books.pricebook import PriceBook, load, parse
 from rose.pricing.run.priced import PricedRun, priced

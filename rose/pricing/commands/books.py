@@ -81,7 +81,7 @@ def restate(
     """Price a closed period again and post the difference as a correction. The close itself never changes."""
     with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
-        from rose.pricing.closing import restate as restating
+        from rose.pricing.closing import close as closing
         from rose.pricing.closing import store
         from rose.pricing.price_books import choice
 
@@ -89,7 +89,7 @@ def restate(
         if receipt is not None:
             check_place(receipt)
         book = None if price_book is None else choice.choose(opened, price_book)
-        if restating.restate(opened, close_id, reason, book, by=who) is None:
+        if closing.restate(opened, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "no charge differs; nothing was posted"}
             common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return

@@ -8,7 +8,7 @@ from rose.ledger.evidence import continuation, receipt
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.period import of_month
 from rose.pricing.watch.budget import set_budget
 from tests.ledger.conftest import flip

@@ -13,7 +13,7 @@ from rose.ledger.files import layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
 from rose.pricing.closing.bill import Bill, bill, of_close
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.money import PricingError
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook

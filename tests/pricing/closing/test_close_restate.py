@@ -11,7 +11,7 @@ from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
 from rose.pricing.closing import close_tables, store
 from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.records import Posting, postings
-from rose.pricing.closing.restate import restate
+from rose.pricing.closing.close import restate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from tests.pricing.closing.conftest import (
