@@ -35,10 +35,10 @@ from rose.pricing.answers.changes import Changes
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import bill as bills
-from rose.pricing.closing import charge_algebra, records, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
-from rose.pricing.closing.records import Posting
+from rose.pricing.closing.store import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
@@ -496,7 +496,7 @@ def saved(scope: Scope) -> Saved | None:
 
 
 def closes(ledger: Ledger) -> dict[str, list[Posting]]:
-    return kept(lambda: records.postings(ledger), ledger, "closes")
+    return kept(lambda: store.postings(ledger), ledger, "closes")
 
 
 def frozen(ledger: Ledger) -> tuple[tuple[str, int, int], ...]:

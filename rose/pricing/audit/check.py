@@ -13,7 +13,7 @@ from rose.ledger.verify import verify
 from rose.pricing import book_events
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
-from rose.pricing.closing.records import Posting, postings
+from rose.pricing.closing.store import Posting, postings
 from rose.pricing.money import PricingError
 
 

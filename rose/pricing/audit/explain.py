@@ -23,7 +23,7 @@ from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import Bill, of_close
-from rose.pricing.closing.records import postings
+from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.period import hour_text, naive, nanoseconds

@@ -13,7 +13,7 @@ from rose.pricing import charges
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.records import Posting, postings
+from rose.pricing.closing.store import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
 from rose.pricing.period import Period, month_at, nanoseconds, of_hours

@@ -14,7 +14,7 @@ from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import of_close
-from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
+from rose.pricing.closing.store import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period, naive
 from rose.pricing.price_books.pricebook import PriceBook, refuse_example

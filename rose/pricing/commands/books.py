@@ -14,7 +14,7 @@ from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
     from rose.ledger.ledger import Ledger
-    from rose.pricing.closing.records import Posting
+    from rose.pricing.closing.store import Posting
     from rose.pricing.period import Period
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
@@ -107,14 +107,14 @@ def show(
 ) -> None:
     """List closed periods, or show one close with its corrections. `rose cost --close` divides it by team, run ..."""
     with common.clear_errors():
-        from rose.pricing.closing import close_tables, records, store
+        from rose.pricing.closing import close_tables, store
 
         opened = open_ledger(ledger)
         if close_id is not None:
             posted = store.of_close(opened, close_id)
             common.print_answer(as_json, lambda: _facts(posted), lambda: close_tables.postings(posted))
             return
-        closes = records.postings(opened)
+        closes = store.postings(opened)
         nothing = ["no period is closed yet; `rose books close` closes one"]
         common.print_answer(
             as_json,

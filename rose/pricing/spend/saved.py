@@ -17,7 +17,7 @@ from rose.pricing.borrowing.savings import Alternative
 from rose.pricing.charges import preconditions
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
-from rose.pricing.closing.records import postings
+from rose.pricing.closing.store import postings
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Stamp
 from rose.pricing.marginal_cost.marginal import Marginal
 from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of

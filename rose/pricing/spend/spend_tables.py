@@ -18,7 +18,7 @@ from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
-    from rose.pricing.closing.records import Posting
+    from rose.pricing.closing.store import Posting
     from rose.pricing.spend.saved import PeriodSaving, Saved
 
 

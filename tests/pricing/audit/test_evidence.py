@@ -7,7 +7,7 @@ from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.pricing.audit.evidence import DeviceHour, gather, spans
-from rose.pricing.closing.records import watermark
+from rose.pricing.closing.store import watermark
 from tests.ledger.conftest import flip
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, begun, late_slice, slice_, turn, write
 

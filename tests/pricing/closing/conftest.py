@@ -12,7 +12,7 @@ from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.records import Posting
+from rose.pricing.closing.store import Posting
 from rose.pricing.period import Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
