@@ -45,8 +45,7 @@ from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, perio
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
-from rose.pricing.run import liveness
-from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.priced import PricedRun, priced, silent
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import tags_of
@@ -120,7 +119,7 @@ class Run:
     def going_on(self) -> bool:
         heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
-            liveness.silent(
+            silent(
                 status=self.status, provenance=provenance, heard_us=heard_us, expires_s=self.expires_s, now_us=utc_us()
             )
             for provenance in self.provenances

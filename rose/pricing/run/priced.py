@@ -1,14 +1,11 @@
 """A run of a ledger after verification, with its prices and counts."""
 
+import duckdb
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import duckdb
-
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import pinned
 from rose.pricing import charges
@@ -22,11 +19,12 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
-from rose.pricing.run.tokens import RolloutOutput, rollout_outputs, together
-from rose.pricing.run.tokens import Tokens
+from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
+from typing import Literal
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
 Needs = Literal["device", "verdict"]
+UNKNOWN_S, LEAST_S = 86_400, 300  #: Timeout without a known expiry, and the shortest one: long steps record nothing.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,3 +119,10 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
             f"run {run_id} mixes events of different provenance ({', '.join(mix)}); no figure may be made of both"
         )
     return RunFacts(**{field.name: facts[field.name] for field in fields(RunFacts)})
+
+
+def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
+    """Return whether a live run has not ended, and its timeout has passed since `heard_us`, the UTC microseconds of the
+    last event of its fleet."""
+    allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
+    return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000
