@@ -1,29 +1,24 @@
 """Verifies a ledger while its writers write: bytes, links, seqs, names, views, and events about upkeep."""
 
+import duckdb
 import functools
+import pyarrow as pa
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-
-import pyarrow as pa
-
+from pathlib import Path
 from rose.clock import utc_us
 from rose.ledger import verified
-from rose.ledger.checks import views
 from rose.ledger.checks.chain import Chain, WriterReport
-from rose.ledger.checks.expected import (
-    ARCHIVE_WRITER,
-    COMPACTION_WRITER,
-    ROLL_UP_WRITER,
-    Expected,
-    Records,
-    roll_up_faults,
-)
-from rose.ledger.checks.sums import sum_faults
-from rose.ledger.files import examine, layout, registry, rolled, spool
+from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, Expected, ROLL_UP_WRITER, Records, roll_up_faults
+from rose.ledger.files import catalog, examine, footer, layout, registry, rolled, sources, spool
+from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
+from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.ledger import Ledger
+from typing import NamedTuple
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
 #: Files and folders that readers of a ledger go by.
@@ -85,7 +80,7 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
             pool.shutdown(cancel_futures=True)
             # Otherwise some 300 MB stay allocated, which pricing may need next.
             pa.default_memory_pool().release_unused()
-        edited, moved = views.faults(ledger.folder, ledger.seen)
+        edited, moved = view_faults(ledger.folder, ledger.seen)
         reports = [writer_report for writer_report, _ in writers]
         misused, first_used = _signers(ledger, registry.sound_lines(ledger.folder) or expected.lines, reports)
         lost = (f"{path}: it is missing, and the archive did not restore its events" for path in records.lost())
@@ -250,3 +245,103 @@ def _is_head(name: str) -> bool:
 def _is_rolled(name: str) -> bool:
     stem, _, suffix = name.partition(".")
     return name == "coverage.json" or (suffix == "parquet" and stem.replace("_", "").isalnum())
+
+
+class Sums(NamedTuple):
+    problems: list[str]
+    missing: str | None = None  # Why they cannot be compared.
+    unchecked: tuple[str, ...] = ()
+
+
+def sum_faults(root: Path) -> Sums:
+    """Return the faults of the newest daily sums. This takes as long as a first roll-up."""
+    coverage = rolled.newest(root)
+    if coverage is None or not coverage.writers:
+        # Sums that count nothing have no reader, and older versions left some.
+        return Sums([])
+    if not coverage.complete:
+        return Sums([], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew")
+    for writer, (last_epoch, _) in coverage.writers.items():
+        for part in layout.chain(root, writer):
+            if part.state == "archived" and part.first <= last_epoch:
+                return Sums([], f"events in {part.manifest} are archived; restore them first")
+    problems: list[str] = []
+    unchecked: list[str] = []
+    try:
+        with catalog.connect(root) as connection:
+            stored = sources.client_ids(root, coverage.ids)
+            # Only the roll-up knows which record of an id came first, and `retry` reads it there.
+            connection.execute(f"CREATE TEMP VIEW rolled_{CLIENT_ID} AS {stored}")
+            catalog.limit(connection, root, (None, coverage.writers), "retry")
+            for name in ROLLUPS:
+                file = f"{coverage.folder}/{name}.parquet"
+                if differing := _differing(connection, sources.parquet(root, [file]), f"FROM {name}"):
+                    problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
+            if differing := _differing(connection, stored, sources.new_client_ids()):
+                problems.append(
+                    f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
+                )
+        for file in (*(f"{coverage.folder}/{name}.parquet" for name in ROLLUPS), *coverage.ids):
+            try:
+                unchecked += (f"{file}: {structure}" for structure in footer.check_file((root / file).read_bytes()))
+            except (OSError, LedgerError, pa.ArrowException) as error:
+                problems.append(f"{file}: {error}")
+    except duckdb.Error as error:
+        raise LedgerError(f"the daily sums of {root} cannot be compared: {error}") from error
+    return Sums(problems, None, tuple(unchecked))
+
+
+def _differing(connection: duckdb.DuckDBPyConnection, stored: str, again: str) -> int:
+    both = f"SELECT *, 1 AS _copies FROM ({stored}) UNION ALL SELECT *, -1 FROM ({again})"
+    counted = f"SELECT * EXCLUDE (_copies), sum(_copies) AS _copies FROM ({both}) GROUP BY ALL"
+    return int(connection.execute(f"SELECT coalesce(sum(abs(_copies)), 0) FROM ({counted})").fetchall()[0][0])
+
+
+#: Seconds to wait for a catalog that another process may be about to replace; and while parts are moved.
+_RETRY_S, _WHILE_PARTS_MOVE_S = 2.0, 600.0
+_LOOK_S = 0.05
+_NAMED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    writer: str
+    seq: int
+    kind: str
+    fault: str
+    value: str | None
+
+    def __str__(self) -> str:
+        return f"{self.writer}/{self.seq}: event {self.kind!r}: {self.fault}, got {self.value}"
+
+
+def faulty_events(root: Path | str, limit: int = _NAMED_MAX) -> tuple[int, list[Fault]]:
+    with catalog.connect(root) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM faulty_event").fetchall()[0]
+        select = "SELECT writer, seq, kind, fault, value FROM faulty_event ORDER BY ALL LIMIT ?"
+        return count, [Fault(*row) for row in connection.execute(select, [limit]).fetchall()] if count else []
+
+
+def view_faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
+    begun_s = time.monotonic()
+    while True:
+        retry_s = _WHILE_PARTS_MOVE_S if layout.parts_are_moving(root) else _RETRY_S
+        try:
+            path = root / layout.CATALOG
+            kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"
+            problems, notes = seen.once(path, kind, lambda: catalog.faults(root))
+        except (LedgerError, FileNotFoundError):
+            # `roll_ups` names a damaged roll-up, and the next reader makes a missing catalog.
+            return [], []
+        except OSError as error:
+            return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
+        # Parts may have been restored, and the catalog is about to follow.
+        late = all(any(f"view {name} " in problem for name in sources.of_nothing()) for problem in problems)
+        if not problems or not late or time.monotonic() - begun_s > retry_s:
+            way_out = "the next `rose` command that reads the ledger replaces it"
+            edited = "it was edited, or made by another version"
+            return (
+                [f"{layout.CATALOG}: {problem}; {edited}; {way_out}" for problem in problems],
+                [f"{layout.CATALOG}: {note}; {way_out}" for note in notes],
+            )
+        time.sleep(_LOOK_S)

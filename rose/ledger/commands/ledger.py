@@ -51,7 +51,6 @@ def verify(
         from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
-        from rose.ledger.checks import views
         from rose.ledger.evidence import continuation
         from rose.ledger.files import registry
         from rose.ledger.files.keys import load
@@ -64,7 +63,7 @@ def verify(
             else:
                 report = verification.verify(opened, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
-        faulty, named = (None, []) if report.problems else views.faulty_events(report.ledger.folder)
+        faulty, named = (None, []) if report.problems else verification.faulty_events(report.ledger.folder)
         own = load()
         signers = registry.described(registry.sound_lines(report.ledger.folder), None if own is None else own.public)
     problems = [*report.problems, *(held.problems if held else ())]

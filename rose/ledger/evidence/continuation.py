@@ -12,13 +12,12 @@ import duckdb
 from rose.clock import iso
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import examine, keys, layout, registry, rolled, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import Report
+from rose.ledger.verify import Report, sum_faults
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from rose import cli
 from rose.events import Power
-from rose.ledger.checks import views
 from rose.ledger.evidence import continuation, receipt
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
@@ -47,7 +46,7 @@ def _write(root, writer, epochs):
 @given(histories=st.lists(EPOCHS, min_size=1, max_size=3), steps=STEPS)
 def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "_RETRY_S", 0.0)
+        patch.setattr("rose.ledger.verify._RETRY_S", 0.0)
         root = layout.create(Path(home) / "ledger")
         receipts = {}
         for number, step in enumerate(["write", *steps]):

@@ -6,7 +6,7 @@ import struct
 import duckdb
 import pytest
 
-from rose.ledger.checks.sums import sum_faults
+from rose.ledger.verify import sum_faults
 from rose.ledger.files import layout, rolled
 from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger

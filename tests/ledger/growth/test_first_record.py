@@ -8,12 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger.checks import views
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import faulty_events, sum_faults, verify
 from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
@@ -41,7 +39,7 @@ def _summed(root):
 
 
 def _named(root):
-    return [(fault.writer, fault.seq, fault.fault) for fault in views.faulty_events(root)[1]]
+    return [(fault.writer, fault.seq, fault.fault) for fault in faulty_events(root)[1]]
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def test_no_writer_replaces_a_record_by_an_earlier_time(root):
     for writer in ("z", "a", "m"):
         _write(root, writer, [_power("x", 9, 0)])
     assert _counted(root) == [("x", 1)]
-    faults = [(fault.writer, fault.seq) for fault in views.faulty_events(root)[1]]
+    faults = [(fault.writer, fault.seq) for fault in faulty_events(root)[1]]
     assert faults == [("a", 0), ("m", 1), ("z", 0)], "the replacing records, not the original"
 
 

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger.checks.sums import sum_faults
 from rose.ledger.files import layout, rolled, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import sum_faults, verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.conftest import ask, record

@@ -7,11 +7,10 @@ import time
 import duckdb
 import pytest
 
-from rose.ledger.checks import views
 from rose.ledger.files import catalog, layout, segments, sources
 from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
+from rose.ledger.verify import verify, view_faults
 from tests import programs
 from tests.ledger.evidence import ledgers
 
@@ -23,12 +22,12 @@ def late(tmp_path, monkeypatch):
     tail = ledgers.write(root, "a")
     catalog.refresh(root)
     segments.begin_epoch(root, tail)
-    monkeypatch.setattr(views, "_RETRY_S", 0.1)
+    monkeypatch.setattr("rose.ledger.verify._RETRY_S", 0.1)
     return root
 
 
 def problems(root):
-    return views.faults(root, Seen())[0]
+    return view_faults(root, Seen())[0]
 
 
 @pytest.mark.parametrize("step", ["compaction", "roll-up"])
