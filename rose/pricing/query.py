@@ -1,13 +1,11 @@
 """Functions that run the named queries in sql/ on a ledger's catalog."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import duckdb
-
 import sql
+from collections.abc import Sequence
+from rose.ledger.files import database, layout, segments, sources
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import pinned
+from typing import Any
 
 _TYPES = {  # DuckDB type of each variable: an empty list needs one.
     **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),
@@ -36,7 +34,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, ledger: Ledger, run_id: str)
     """Copy a run's rows from every view into temporary tables.
 
     A fleet's copy includes its RL runs. An RL run's copy includes its fleets' events while it was there."""
-    pinned.pin(connection, ledger)
+    pin(connection, ledger)
     snapshot_pinned(connection, run_id)
 
 
@@ -62,7 +60,7 @@ def snapshot_pinned(
     if doubled:
         connection.execute(_LEAVE_OUT, [[writer for writer, _ in doubled], [seq for _, seq in doubled]])
     connection.execute(f"DROP {made} temp.event")
-    pinned.unpin(connection)
+    unpin(connection)
 
 
 def view_as(kind: str, view: str) -> str:
@@ -92,3 +90,39 @@ def records(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+#: A smaller segment is read once, because opening it for each view takes longer than reading it.
+_SMALL_BYTES = 256 * 1024
+_SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each view over the files.
+
+
+def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
+    """Fix `event`, and the views that read it, at the events that exist now. Daily views are not fixed.
+
+    Raises LedgerError, duckdb.Error or OSError if a file is damaged or gone."""
+    small: list[str] = []
+    large: list[str] = []
+    for writer in layout.writers(ledger.folder):
+        for part in layout.parts(ledger.folder, writer):
+            if part.state == "compacted":
+                large.append(part.pattern)
+                continue
+            for name in segments.segment_names(ledger.folder / part.folder):
+                size = (ledger.folder / part.folder / name).stat().st_size
+                (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
+    with database.one_thread(connection):
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(ledger.folder, small)}")
+    connection.execute(
+        "CREATE OR REPLACE TEMP VIEW stored_event AS "
+        f"FROM small_event UNION ALL BY NAME ({sources.events(ledger.folder, large)})"
+    )
+    ((count,),) = connection.execute("SELECT count(*) FROM stored_event").fetchall()
+    if count <= _SMALL_EVENTS:
+        connection.execute("CREATE OR REPLACE TEMP TABLE event AS FROM ledger.event")
+
+
+def unpin(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("DROP TABLE IF EXISTS temp.event")
+    connection.execute("DROP VIEW temp.stored_event")
+    connection.execute("DROP TABLE temp.small_event")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import pinned
 from rose.pricing import charges
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
@@ -17,7 +16,7 @@ from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables, snapshot_pinned
+from rose.pricing.query import pin, rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
 from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
 from typing import Literal
@@ -60,7 +59,7 @@ def priced(
     Raises PricingError if the ledger does not verify, or if the run is unknown, of mixed provenance, or without device
     time. Raises PriceBookError for an unusable price book or a missing price."""
     with closing(ledger.connect()) as connection:
-        pinned.pin(connection, ledger)
+        pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
         preconditions.refuse_archived(ledger, connection, run_id)
         run = run_facts(connection, run_id)

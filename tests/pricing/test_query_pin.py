@@ -4,8 +4,8 @@ from rose import events
 from rose.ledger.files import catalog
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import pinned
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.query import pin, unpin
 from tests.ledger.conftest import close_epochs, record
 
 
@@ -25,9 +25,9 @@ def test_a_pinned_connection_reads_the_ledger_as_it_was(tmp_path):
     assert list(root.glob("compacted/w/*.parquet"))
     with LedgerWriter.open(root, "w", "run", "live") as writer, closing(catalog.connect(root)) as connection:
         writer.record(cut(2))
-        pinned.pin(connection, Ledger(root))
+        pin(connection, Ledger(root))
         assert lost(connection) == 3
         writer.record(cut(4))
         assert lost(connection) == 3
-        pinned.unpin(connection)
+        unpin(connection)
         assert lost(connection) == 7
