@@ -2,8 +2,10 @@
 
 From KEPT_EVENTS events on, they are in the file `<ledger>/pricing.duckdb`, which you may remove; before, in memory."""
 
+import duckdb
 import hashlib
 import os
+import sql
 import threading
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,21 +14,16 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import duckdb
-
-import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger.files import catalog, database, layout, registry, rolled, rows, sources
+from rose.ledger.files import catalog, database, layout, registry, rolled, rows, segments, sources
+from rose.ledger.files.layout import Part
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading import increment
-from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
 from rose.pricing.money import NS_PER_HOUR, PricingError, split
 from rose.pricing.query import records
+from typing import Any
 
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000
@@ -40,6 +37,25 @@ _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | c
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"  # Other times are invalid; sql/sums/30_added.sql checks numbers.
 _ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")  # Time that belongs to the slice's RL run.
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a writer was read: up to segment `index` of `epoch`, and before `next_seq`."""
+
+    epoch: int
+    index: int
+    next_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    select: str
+    files: int
+    marks: Mapping[str, Mark]
+    events: int
+    writer_order: str
+    id_files: Mapping[str, str]  # By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,7 @@ def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Ha
     path = ledger.folder / STATE
     try:
         if not path.exists():
-            small = increment.since(ledger, {}).events < KEPT_EVENTS
+            small = since(ledger, {}).events < KEPT_EVENTS
             if small or not os.access(ledger.folder, os.W_OK):
                 with _in_memory(ledger, small) as kept:
                     yield kept
@@ -151,7 +167,7 @@ def _configure(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, ledger: Ledger, *, new: bool) -> None:
     marks = [] if new else connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
-    added = increment.since(ledger, {writer: Mark(*mark) for writer, *mark in marks})
+    added = since(ledger, {writer: Mark(*mark) for writer, *mark in marks})
     if not added.events and not new and not _new_id_files(connection, added):
         return
     if not new:
@@ -163,7 +179,7 @@ def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, ledger: Ledger, *, 
         connection.execute(f"DROP MACRO kept_{_version()}")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
-        added = increment.since(ledger, {})
+        added = since(ledger, {})
     # A transaction would take twice the memory. A killed process leaves no version macro: the file is begun anew.
     _fold(connection, ledger, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
@@ -295,3 +311,41 @@ def _version() -> str:
     )
     texts = [*map(sql.read, scripts), *map(sql.view, _VIEWS)]
     return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]
+
+
+def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
+    """Return what each writer added since its mark, if any. Raises LedgerError if a segment is damaged."""
+    files: list[str] = []
+    apart: list[str] = []
+    ends, events = {}, 0
+    for writer in layout.writers(ledger.folder):
+        begin = end = marks.get(writer, Mark(-1, -1, 0))
+        for part in layout.parts(ledger.folder, writer):
+            if part.last < begin.epoch:
+                continue
+            if part.state == "live":
+                listed, end = _segments(ledger, part, begin, end)
+                files += listed
+                continue
+            next_seq = segments.end_seq(ledger.folder, part)
+            if next_seq > begin.next_seq:
+                files.append(part.pattern)
+                # An epoch that was open at the mark was merged since.
+                if part.first <= begin.epoch:
+                    apart.append(f"writer = {catalog.quoted(writer)} AND seq < {begin.next_seq}")
+            end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
+        ends[writer] = end
+        events += end.next_seq - begin.next_seq
+    order = sources.writer_order(ledger.folder, list(ends))
+    coverage = rolled.newest(ledger.folder)
+    id_files = coverage.ids if coverage is not None and coverage.complete else {}
+    return Increment(sources.events(ledger.folder, files, apart=apart), len(files), ends, events, order, id_files)
+
+
+def _segments(ledger: Ledger, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:
+    names = segments.segment_names(ledger.folder / part.folder)
+    new = [name for name in names if part.first > begin.epoch or int(name.partition("-")[0]) > begin.index]
+    if not new:
+        return [], end
+    header = segments.read_header((ledger.folder / part.folder / new[-1]).read_bytes())
+    return [f"{part.folder}/{name}" for name in new], Mark(part.first, header.index, header.last_seq + 1)

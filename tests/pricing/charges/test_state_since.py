@@ -4,7 +4,7 @@ from rose.events import BUCKETS, DeviceSlice
 from rose.ledger.files import layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.ledger import Ledger
-from rose.ledger.reading.increment import since
+from rose.pricing.charges.state import since
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import close_epochs
 
