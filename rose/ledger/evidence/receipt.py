@@ -10,13 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from rose.clock import iso, utc_us
 from rose.ledger import verified
 from rose.ledger.files import keys, layout, registry, rolled, segments
-from rose.ledger.files.content import Link
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 
 FORMAT = 3
 _TAG = b"rose receipt 1\n"
-_LOOKS = 3
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
@@ -94,16 +92,15 @@ def take(ledger: Ledger) -> Receipt:
     lines = registry.parse(content)
     coverage = rolled.newest(ledger.folder)
     state = verified.state(ledger)
-    writers = {}
-    for writer in layout.writers(ledger.folder):
-        if (link := _newest(ledger, writer)) is not None:
-            signers = {*registry.keys_of(lines, writer), *filter(None, [link.key])}
-            writers[writer] = Mark(
-                next_seq=link.last_seq + 1,
-                chain_sha256=link.chain_sha256,
-                segment=link.file,
-                keys=tuple(sorted(signers)),
-            )
+    writers = {
+        writer: Mark(
+            next_seq=link.last_seq + 1,
+            chain_sha256=link.chain_sha256,
+            segment=link.file,
+            keys=tuple(sorted({*registry.keys_of(lines, writer), *filter(None, [link.key])})),
+        )
+        for writer, link in segments.newest_links(ledger.folder).items()
+    }
     unsigned = Receipt(
         ledger=ledger_id,
         at_us=utc_us(),
@@ -116,22 +113,6 @@ def take(ledger: Ledger) -> Receipt:
         key=key.public,
     )
     return unsigned.model_copy(update={"signature": key.sign(unsigned.message)})
-
-
-def _newest(ledger: Ledger, writer: str) -> Link | None:
-    for look in range(_LOOKS):
-        if not (parts := layout.chain(ledger.folder, writer)):
-            return None
-        part = parts[-1]
-        try:
-            if part.state != "live":
-                return Link.read(writer, json.loads((ledger.folder / part.manifest).read_bytes())["segments"][-1])
-            path = ledger.folder / part.folder / segments.segment_names(ledger.folder / part.folder)[-1]
-            return segments.link(segments.read_header(path.read_bytes()), segments.sha256_in(path.name))
-        except (LedgerError, OSError, ValueError, LookupError, TypeError) as error:
-            if look == _LOOKS - 1 or not isinstance(error, FileNotFoundError):
-                raise LedgerError(f"live/{writer}: its newest segment is damaged. Run `rose ledger verify`") from error
-    return None
 
 
 def read(path: Path) -> Receipt:

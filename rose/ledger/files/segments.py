@@ -20,6 +20,7 @@ from rose.ledger.files.layout import LedgerError, Part
 
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
+_LOOKS = 3  # A compaction may move the newest part between two looks.
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,28 @@ def end_seq(root: Path, part: Part) -> int:
         return int(json.loads((root / part.manifest).read_bytes())["last_seq"]) + 1
     folder = root / part.folder
     return read_header((folder / segment_names(folder)[-1]).read_bytes()).last_seq + 1
+
+
+def newest_links(root: Path) -> dict[str, Link]:
+    """Return the newest link of each writer's chain. Raises LedgerError if its segment is damaged."""
+    links = {writer: _newest_link(root, writer) for writer in layout.writers(root)}
+    return {writer: link for writer, link in links.items() if link is not None}
+
+
+def _newest_link(root: Path, writer: str) -> Link | None:
+    for look in range(_LOOKS):
+        if not (parts := layout.chain(root, writer)):
+            return None  # The writer was killed before its first segment.
+        part = parts[-1]
+        try:
+            if part.state != "live":
+                return Link.read(writer, json.loads((root / part.manifest).read_bytes())["segments"][-1])
+            path = root / part.folder / segment_names(root / part.folder)[-1]
+            return link(read_header(path.read_bytes()), sha256_in(path.name))
+        except (LedgerError, OSError, ValueError, LookupError, TypeError) as error:
+            if look == _LOOKS - 1 or not isinstance(error, FileNotFoundError):
+                raise LedgerError(f"live/{writer}: its newest segment is damaged. Run `rose ledger verify`") from error
+    return None
 
 
 def sha256_in(name: str) -> str:

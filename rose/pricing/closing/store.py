@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from rose.clock import utc
 from rose.ledger.evidence.receipt import canonical
-from rose.ledger.files import examine, layout, segments
+from rose.ledger.files import layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import book_events
@@ -131,19 +131,8 @@ def postings(ledger: Ledger) -> dict[str, list[Posting]]:
 
 
 def watermark(ledger: Ledger) -> dict[str, tuple[int, str]]:
-    heads = {}
-    for writer in layout.writers(ledger.folder):
-        if not (parts := layout.chain(ledger.folder, writer)):
-            continue  # The writer was killed before its first segment.
-        part = parts[-1]
-        if part.state == "live":
-            folder = ledger.folder / part.folder
-            newest = segments.segment_names(folder)[-1]
-            heads[writer] = (segments.read_header((folder / newest).read_bytes()).last_seq, segments.sha256_in(newest))
-        else:
-            manifest = examine.manifest((ledger.folder / part.manifest).read_bytes())
-            heads[writer] = (int(manifest.said["last_seq"]), manifest.last.sha256)
-    return heads
+    """Return each writer's last seq on disk, and its segment's SHA-256."""
+    return {writer: (link.last_seq, link.sha256) for writer, link in segments.newest_links(ledger.folder).items()}
 
 
 def of_close(ledger: Ledger, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
