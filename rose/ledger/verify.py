@@ -1,24 +1,33 @@
 """Verifies a ledger while its writers write: bytes, links, seqs, names, views, and events about upkeep."""
 
-import duckdb
 import functools
-import pyarrow as pa
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+
 from rose.clock import utc_us
 from rose.ledger import verified
 from rose.ledger.checks.chain import Chain, WriterReport
-from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, Expected, ROLL_UP_WRITER, Records, roll_up_faults
+from rose.ledger.checks.expected import (
+    ARCHIVE_WRITER,
+    COMPACTION_WRITER,
+    ROLL_UP_WRITER,
+    Expected,
+    Records,
+    roll_up_faults,
+)
 from rose.ledger.files import catalog, examine, footer, layout, registry, rolled, sources, spool
 from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.ledger import Ledger
-from typing import NamedTuple
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
 #: Files and folders that readers of a ledger go by.

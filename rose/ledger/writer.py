@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Self, get_args
+
 from rose.events import Event, LedgerAction, Provenance
 from rose.ledger.files import catalog, layout, rows, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rows import Row
-from typing import Any, Self, get_args
 
 #: A flush starts early at this many events: half as many cost an eighth more each, twice as many save nothing.
 _BATCH_EVENTS = 16384

@@ -1,11 +1,13 @@
 """Functions that run the named queries in sql/ on a ledger's catalog."""
 
-import duckdb
-import sql
 from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+
+import sql
 from rose.ledger.files import database, layout, segments, sources
 from rose.ledger.ledger import Ledger
-from typing import Any
 
 _TYPES = {  # DuckDB type of each variable: an empty list needs one.
     **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
 from rose.clock import utc_us
 from rose.events import LedgerAction
 from rose.ledger.checks import expected
@@ -16,8 +19,6 @@ from rose.ledger.growth import compaction
 from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.ledger import Ledger
 from rose.ledger.writer import LedgerWriter
-from typing import Any
-from urllib.parse import urlsplit
 
 
 class Store:

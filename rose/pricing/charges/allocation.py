@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import polars as pl
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from rose.events import BUCKETS
-from rose.pricing.charges import Charges, WORK
-from rose.pricing.charges.pricing import Charges
 from typing import Any
+
+import polars as pl
+
+from rose.events import BUCKETS
+from rose.pricing.charges.pricing import WORK, Charges
 
 UNACCOUNTED = "unaccounted"
 TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)

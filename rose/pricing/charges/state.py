@@ -2,10 +2,8 @@
 
 From KEPT_EVENTS events on, they are in the file `<ledger>/pricing.duckdb`, which you may remove; before, in memory."""
 
-import duckdb
 import hashlib
 import os
-import sql
 import threading
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +12,11 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import duckdb
+
+import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
@@ -23,7 +26,6 @@ from rose.ledger.ledger import Ledger
 from rose.pricing import query
 from rose.pricing.money import NS_PER_HOUR, PricingError, split
 from rose.pricing.query import records
-from typing import Any
 
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000

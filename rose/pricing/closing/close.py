@@ -4,9 +4,12 @@ import dataclasses
 import getpass
 import hashlib
 import os
-import polars as pl
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from typing import Any
+
+import polars as pl
+
 from rose.clock import utc, utc_us
 from rose.ledger.ledger import Ledger
 from rose.pricing import book_events, charges
@@ -19,7 +22,6 @@ from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import Period, naive
 from rose.pricing.price_books.pricebook import PriceBook, refuse_example
 from rose.pricing.query import rows, set_variables
-from typing import Any
 
 BOOK_FILE = "price_book.toml"
 

@@ -13,11 +13,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import polars as pl
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import polars as pl
+
 from rose.clock import utc
 from rose.ledger.evidence.receipt import canonical
 from rose.ledger.files import layout, segments
@@ -29,7 +32,6 @@ from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.period import Period
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from typing import Any
 
 FOLDER = "closes"
 CHARGES_FILE = "charges.parquet"

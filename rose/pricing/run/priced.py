@@ -1,11 +1,14 @@
 """A run of a ledger after verification, with its prices and counts."""
 
-import duckdb
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Literal
+
+import duckdb
+
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.charges import preconditions
@@ -19,7 +22,6 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import pin, rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
 from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
-from typing import Literal
 
 #: Required events of a report: devices for the cost of a run, verdicts for the cost of a correct answer.
 Needs = Literal["device", "verdict"]

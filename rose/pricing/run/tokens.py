@@ -7,21 +7,23 @@ The run's time is divided into equal blocks, which count as independent (batch m
 Analysis, ch. 9). The variance is that of a ratio under cluster sampling, with Student's t. A block's dollars are its
 rollout time at each device class's mean price."""
 
-import duckdb
-import numpy as np
-import polars as pl
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import sqrt
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+
 from rose.pricing.charges import Charges
 from rose.pricing.charges.allocation import shared
 from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.query import rows, set_variables
-from rose.pricing.stats.bootstrap import Floats, RESAMPLES
+from rose.pricing.stats.bootstrap import RESAMPLES, Floats
 from rose.pricing.stats.uncertainty import Clusters, ratio_variance
-from typing import Any
 
 FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
 #: In order: made on serving devices; on rollout or train devices; on a device not in the ledger, so without a price.

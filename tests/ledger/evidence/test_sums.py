@@ -6,10 +6,10 @@ import struct
 import duckdb
 import pytest
 
-from rose.ledger.verify import sum_faults
 from rose.ledger.files import layout, rolled
 from rose.ledger.growth import rollup
 from rose.ledger.ledger import Ledger
+from rose.ledger.verify import sum_faults
 from tests.ledger.conftest import ask
 from tests.ledger.evidence import ledgers
 

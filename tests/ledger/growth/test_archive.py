@@ -7,8 +7,7 @@ from rose.ledger.files import catalog, layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction
-from rose.ledger.growth.archive import archive, restore
-from rose.ledger.growth.archive import Store
+from rose.ledger.growth.archive import Store, archive, restore
 from rose.ledger.ledger import Ledger
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter

@@ -10,9 +10,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from rose import events
-from rose.ledger.verify import faulty_events
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.ledger import Ledger
+from rose.ledger.verify import faulty_events
 from rose.pricing import charges
 from rose.pricing.charges.pricing import AMOUNTS
 from rose.pricing.closing import charge_algebra, close, restate
