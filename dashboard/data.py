@@ -25,7 +25,7 @@ import sql
 from dashboard.link import ALL, FULLY_LOADED, NEWEST, Link
 from rose.clock import utc_us
 from rose.errors import UserError
-from rose.ledger import verified, verify
+from rose.ledger import verified
 from rose.ledger.files import catalog
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading import named
@@ -181,7 +181,7 @@ def opened() -> Ledger:
 def _opened(root: str) -> Ledger:
     """Open a ledger once for all sessions, together with the findings of its last verification."""
     ledger = Ledger(root)
-    ledger.seen = verified.load(ledger)
+    ledger.seen = verified.load(ledger.folder)
     return ledger
 
 
@@ -321,7 +321,7 @@ def problems(ledger: Ledger) -> list[str]:
     ttl=CHECKED_S, max_entries=16, show_spinner=False, hash_funcs={Ledger: lambda ledger: str(ledger.folder)}
 )
 def _problems(ledger: Ledger, mark: str) -> list[str]:
-    return verify.verify(ledger).doubts
+    return ledger.doubts
 
 
 def price_book(ledger: Ledger, run: Run | None = None, period: Period | None = None) -> PriceBook:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rose.ledger.files import layout
 
 if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read a ledger.
+    from collections.abc import Mapping, Sequence
+
     from rose.ledger.files.catalog import Connection
     from rose.ledger.files.examine import Seen
+    from rose.ledger.verify import Report
 
 
 class Ledger:
@@ -38,8 +41,40 @@ class Ledger:
 
         return Seen()
 
+    @property
+    def doubts(self) -> list[str]:
+        """Return what is wrong or could not be checked, after reading the files that are new or changed."""
+        return self.verify().doubts
+
+    @property
+    def book_events(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the action and details of each event of the books, in order."""
+        from rose.ledger.files import examine
+
+        return examine.all_recorded(self.folder, layout.CLOSING_WRITER)
+
+    @property
+    def archived_until_us(self) -> int | None:
+        """Return `at_us` of the newest archived event that left the ledger, or None."""
+        return layout.archived_until_us(self.folder)
+
     def connect(self) -> Connection:
         """Return a connection that reads the ledger as it is now; see `catalog.connect`."""
         from rose.ledger.files import catalog
 
         return catalog.connect(self.folder)
+
+    def verify(self, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
+        """Check the ledger as `rose.ledger.verify` does."""
+        from rose.ledger.verify import verify
+
+        return verify(self.folder, self.seen, marks or {})
+
+    def verify_changed(self) -> Report:
+        """Verify the ledger, but read only files that are new or changed since any process's last verification."""
+        from rose.ledger import verified
+
+        self.seen = verified.load(self.folder)
+        report = self.verify()
+        verified.save(self.folder, self.seen)
+        return report

@@ -27,17 +27,15 @@ from rose.ledger.files import catalog, examine, footer, layout, registry, rolled
 from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
-from rose.ledger.ledger import Ledger
 
 _THREADS = 2  # Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
 #: Files and folders that readers of a ledger go by.
 _READ = ("live", "compacted", "archived", "heads", rolled.FOLDER, registry.FILE, layout.MARKER, layout.CATALOG)
-CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed periods.
 
 
 @dataclass(slots=True)
 class Report:
-    ledger: Ledger
+    root: Path
     writers: list[WriterReport]
     roll_ups: list[str] = field(default_factory=list)
     folder: list[str] = field(default_factory=list)
@@ -62,46 +60,44 @@ class Report:
         return not self.doubts
 
 
-def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
+def verify(root: Path, seen: Seen, marks: Mapping[str, Sequence[int]]) -> Report:
     """Check the ledger, and keep a record (see `rose.ledger.verified`). The report has the links at the seqs in
     `marks`.
 
     The first check reads every byte; a later one reads only new and changed files."""
-    layout.check(ledger.folder)  # It may be gone since it was opened.
+    layout.check(root)  # It may be gone since it was opened.
     began_us = utc_us()
-    with ledger.seen.lock:
-        before = verified.state(ledger)
-        full = not ledger.seen.entries
+    with seen.lock:
+        before = verified.state(root)
+        full = not seen.entries
         last_full_us = None if before is None else before.full_until_us
         if full:
-            ledger.seen.full_until_us = began_us
-        elif ledger.seen.full_until_us < (last_full_us or 0):
+            seen.full_until_us = began_us
+        elif seen.full_until_us < (last_full_us or 0):
             # A file that decayed on the disk looks unchanged, so the full verification's findings count.
-            ledger.seen.forget_where_other(verified.load(ledger))
-            ledger.seen.full_until_us = last_full_us or 0
-        records = Records(ledger.folder, ledger.seen)
-        expected = Expected(ledger.folder, records, before)
+            seen.forget_where_other(verified.load(root))
+            seen.full_until_us = last_full_us or 0
+        records = Records(root, seen)
+        expected = Expected(root, records, before)
         pool = ThreadPoolExecutor(_THREADS, "verify")
         try:
-            walk = functools.partial(_verify_writer, ledger, expected, records, marks or {})
+            walk = functools.partial(_verify_writer, root, seen, expected, records, marks)
             writers = list(pool.map(walk, expected.writers))
         finally:
             pool.shutdown(cancel_futures=True)
             # Otherwise some 300 MB stay allocated, which pricing may need next.
             pa.default_memory_pool().release_unused()
-        edited, moved = view_faults(ledger.folder, ledger.seen)
+        edited, moved = view_faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
-        misused, first_used = _signers(ledger, registry.sound_lines(ledger.folder) or expected.lines, reports)
+        misused, first_used = _signers(root, seen, registry.sound_lines(root) or expected.lines, reports)
         lost = (f"{path}: it is missing, and the archive did not restore its events" for path in records.lost())
-        folder = [*_folder(ledger, expected), *lost, *edited, *misused]
-        notes, links = [*moved, *first_used], list(_links(ledger, _READ))
-        report = Report(
-            ledger, reports, roll_up_faults(ledger.folder, ledger.seen), folder, notes, links, expected.registry
-        )
+        folder = [*_folder(root, seen, expected), *lost, *edited, *misused]
+        notes, links = [*moved, *first_used], list(_links(root, _READ))
+        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, links, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
-        ledger.seen.forget_unvisited()
+        seen.forget_unvisited()
     if full:
-        verified.save(ledger)
+        verified.save(root, seen)
     outcome = verified.State(
         until_us=began_us,
         full_until_us=began_us if full else last_full_us,
@@ -112,36 +108,29 @@ def verify(ledger: Ledger, *, marks: Mapping[str, Sequence[int]] | None = None) 
         # A segment that was there once is required until it is back.
         heads={**({} if before is None else before.heads), **heads},
     )
-    verified.leave(ledger, outcome)
+    verified.leave(root, outcome)
     return report
 
 
-def verify_changed(ledger: Ledger) -> Report:
-    ledger.seen = verified.load(ledger)
-    report = verify(ledger)
-    verified.save(ledger)
-    return report
-
-
-def _folder(ledger: Ledger, expected: Expected) -> list[str]:
-    problems = [*_foreign_names(ledger)]
+def _folder(root: Path, seen: Seen, expected: Expected) -> list[str]:
+    problems = [*_foreign_names(root)]
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
-        problems += examine.detail_faults(ledger.folder, writer, ledger.seen)
+        problems += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
         problems.append(expected.problem)
     if expected.lines:
-        ledger_id = layout.ledger_id(ledger.folder)
+        ledger_id = layout.ledger_id(root)
 
         def signatures(content: bytes) -> list[str]:
             return list(registry.signature_faults(ledger_id, registry.parse(content)))
 
         with suppress(OSError, LedgerError):
-            problems += ledger.seen.facts(ledger.folder / registry.FILE, f"registry {ledger_id}", signatures)
+            problems += seen.facts(root / registry.FILE, f"registry {ledger_id}", signatures)
     return problems
 
 
 def _signers(
-    ledger: Ledger, known: Sequence[registry.Line], writers: Sequence[WriterReport]
+    root: Path, seen: Seen, known: Sequence[registry.Line], writers: Sequence[WriterReport]
 ) -> tuple[list[str], list[str]]:
     """Return problems and notes about keys that no known key endorsed for their writer.
 
@@ -158,10 +147,10 @@ def _signers(
             if signer.key in endorsed_for:
                 continue
             if report.writer == ROLL_UP_WRITER:
-                sums, unknown = _sums(ledger)
+                sums, unknown = _sums(root, seen)
                 problems += (f"{problem}, and {signer.key} signed them; it was forged" for problem in sums)
                 notes += (f"the daily sums that {signer.key} signed were not compared: {why}" for why in unknown)
-            of_another = signer.key in standing.keys and report.writer == CLOSING_WRITER
+            of_another = signer.key in standing.keys and report.writer == layout.CLOSING_WRITER
             if (endorsed_for and not spool.is_upkeep(report.writer)) or of_another:
                 problems.append(
                     f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
@@ -183,63 +172,63 @@ def _signers(
     return problems, notes
 
 
-def _sums(ledger: Ledger) -> tuple[list[str], list[str]]:
+def _sums(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
     try:
-        if (coverage := rolled.newest(ledger.folder)) is None:
+        if (coverage := rolled.newest(root)) is None:
             return [], []
-        path = ledger.folder / coverage.folder / "coverage.json"
-        problems, missing, _ = ledger.seen.once(path, f"sums {coverage.sha256}", lambda: sum_faults(ledger.folder))
+        path = root / coverage.folder / "coverage.json"
+        problems, missing, _ = seen.once(path, f"sums {coverage.sha256}", lambda: sum_faults(root))
     except LedgerError:
         return [], []  # `roll_up_faults` names a damaged roll-up.
     return problems, [] if missing is None else [missing]
 
 
 def _verify_writer(
-    ledger: Ledger, expected: Expected, records: Records, marks: Mapping[str, Sequence[int]], writer: str
+    root: Path, seen: Seen, expected: Expected, records: Records, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
     """Return a writer's report and its newest segment, read again if parts moved meanwhile."""
     while True:
-        before = layout.chain(ledger.folder, writer)
-        chain = Chain(ledger.folder, writer, records, ledger.seen, expected, marks.get(writer, ()))
+        before = layout.chain(root, writer)
+        chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))
         report = chain.walk(before)
         chain.check_expected()
-        if not report.problems or set(before) <= set(layout.chain(ledger.folder, writer)):
+        if not report.problems or set(before) <= set(layout.chain(root, writer)):
             return report, chain.newest
 
 
-def _foreign_names(ledger: Ledger) -> Iterator[str]:
-    yield from _foreign(ledger, "live", layout.WRITER_NAME.fullmatch, folders=True)
-    for writer in layout.names(ledger.folder / "live"):
-        yield from _foreign(ledger, f"live/{writer}", layout.is_number, folders=True)
+def _foreign_names(root: Path) -> Iterator[str]:
+    yield from _foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)
+    for writer in layout.names(root / "live"):
+        yield from _foreign(root, f"live/{writer}", layout.is_number, folders=True)
     for state, is_own in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
-        yield from _foreign(ledger, state, layout.WRITER_NAME.fullmatch, folders=True)
-        for writer in layout.names(ledger.folder / state):
-            yield from _foreign(ledger, f"{state}/{writer}", is_own)
-    yield from _foreign(ledger, "heads", _is_head)
+        yield from _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
+        for writer in layout.names(root / state):
+            yield from _foreign(root, f"{state}/{writer}", is_own)
+    yield from _foreign(root, "heads", _is_head)
     ids = rolled.ID_FOLDER.rpartition("/")[2]
-    yield from _foreign(ledger, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
-    yield from _foreign(ledger, rolled.ID_FOLDER, rolled.is_id_file)
-    for generation in layout.names(ledger.folder / rolled.FOLDER):
+    yield from _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
+    yield from _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
+    for generation in layout.names(root / rolled.FOLDER):
         if layout.is_number(generation):
-            yield from _foreign(ledger, f"{rolled.FOLDER}/{generation}", _is_rolled)
+            yield from _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
 
 
-def _foreign(ledger: Ledger, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> Iterator[str]:
-    for name in sorted(layout.names(ledger.folder / folder)):
-        path = ledger.folder / folder / name
+def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> Iterator[str]:
+    for name in sorted(layout.names(root / folder)):
+        path = root / folder / name
         own = is_own(name) and path.is_dir() == folders
         # A file that is gone by now was a leftover, or was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
             yield f"{folder}/{name}: a foreign name: no file of a ledger has it"
 
 
-def _links(ledger: Ledger, paths: Iterable[str]) -> Iterator[str]:
+def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
     """Yield each link in the paths that readers use: the file behind it is not part of the ledger."""
     for path in paths:
-        if (ledger.folder / path).is_symlink():
-            yield f"{path}: a link to {(ledger.folder / path).readlink()}"
+        if (root / path).is_symlink():
+            yield f"{path}: a link to {(root / path).readlink()}"
         else:
-            yield from _links(ledger, [f"{path}/{name}" for name in sorted(layout.names(ledger.folder / path))])
+            yield from _links(root, [f"{path}/{name}" for name in sorted(layout.names(root / path))])
 
 
 def _is_compacted(name: str) -> bool:

@@ -330,7 +330,7 @@ def _serving(ledger: Ledger, config: AlertsConfig, rule: ServingRule, now_us: in
 
 
 def _ledger(ledger: Ledger, rule: LedgerRule, now_us: int) -> Outcome:
-    last = verified.state(ledger)
+    last = verified.state(ledger.folder)
     alerts = []
     if last is not None and last.problems:
         title, text = f"the ledger has {last.problems} problems", "Do not trust its figures. Run `rose ledger verify`."

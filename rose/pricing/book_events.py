@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from rose.events import LedgerAction
-from rose.ledger.files import examine, layout
+from rose.ledger.files import layout
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
 
@@ -20,9 +19,9 @@ def lock(ledger: Ledger) -> AbstractContextManager[None]:
 def record(ledger: Ledger, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:
     """Write an event, on disk when this returns."""
     event = LedgerAction(action=action, at_us=at_us, event_id=event_id, detail_json=json.dumps(detail))
-    with LedgerWriter.open(ledger.folder, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+    with LedgerWriter.open(ledger.folder, layout.CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
         log.record(event)
 
 
 def recorded(ledger: Ledger, action: str) -> list[dict[str, Any]]:
-    return examine.recorded(ledger.folder, CLOSING_WRITER, action)
+    return [detail for what, detail in ledger.book_events if what == action]

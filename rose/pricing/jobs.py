@@ -35,7 +35,7 @@ def planned(settings: Settings) -> list[Job]:
 
 def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
     """Write the missing reports of ended runs, and the newest running run's. Raises LedgerError or PricingError."""
-    from rose.ledger import verified, verify
+    from rose.ledger import verified
     from rose.pricing import query
     from rose.pricing.answers import run_report as reporting
     from rose.pricing.price_books import choice
@@ -44,7 +44,7 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
     with ledger.connect() as connection:
         runs = query.rows(connection, "jobs/runs")
     reported = _reported(folder)
-    ledger.seen = verified.load(ledger)  # Verifying every byte for each run would take hours on a large ledger.
+    ledger.seen = verified.load(ledger.folder)  # Verifying every byte for each run would take hours on a large ledger.
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused = [], {}
     for run in runs:
@@ -55,10 +55,10 @@ def report(ledger: Ledger, *, folder: Path, price_book: str | None) -> Mapping[s
             book = choice.choose(ledger, named, run_id=run["run_id"])
             written.append(_write(folder, reporting.build(ledger, run["run_id"], book)))
         except PricingError as error:
-            if not verify.verify(ledger).ok:
+            if not ledger.verify().ok:
                 raise
             refused[run["run_id"]] = str(error)
-    verified.save(ledger)
+    verified.save(ledger.folder, ledger.seen)
     return {"written": written, "refused": refused, "folder": str(folder)}
 
 

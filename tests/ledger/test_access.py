@@ -10,7 +10,6 @@ from rose import cli
 from rose.ledger import access
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import query
-from rose.ledger.verify import verify
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,7 @@ def test_the_variable_says_what_is_logged(root, tmp_path, monkeypatch):
         ("query", "refused", None, "DROP VIEW lease"),
     ]
     assert "@" in query(Ledger(root), "SELECT DISTINCT who FROM access").rows[0][0]
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_who_was_known_by_a_login_is_named_and_those_at_the_same_time_are_all_logged(root):

@@ -12,7 +12,7 @@ from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.events import KINDS
 from rose.ledger.files import catalog, rows, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import faulty_events, verify
+from rose.ledger.verify import faulty_events
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, record
 
@@ -85,7 +85,7 @@ def damaged(tmp_path_factory):
 
 def test_every_row_that_the_views_leave_out_is_named(damaged):
     root, items = damaged
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
     with catalog.connect(root) as connection:
         where = "writer = 'w' AND NOT (fault LIKE 't0_ns must be at or after the end of the time%')"
         found = connection.execute(f"SELECT count(*), count(DISTINCT seq) FROM faulty_event WHERE {where}").fetchall()

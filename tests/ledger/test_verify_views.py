@@ -10,7 +10,7 @@ import pytest
 from rose.ledger.files import catalog, layout, segments, sources
 from rose.ledger.files.examine import Seen
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify, view_faults
+from rose.ledger.verify import view_faults
 from tests import programs
 from tests.ledger.evidence import ledgers
 
@@ -46,10 +46,10 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late, step):
         f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Ledger(sys.argv[1]), 0)"
     )
     assert programs.run(program, late) == (-signal.SIGKILL, "")
-    assert verify(Ledger(late)).problems == []
-    assert any("it is stale" in note for note in verify(Ledger(late)).notes)
+    assert Ledger(late).verify().problems == []
+    assert any("it is stale" in note for note in Ledger(late).verify().notes)
     catalog.connect(late).close()
-    assert not any("it is stale" in note for note in verify(Ledger(late)).notes)
+    assert not any("it is stale" in note for note in Ledger(late).verify().notes)
 
 
 def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(late, monkeypatch):

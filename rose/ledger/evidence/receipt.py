@@ -91,7 +91,7 @@ def take(ledger: Ledger) -> Receipt:
     content = registry.read(ledger.folder)
     lines = registry.parse(content)
     coverage = rolled.newest(ledger.folder)
-    state = verified.state(ledger)
+    state = verified.state(ledger.folder)
     writers = {
         writer: Mark(
             next_seq=link.last_seq + 1,

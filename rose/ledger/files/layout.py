@@ -35,6 +35,7 @@ FORMAT_VERSION = 1
 MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
 UPKEEP_RUN_ID = "ledger"  # Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
+CLOSING_WRITER = "closing"  # Its events prove the frozen charges of closed periods.
 PRICING = "pricing.duckdb"  # Pricing's sums, made again from the events if the file is gone.
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -201,6 +202,17 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
         ranked.append((part, part.last <= covered))
         covered = max(covered, part.last)
     return ranked
+
+
+def archived_until_us(root: Path) -> int | None:
+    """Return `at_us` of the newest archived event that left the ledger, or None."""
+    newest: list[int | None] = []
+    for part in (part for writer in writers(root) for part in chain(root, writer) if part.state == "archived"):
+        try:
+            newest.append(json.loads((root / part.manifest).read_bytes())["at_us_max"])
+        except ValueError as error:
+            raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
+    return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
 def manifest_span(name: str) -> tuple[int, int] | None:

@@ -176,12 +176,6 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
     return Restored(parts, events, size, store.url(), missing)
 
 
-def newest_us(ledger: Ledger) -> int | None:
-    """Return `at_us` of the newest event that left the ledger, or None."""
-    newest = [compaction.newest_at_us(ledger, part) for part in _archived(ledger)]
-    return max((at_us for at_us in newest if at_us is not None), default=None)
-
-
 def outside(store: Store, root: Path) -> Store:
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")

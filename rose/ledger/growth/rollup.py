@@ -20,12 +20,11 @@ from rose.ledger.files import catalog, database, layout, rolled, segments, sourc
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
 _MERGED_IDS_MAX = 8_000_000  # Maximum of ids in a merged file: 5 s of work, and a gigabyte of memory to sort them.
 #: Their events prove manifests, roll-ups and closes, so they never leave the ledger.
-KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
+KEPT_WRITERS = (ARCHIVE_WRITER, layout.CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
 _ID_ORDER = "kind, run_id, event_id"  # A reader of one kind and run, or of the newest ids, then reads few row groups.
 
 

@@ -123,13 +123,12 @@ def roll_up(ledger: Ledger) -> Mapping[str, object]:
 def audit(ledger: Ledger) -> Mapping[str, object]:
     """Check every byte, or only new and changed files within a week after. Raises LedgerError with the first
     problems."""
-    from rose.ledger import verify
 
     last = history(ledger).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
     # A clock that was put back makes it later than now.
     every_byte = ago_us is None or not 0 <= ago_us < _EVERY_BYTE_DAYS * 86_400e6
-    report = verify.verify(ledger) if every_byte else verify.verify_changed(ledger)
+    report = ledger.verify() if every_byte else ledger.verify_changed()
     if problems := report.doubts:
         more = f" and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
         raise LedgerError(f"{len(problems)} problems: {'; '.join(problems[:_PROBLEMS_SHOWN])}{more}")

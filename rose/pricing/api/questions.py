@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rose.errors import UserError, did_you_mean
-from rose.ledger import access, verified, verify
+from rose.ledger import access, verified
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing import period as periods
@@ -77,7 +77,7 @@ class ServedLedger:
 
     def trust(self) -> dict[str, Any]:
         """Verify new files. Return when the ledger was last verified, and the problems. Raises LedgerError."""
-        checked, last = verify.verify(self.ledger), verified.state(self.ledger)
+        checked, last = self.ledger.verify(), verified.state(self.ledger.folder)
         return {
             "sound": checked.ok,
             "verified": None if last is None else last.to_json(),  # A folder that cannot be written keeps no record.

@@ -9,7 +9,6 @@ from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import layout, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing import book_events
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
@@ -35,7 +34,7 @@ def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check
             settle(ledger)
     except UserError:
         pass  # The checks below name what could not be finished.
-    report = verify(ledger, marks=continuation.marks(against or {}))
+    report = ledger.verify(marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:
         problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]

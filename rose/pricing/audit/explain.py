@@ -13,7 +13,6 @@ import polars as pl
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
@@ -243,7 +242,7 @@ def _chain(
         amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
         rows=tuple({**row, "hour": utc(device_hour.hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
-        spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), verify.verify(ledger))),
+        spans=tuple(spans(ledger, (row for kind in events.values() for row in kind), ledger.verify())),
         events=events,
         notes=tuple(notes),
     )

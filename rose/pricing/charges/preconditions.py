@@ -5,9 +5,7 @@ from contextlib import suppress
 import duckdb
 
 from rose.clock import utc
-from rose.ledger import verify
 from rose.ledger.files.layout import LedgerError
-from rose.ledger.growth import archive
 from rose.ledger.ledger import Ledger
 from rose.pricing.money import PricingError
 from rose.pricing.query import rows, set_variables
@@ -17,7 +15,7 @@ def verified(ledger: Ledger) -> bool:
     """Return whether the ledger verifies. Raises PricingError if not, unless unverified reading is allowed."""
     with suppress(LedgerError):  # A reader writes the catalog of an earlier version anew; damage is named below.
         ledger.connect().close()
-    problems = verify.verify(ledger).doubts
+    problems = ledger.doubts
     if problems and not ledger.allow_unverified:
         raise PricingError(
             f"ledger {ledger.folder} does not verify, so its figures cannot be trusted:\n"
@@ -28,7 +26,7 @@ def verified(ledger: Ledger) -> bool:
 
 
 def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    newest_us = archive.newest_us(ledger)
+    newest_us = ledger.archived_until_us
     if newest_us is None:
         return
     set_variables(connection, run_id=run_id)
@@ -49,7 +47,7 @@ def refuse_archived(ledger: Ledger, connection: duckdb.DuckDBPyConnection, run_i
 
 
 def refuse_archived_since(ledger: Ledger, from_ns: int | None) -> None:
-    newest_us = archive.newest_us(ledger)
+    newest_us = ledger.archived_until_us
     if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
         raise PricingError(
             f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "

@@ -151,7 +151,7 @@ def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
     yield "closes", ", ".join(bill.closes) or "none: not closed yet"
     yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
     yield "provenance", stamp.provenance
-    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {verified.text(bill.ledger)}"
+    yield "ledger", f"{'verified' if stamp.verified else 'NOT VERIFIED'}; now {verified.text(bill.ledger.folder)}"
     yield "price book", stamp.book.line
     yield "price book's SHA-256", bill.book.sha256
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from rose.clock import utc
 from rose.errors import did_you_mean
-from rose.ledger import verify
 from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import NO_TOKENS
@@ -212,7 +211,7 @@ def _whole(ledger: Ledger, run_id: str, book: PriceBook) -> Whole | None:
     except NothingChargedError:
         return None
     except PricingError as error:
-        if not ledger.allow_unverified and not verify.verify(ledger).ok:
+        if not ledger.allow_unverified and not ledger.verify().ok:
             raise
         return Whole(why=str(error))
 

@@ -14,7 +14,6 @@ from rose.ledger.files import catalog, layout, rolled, rows, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.pricing.answers import run_report
 from tests.ledger.evidence import ledgers
 from tests.pricing.conftest import sample_events
@@ -83,7 +82,7 @@ def make(root, power_mw=POWER_MW):
     assert any(superseded for _, superseded in layout.all_parts(root, "a"))
     assert len(rolled.generations(root)) == 2
     catalog.connect(root).close()
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     return root
 
 

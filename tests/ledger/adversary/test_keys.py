@@ -21,7 +21,6 @@ from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import FOLDER
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many
 from tests.ledger.adversary.histories import append, figures_of, make, report_of
 from tests.ledger.conftest import record
@@ -231,7 +230,7 @@ def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_
                     case _:
                         (root / layout.PRICING).write_bytes(b"sums of somebody")
         named = continuation.read([kept_receipt])
-        found = verify(Ledger(root), marks=continuation.marks(named))
+        found = Ledger(root).verify(marks=continuation.marks(named))
         if found.ok and not continuation.check(found, named).problems:
             assert not (root / layout.PRICING).exists(), "`rose report` would believe it"
             assert _read_by_readers(root) == read_by_readers or figures_of(root) == figures

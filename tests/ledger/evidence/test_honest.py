@@ -17,7 +17,6 @@ from rose.ledger.evidence import continuation, receipt
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from tests.ledger.conftest import events
 from tests.long_form import usual
 
@@ -61,7 +60,7 @@ def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
                 rollup.roll_up(Ledger(root), grace_s=0)
                 archive.archive(Ledger(root), older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
             receipts[f"receipt {number}"] = receipt.take(Ledger(root))
-            report = verify(Ledger(root), marks=continuation.marks(receipts))
+            report = Ledger(root).verify(marks=continuation.marks(receipts))
             held = continuation.check(report, receipts)
             assert (report.doubts, held.problems, held.unchecked) == ([], [], []), step
 

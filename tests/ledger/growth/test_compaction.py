@@ -14,7 +14,6 @@ from rose.ledger.files.layout import LedgerError, Part
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, copied, flip, record
 from tests.long_form import usual
@@ -67,7 +66,7 @@ def test_closed_epochs_become_one_file_and_nothing_else_changes(root):
         f"live/w/000003/{layout.SEGMENT_PATTERN}",
     ]
     assert _events(root) == before
-    report = verify(Ledger(root))
+    report = Ledger(root).verify()
     assert report.problems == []
     assert [(w.segments, w.events) for w in report.writers if w.writer == "w"] == [(11, 7)]
 
@@ -80,7 +79,7 @@ def test_what_was_merged_is_removed_after_the_grace_period(root):
     assert compact(Ledger(root), grace_s=0).parts_removed == 3
     assert layout.epochs(root, "w") == [3]
     assert _events(root) == before
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
 
 
 def test_what_was_merged_is_an_event(root):
@@ -122,7 +121,7 @@ def test_readers_never_notice(tmp_path, lease, monkeypatch):
             if n % 20 == 19:
                 done = compact(Ledger(root), grace_s=3)
                 merged, removed = merged + done.merged_segments, removed + done.parts_removed
-                assert verify(Ledger(root)).problems == []
+                assert Ledger(root).verify().problems == []
         stop.touch()
         said = [reader.communicate() for reader in readers]
     assert {error for _, error in said} == {""}
@@ -207,7 +206,7 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
                 compact(Ledger(root))
         compact(Ledger(root))
         assert layout.parts(root, "w") == layout.parts(undisturbed, "w"), number
-        assert verify(Ledger(root)).problems == []
+        assert Ledger(root).verify().problems == []
 
 
 def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_reads(root, monkeypatch):
@@ -228,4 +227,4 @@ def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_
     refusing = False
     compact(Ledger(root), grace_s=0)
     assert _events(root) == before
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []

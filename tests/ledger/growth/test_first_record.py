@@ -11,7 +11,7 @@ from rose.events import Power
 from rose.ledger.files import layout, rows, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import faulty_events, sum_faults, verify
+from rose.ledger.verify import faulty_events, sum_faults
 from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
@@ -83,7 +83,7 @@ def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sum
         assert _summed(rolled_up) == {"a": 1, "z": 1}
         assert _named(rolled_up) == [("a", 1, CHANGED)]
     assert sum_faults(rolled_up) == ([], None, ())
-    assert verify(Ledger(rolled_up)).problems == []
+    assert Ledger(rolled_up).verify().problems == []
 
 
 def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_up, tmp_path):
@@ -137,5 +137,5 @@ def test_times_names_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, 
         assert len({event_id for event_id, _ in counted}) == len(counted)
         assert sum(_summed(root).values()) == len(counted)
     assert sum_faults(root) == ([], None, ())
-    assert verify(Ledger(root)).problems == []
+    assert Ledger(root).verify().problems == []
     shutil.rmtree(home)

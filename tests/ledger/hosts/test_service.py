@@ -17,7 +17,6 @@ from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
 from rose.ledger.ledger import Ledger
 from rose.ledger.reading.query import QueryError, query
-from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, copied, record
 from tests.ledger.hosts.served import Limits, serve
 from tests.runtime.conftest import until
@@ -226,7 +225,7 @@ def test_every_query_is_on_record_when_its_answer_is_there(reader, root):
     assert sha256 == hashlib.sha256(long.encode()).hexdigest()
     assert peer.startswith("127.0.0.1:")
     assert took_ns > 0
-    assert verify(Ledger(root)).ok
+    assert Ledger(root).verify().ok
 
 
 def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):

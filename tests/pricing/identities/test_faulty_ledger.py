@@ -9,7 +9,6 @@ import pytest
 from rose.events import KINDS, Event
 from rose.ledger.files import rows, segments
 from rose.ledger.ledger import Ledger
-from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.answers import run_report
 from rose.pricing.answers.run_report import Report
@@ -36,5 +35,5 @@ def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: 
     tail = segments.recover(sample, "damage")
     assert tail is not None
     segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
-    assert verify(Ledger(sample)).ok
+    assert Ledger(sample).verify().ok
     assert run_report.build(Ledger(sample)).to_json() == sample_report.to_json()
