@@ -32,7 +32,6 @@ from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
-from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import ROLLOUT_BUCKETS
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, store
@@ -44,7 +43,7 @@ from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.period import NS_PER_DAY, Period, month_at, nanoseconds, period_before
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import set_variables
+from rose.pricing.query import refuse_archived_since, set_variables
 from rose.pricing.run.priced import PricedRun, priced, silent
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
@@ -429,7 +428,7 @@ def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
 def serving_time(scope: Scope) -> dict[str, int] | None:
     """Return `delayed_ns` and `withheld_idle_ns` of a period, or None if events of the period were archived."""
     try:
-        preconditions.refuse_archived_since(scope.ledger, scope.period.from_ns)
+        refuse_archived_since(scope.ledger, scope.period.from_ns)
     except PricingError:
         return None
     within = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}

@@ -20,11 +20,11 @@ from rose.clock import utc
 from rose.ledger.files import database
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
-from rose.pricing.charges import preconditions, state
+from rose.pricing.charges import state
 from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
-from rose.pricing.query import records, rows, set_variables
+from rose.pricing.query import records, refuse_archived_since, rows, set_variables
 
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _BYTES_PER_GB = 10**9
@@ -125,9 +125,9 @@ def price(
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
     if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
-    verified = preconditions.verified(ledger)
+    verified = query.verified(ledger)
     if run_id is None:
-        preconditions.refuse_archived_since(ledger, from_ns)
+        refuse_archived_since(ledger, from_ns)
     question = book.sha256, from_ns, to_ns, run_id, provenance
     with state.current(ledger) as (connection, answers):
         charges: Charges | None = answers.get(question)

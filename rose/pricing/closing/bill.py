@@ -10,7 +10,6 @@ import polars as pl
 
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges import preconditions
 from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.store import Posting, postings
@@ -19,7 +18,7 @@ from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
 from rose.pricing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import refuse_archived_since, rows, set_variables
 
 STATES: tuple[str, ...] = ("closed", "correction", "open")
 
@@ -244,6 +243,6 @@ def one_provenance(ledger: Ledger, present: set[str], chosen: str | None, period
             "of both: choose one with --provenance"
         )
     if not present:
-        preconditions.refuse_archived_since(ledger, period.from_ns)
+        refuse_archived_since(ledger, period.from_ns)
         raise NothingChargedError(f"no run lies in {period.label}, so nothing is charged")
     return present.pop()

@@ -11,7 +11,6 @@ import duckdb
 
 from rose.ledger.ledger import Ledger
 from rose.pricing import charges
-from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
@@ -19,7 +18,7 @@ from rose.pricing.marginal_cost.marginal import Marginal, marginal
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import pin, rows, set_variables, snapshot_pinned
+from rose.pricing.query import pin, refuse_archived, rows, set_variables, snapshot_pinned
 from rose.pricing.run import cost_per_correct, tokens
 from rose.pricing.run.tokens import RolloutOutput, Tokens, rollout_outputs, together
 
@@ -63,7 +62,7 @@ def priced(
     with closing(ledger.connect()) as connection:
         pin(connection, ledger)
         run_id = newest_run(connection, needs) if run_id is None else run_id
-        preconditions.refuse_archived(ledger, connection, run_id)
+        refuse_archived(ledger, connection, run_id)
         run = run_facts(connection, run_id)
         book = choice.choose(ledger, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
         charged = charges.price(ledger, book, run_id=run_id)

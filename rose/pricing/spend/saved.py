@@ -13,7 +13,6 @@ from rose.ledger.ledger import Ledger
 from rose.pricing.borrowing.alternatives import compare
 from rose.pricing.borrowing.comparison import NO_TOKENS
 from rose.pricing.borrowing.savings import Alternative
-from rose.pricing.charges import preconditions
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.store import postings
@@ -23,7 +22,7 @@ from rose.pricing.money import NothingChargedError, PricingError, QuestionError,
 from rose.pricing.period import Period
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import refuse_archived_since, rows, set_variables
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
 
@@ -130,7 +129,7 @@ def saved(
 
     `progress` receives the runs done and all runs. Raises NothingChargedError without runs, QuestionError for an
     unknown run or team, and PricingError for several price books, or for several provenances without a choice."""
-    preconditions.refuse_archived_since(ledger, period.from_ns)
+    refuse_archived_since(ledger, period.from_ns)
     provenance, found = _found(ledger, period, provenance, team, run_id)
     book = _book(ledger, period, price_book, provenance, run_id)
     kept = {} if kept is None else kept
