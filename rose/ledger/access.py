@@ -76,7 +76,7 @@ def _write(ledger: Ledger, fields: dict[str, Any], who: str | None) -> None:
         try:
             # Another command may hold the writer. No writer's name begins with a dot.
             with (
-                layout.locked(ledger.folder / "locks" / ".access.lock"),
+                ledger.lock("access"),
                 LedgerWriter.open(ledger.folder, WRITER, layout.UPKEEP_RUN_ID) as writer,
             ):
                 writer.record(Access(who=who or verified.user_at_host(), **fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,11 @@ from rose.ledger.files import layout
 
 if TYPE_CHECKING:  # DuckDB and Arrow, which the command line loads only to read a ledger.
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from rose.ledger.files.catalog import Connection
     from rose.ledger.files.examine import Seen
+    from rose.ledger.files.rolled import Coverage
     from rose.ledger.verify import Report
 
 
@@ -47,8 +50,27 @@ class Ledger:
         return self.verify().doubts
 
     @property
+    def parts(self) -> dict[str, list[layout.Part]]:
+        """Return each writer's parts that are in the ledger, in order."""
+        return {writer: layout.parts(self.folder, writer) for writer in layout.writers(self.folder)}
+
+    @property
+    def writer_order(self) -> str:
+        """Return a SELECT of the writers and their order in the registry."""
+        from rose.ledger.files import sources
+
+        return sources.writer_order(self.folder, layout.writers(self.folder))
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Return how far the newest daily sums reach, or None without any. Raises LedgerError if they are damaged."""
+        from rose.ledger.files import rolled
+
+        return rolled.newest(self.folder)
+
+    @property
     def book_events(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the action and details of each event of the books, in order."""
+        """Return the action and details of each event about price books, budgets, closes and corrections, in order."""
         from rose.ledger.files import examine
 
         return examine.all_recorded(self.folder, layout.CLOSING_WRITER)
@@ -57,6 +79,23 @@ class Ledger:
     def archived_until_us(self) -> int | None:
         """Return `at_us` of the newest archived event that left the ledger, or None."""
         return layout.archived_until_us(self.folder)
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Return an exclusive lock of this ledger. Raises LockError if the file system refuses."""
+        return layout.locked(self.folder / "locks" / f".{name}.lock")  # No writer's name begins with a dot.
+
+    def record_in_books(self, action: str, detail: Mapping[str, Any], at_us: int, event_id: str | None = None) -> None:
+        """Write an event of the books, on disk when this returns. The caller must hold the lock `closing`."""
+        from rose.events import LedgerAction
+        from rose.ledger.writer import LedgerWriter
+
+        event = LedgerAction(action=action, at_us=at_us, event_id=event_id, detail_json=json.dumps(detail))
+        with LedgerWriter.open(self.folder, layout.CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+            log.record(event)
+
+    def booked(self, action: str) -> list[dict[str, Any]]:
+        """Return the details of the books' events with this action, in order."""
+        return [detail for what, detail in self.book_events if what == action]
 
     def connect(self) -> Connection:
         """Return a connection that reads the ledger as it is now; see `catalog.connect`."""

@@ -292,7 +292,7 @@ class LedgerWriter:
         unwritten = table.slice(tail.next_seq - first_seq)
         if unwritten.num_rows == 0:
             return next_seq
-        self._tail = segments.append(self.root, tail, unwritten)
+        self._tail = segments.write_next(self.root, tail, unwritten)
         return next_seq
 
 

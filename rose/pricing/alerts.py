@@ -193,7 +193,7 @@ def evaluate(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) ->
 def check(ledger: Ledger, config: AlertsConfig, now_us: int | None = None) -> Round:
     now_us = utc_us() if now_us is None else now_us
     plugins = destinations(config)
-    with layout.locked(ledger.folder / "locks" / ".alerts.lock"):
+    with ledger.lock("alerts"):
         known, outcomes = {(entry.to, entry.key): entry for entry in entries(ledger)}, evaluate(ledger, config, now_us)
         sender = _Sender(plugins, config.provenance)
         after = [entry for outcome in outcomes for entry in _settle(outcome, known, sender, now_us)]

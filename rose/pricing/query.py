@@ -1,5 +1,6 @@
 """Functions that run the named queries in sql/ on a ledger's catalog."""
 
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -8,7 +9,7 @@ import duckdb
 
 import sql
 from rose.clock import utc
-from rose.ledger.files import database, layout, segments, sources
+from rose.ledger.files import database, segments, sources
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
 from rose.pricing.money import PricingError
@@ -109,14 +110,13 @@ def pin(connection: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
     Raises LedgerError, duckdb.Error or OSError if a file is damaged or gone."""
     small: list[str] = []
     large: list[str] = []
-    for writer in layout.writers(ledger.folder):
-        for part in layout.parts(ledger.folder, writer):
-            if part.state == "compacted":
-                large.append(part.pattern)
-                continue
-            for name in segments.segment_names(ledger.folder / part.folder):
-                size = (ledger.folder / part.folder / name).stat().st_size
-                (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
+    for part in itertools.chain.from_iterable(ledger.parts.values()):
+        if part.state == "compacted":
+            large.append(part.pattern)
+            continue
+        for name in segments.segment_names(ledger.folder / part.folder):
+            size = (ledger.folder / part.folder / name).stat().st_size
+            (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
     with database.one_thread(connection):
         connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(ledger.folder, small)}")
     connection.execute(

@@ -186,7 +186,7 @@ def test_events_that_come_together_take_no_room_from_others_however_often_they_a
 
 def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(tmp_path, lease, monkeypatch):
     """The folder's fsync may fail after the rename: the segment is there, although its writer was told otherwise."""
-    real, failures = segments.append, [OSError(5, "Input/output error")]
+    real, failures = segments.write_next, [OSError(5, "Input/output error")]
 
     def fails_once(*arguments):
         tail = real(*arguments)
@@ -195,7 +195,7 @@ def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(tmp_path, l
         return tail
 
     with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=0.01) as writer:
-        monkeypatch.setattr(segments, "append", fails_once)
+        monkeypatch.setattr(segments, "write_next", fails_once)
         with pytest.raises(LedgerError, match="Input/output error"):
             writer.record(lease())
         while writer.failure is not None:

@@ -62,7 +62,7 @@ class Tail:
     key: Key | None = None
 
 
-def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
+def write_next(root: Path, tail: Tail, table: pa.Table) -> Tail:
     """Write `table` to disk as the next segment, and return the new end. After an OSError, `recover` tells what
     exists."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())

@@ -9,7 +9,6 @@ from rose.ledger.evidence import continuation
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.files import layout, segments
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events
 from rose.pricing.closing import store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.store import Posting, postings
@@ -30,7 +29,7 @@ def check(ledger: Ledger, against: Mapping[str, Receipt] | None = None) -> Check
     `against` has receipts that were kept outside the ledger, by name, oldest first. They reveal if something was
     removed."""
     try:
-        with book_events.lock(ledger):
+        with ledger.lock("closing"):
             settle(ledger)
     except UserError:
         pass  # The checks below name what could not be finished.

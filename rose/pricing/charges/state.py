@@ -20,7 +20,7 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger.files import catalog, database, layout, registry, rolled, rows, segments, sources
+from rose.ledger.files import database, layout, registry, rolled, rows, segments, sources
 from rose.ledger.files.layout import Part
 from rose.ledger.ledger import Ledger
 from rose.pricing import query
@@ -84,7 +84,7 @@ def current(ledger: Ledger) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Ha
                 with _in_memory(ledger, small) as kept:
                     yield kept
                 return
-        with layout.locked(ledger.folder / "locks" / "pricing.lock"), _connect() as connection:
+        with ledger.lock("pricing"), _connect() as connection:
             new = not _attach(connection, path)
             _configure(connection)
             _bring_up_to_date(connection, ledger, new=new)
@@ -145,7 +145,7 @@ def _content(ledger: Ledger) -> bytes:
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
     try:
-        connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
+        connection.execute(f"ATTACH {sources.quoted(str(path))} AS kept")
         connection.execute("USE kept")
         connection.execute(f"SELECT kept_{_version()}()").fetchall()
         return True
@@ -154,7 +154,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
         connection.execute("DETACH DATABASE IF EXISTS kept")
         for file in (path, path.with_name(f"{path.name}.wal")):
             file.unlink(missing_ok=True)
-        connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
+        connection.execute(f"ATTACH {sources.quoted(str(path))} AS kept")
         connection.execute("USE kept")
         return False
 
@@ -320,9 +320,9 @@ def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0
-    for writer in layout.writers(ledger.folder):
+    for writer, parts in ledger.parts.items():
         begin = end = marks.get(writer, Mark(-1, -1, 0))
-        for part in layout.parts(ledger.folder, writer):
+        for part in parts:
             if part.last < begin.epoch:
                 continue
             if part.state == "live":
@@ -334,14 +334,15 @@ def since(ledger: Ledger, marks: Mapping[str, Mark]) -> Increment:
                 files.append(part.pattern)
                 # An epoch that was open at the mark was merged since.
                 if part.first <= begin.epoch:
-                    apart.append(f"writer = {catalog.quoted(writer)} AND seq < {begin.next_seq}")
+                    apart.append(f"writer = {sources.quoted(writer)} AND seq < {begin.next_seq}")
             end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
         ends[writer] = end
         events += end.next_seq - begin.next_seq
-    order = sources.writer_order(ledger.folder, list(ends))
-    coverage = rolled.newest(ledger.folder)
+    coverage = ledger.coverage
     id_files = coverage.ids if coverage is not None and coverage.complete else {}
-    return Increment(sources.events(ledger.folder, files, apart=apart), len(files), ends, events, order, id_files)
+    return Increment(
+        sources.events(ledger.folder, files, apart=apart), len(files), ends, events, ledger.writer_order, id_files
+    )
 
 
 def _segments(ledger: Ledger, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

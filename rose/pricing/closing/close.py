@@ -12,7 +12,7 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events, charges
+from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
@@ -47,7 +47,7 @@ def close(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
             "close it afterwards, or close a shorter one"
         )
-    with book_events.lock(ledger):
+    with ledger.lock("closing"):
         settle(ledger)
         if provenance is not None:
             _refuse_closed(ledger, period, provenance)
@@ -188,7 +188,7 @@ def restate(
     PriceBookError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
-    with book_events.lock(ledger):
+    with ledger.lock("closing"):
         settle(ledger)
         closed = of_close(ledger, close_id)
         store.stays(ledger, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.

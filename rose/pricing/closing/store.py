@@ -26,7 +26,6 @@ from rose.ledger.evidence.receipt import canonical
 from rose.ledger.files import layout, segments
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.ledger import Ledger
-from rose.pricing import book_events
 from rose.pricing.charges import Stay
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.period import Period
@@ -120,7 +119,7 @@ class Posting:
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
-        for fields in book_events.recorded(ledger, action):
+        for fields in ledger.booked(action):
             posting = Posting.from_json(fields)
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:
@@ -212,7 +211,7 @@ def post(ledger: Ledger, posting: Posting, contents: Mapping[str, bytes]) -> Non
             raise
         action = RESTATED if posting.number else CLOSED
         event_id = f"{posting.close_id}/{posting.number}"
-        book_events.record(ledger, action, posting.to_json(), posting.posted_us, event_id)
+        ledger.record_in_books(action, posting.to_json(), posting.posted_us, event_id)
         finish(ledger, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
@@ -222,7 +221,7 @@ def publish(ledger: Ledger, posted: list[Posting]) -> None:
     if all((folder(ledger, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(ledger, posted[0].close_id).exists():
-        with book_events.lock(ledger):
+        with ledger.lock("closing"):
             finish(ledger, posted)
 
 

@@ -58,7 +58,7 @@ def _write_priced(root, writer, *, honest):
     third = -(-len(events) // 3)
     for begin in range(0, len(events), third):
         batch = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
-        tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
+        tail = segments.write_next(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
 
 
 def _other(event, honest):

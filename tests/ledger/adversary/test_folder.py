@@ -30,7 +30,7 @@ def _forge_newest(root, power_mw):
     tail = segments.Tail("a", header.epoch, header.index, header.first_seq, header.previous_sha256)
     head = (root / "heads/a.json").read_bytes()
     path.unlink()
-    segments.append(root, tail, table)
+    segments.write_next(root, tail, table)
     (root / "heads/a.json").write_bytes(head)
 
 

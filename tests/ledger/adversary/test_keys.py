@@ -141,7 +141,7 @@ def _rechain(root, data, forger):
                 column = table.schema.get_field_index(name)
                 value = pa.scalar(data.draw(st.integers(0, 9)), pa.int64())
                 table = table.set_column(column, name, pc.if_else(pc.is_valid(table[name]), value, None))
-        tail = segments.append(root, tail, table)
+        tail = segments.write_next(root, tail, table)
     for _ in range(data.draw(st.integers(0, 2)) if own else 0):
         tail = append(root, tail, 2)
 

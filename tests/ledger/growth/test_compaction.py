@@ -185,7 +185,7 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
     tail = segments.first_epoch(made, "w")
     for events in (1, 1, 1, 1, 4, 4, 4, 4):
         batch = [("lease", rows.encode(lease()))] * events
-        tail = segments.append(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
+        tail = segments.write_next(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
         tail = segments.begin_epoch(made, tail)
     merges = compact(Ledger(undisturbed := copied(made, tmp_path / "undisturbed"))).files_written
     assert merges > 2
