@@ -1,6 +1,7 @@
 """Verifies a ledger while its writers write: bytes, links, seqs, names, views, and events about upkeep."""
 
 import functools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,8 @@ from rose.ledger.checks.expected import (
     Records,
     roll_up_faults,
 )
-from rose.ledger.files import catalog, examine, footer, layout, registry, rolled, sources, spool
+from rose.ledger.files import catalog, examine, layout, registry, rolled, sources, spool
+from rose.ledger.files.content import check_footers
 from rose.ledger.files.examine import Seen
 from rose.ledger.files.layout import LedgerError
 from rose.ledger.files.rolled import CLIENT_ID, ROLLUPS
@@ -197,29 +199,26 @@ def _verify_writer(
 
 
 def _foreign_names(root: Path) -> Iterator[str]:
-    yield from _foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)
-    for writer in layout.names(root / "live"):
-        yield from _foreign(root, f"live/{writer}", layout.is_number, folders=True)
-    for state, is_own in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
-        yield from _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
-        for writer in layout.names(root / state):
-            yield from _foreign(root, f"{state}/{writer}", is_own)
-    yield from _foreign(root, "heads", _is_head)
+    is_writer, is_span = layout.WRITER_NAME.fullmatch, layout.manifest_span
     ids = rolled.ID_FOLDER.rpartition("/")[2]
-    yield from _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
-    yield from _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
-    for generation in layout.names(root / rolled.FOLDER):
-        if layout.is_number(generation):
-            yield from _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
-
-
-def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> Iterator[str]:
-    for name in sorted(layout.names(root / folder)):
-        path = root / folder / name
-        own = is_own(name) and path.is_dir() == folders
-        # A file that is gone by now was a leftover, or was merged.
-        if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
-            yield f"{folder}/{name}: a foreign name: no file of a ledger has it"
+    places: tuple[tuple[str, bool, Callable[[str], object]], ...] = (
+        ("live", True, is_writer),
+        ("live/*", True, layout.is_number),
+        ("compacted", True, is_writer),
+        ("compacted/*", False, lambda name: is_span(name.replace(".parquet", ".json"))),
+        ("archived", True, is_writer),
+        ("archived/*", False, is_span),
+        ("heads", False, re.compile(rf"{layout.WRITER_NAME.pattern}\.(json|next)").fullmatch),
+        (rolled.FOLDER, True, lambda name: layout.is_number(name) or name == ids),
+        (rolled.ID_FOLDER, False, rolled.is_id_file),
+        (f"{rolled.FOLDER}/[0-9]*", False, re.compile(r"coverage\.json|\w+\.parquet").fullmatch),
+    )
+    for pattern, are_folders, is_own in places:
+        for path in sorted(folder / name for folder in root.glob(pattern) for name in layout.names(folder)):
+            own = is_own(path.name) and path.is_dir() == are_folders
+            # A file that is gone by now was a leftover, or was merged.
+            if not own and not layout.LEFTOVER_NAME.fullmatch(path.name) and path.exists():
+                yield f"{path.relative_to(root)}: a foreign name: no file of a ledger has it"
 
 
 def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
@@ -229,20 +228,6 @@ def _links(root: Path, paths: Iterable[str]) -> Iterator[str]:
             yield f"{path}: a link to {(root / path).readlink()}"
         else:
             yield from _links(root, [f"{path}/{name}" for name in sorted(layout.names(root / path))])
-
-
-def _is_compacted(name: str) -> bool:
-    return layout.manifest_span(name.replace(".parquet", ".json")) is not None
-
-
-def _is_head(name: str) -> bool:
-    stem, _, suffix = name.rpartition(".")
-    return suffix in ("json", "next") and layout.WRITER_NAME.fullmatch(stem) is not None
-
-
-def _is_rolled(name: str) -> bool:
-    stem, _, suffix = name.partition(".")
-    return name == "coverage.json" or (suffix == "parquet" and stem.replace("_", "").isalnum())
 
 
 class Sums(NamedTuple):
@@ -281,7 +266,7 @@ def sum_faults(root: Path) -> Sums:
                 )
         for file in (*(f"{coverage.folder}/{name}.parquet" for name in ROLLUPS), *coverage.ids):
             try:
-                unchecked += (f"{file}: {structure}" for structure in footer.check_file((root / file).read_bytes()))
+                unchecked += (f"{file}: {structure}" for structure in check_footers((root / file).read_bytes()))
             except (OSError, LedgerError, pa.ArrowException) as error:
                 problems.append(f"{file}: {error}")
     except duckdb.Error as error:

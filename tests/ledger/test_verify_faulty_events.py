@@ -72,7 +72,7 @@ def _write(root, items, writer="w"):
     LedgerWriter.open(root, writer, "r").close()
     for first in range(0, len(items), 100):
         tail = segments.recover(root, writer)
-        segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100]))
+        segments.write_next(root, tail, rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100]))
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from rose.clock import iso
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
@@ -26,9 +24,7 @@ class Continuation:
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: Events since the newest receipt; and those among them, still in the ledger, with an earlier time.
-    events: int = 0
-    late_events: int = 0
+    events: int = 0  # Events since the newest receipt.
 
     @property
     def lines(self) -> list[str]:
@@ -38,9 +34,7 @@ class Continuation:
         signers = ", ".join(sorted({receipt.key for receipt in self.receipts.values()}))
         sentences = [f"checked against {len(self.receipts)} receipts of {times}, signed by {signers}"]
         if not self.problems:
-            sentences.append(
-                f"{self.events:,} events came since the newest; {self.late_events:,} of them carry a time before it"
-            )
+            sentences.append(f"{self.events:,} events came since the newest")
         return [*sentences, *(f"note: {note}" for note in self.notes)]
 
     def to_json(self) -> dict[str, Any]:
@@ -48,9 +42,8 @@ class Continuation:
             {"file": name, "at": iso(receipt.at_us), "key": receipt.key, "sha256": receipt.sha256}
             for name, receipt in self.receipts.items()
         ]
-        counted = {"events_since": self.events, "late_events": self.late_events}
         found = {"problems": self.problems, "not_checked": self.unchecked, "notes": self.notes}
-        return {"receipts": named, **found, **counted}
+        return {"receipts": named, **found, "events_since": self.events}
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
@@ -132,7 +125,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
                 _signed_since(kept, trusted, done)
         _sums(ledger, named, done)
         _no_state_of_pricing(ledger, done)
-        done.late_events = _late(ledger, newest)
     except LedgerError as error:
         done.problems.append(f"not everything could be checked against the receipts: {error}")
     return done
@@ -236,16 +228,3 @@ def _no_state_of_pricing(ledger: Ledger, done: Continuation) -> None:
             )
             return
         done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")
-
-
-def _late(ledger: Ledger, newest: Receipt) -> int:
-    seqs = {writer: mark.next_seq for writer, mark in newest.writers.items()}
-    statement = """SELECT count(*) FROM stored_event LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS writer,
-        unnest(?::BIGINT[]) AS next_seq) AS mark USING (writer) WHERE seq >= coalesce(next_seq, 0) AND at_us < ?"""
-    try:
-        with ledger.connect() as connection:
-            counted = connection.execute(statement, [list(seqs), list(seqs.values()), newest.at_us]).fetchone()
-    except duckdb.Error as error:
-        raise LedgerError(f"the events of {ledger.folder} cannot be counted: {error}") from error
-    assert counted is not None
-    return int(counted[0])

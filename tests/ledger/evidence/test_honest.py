@@ -38,7 +38,7 @@ def _write(root, writer, epochs):
         for half in (epoch[::2], epoch[1::2]):
             batch = [(event.kind, rows.encode(event)) for event in half]
             if batch:
-                tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "simulated", batch))
+                tail = segments.write_next(root, tail, rows.table(writer, tail.next_seq, "r", "simulated", batch))
 
 
 @settings(max_examples=int(usual("1", long="150")), deadline=None, suppress_health_check=list(HealthCheck))

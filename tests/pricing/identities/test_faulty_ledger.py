@@ -34,6 +34,6 @@ def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: 
     LedgerWriter.open(sample, "damage", "run", "replay").close()
     tail = segments.recover(sample, "damage")
     assert tail is not None
-    segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
+    segments.write_next(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
     assert Ledger(sample).verify().ok
     assert run_report.build(Ledger(sample)).to_json() == sample_report.to_json()
