@@ -1,5 +1,3 @@
-"""What commands on a folder leave in its access log, where ROSE_LOG_ACCESS asks for one."""
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

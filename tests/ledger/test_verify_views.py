@@ -1,5 +1,3 @@
-"""A catalog that is about to be replaced is waited for; one that stays wrong is a fault."""
-
 import signal
 import threading
 import time
@@ -17,7 +15,6 @@ from tests.ledger.evidence import ledgers
 
 @pytest.fixture
 def late(tmp_path, monkeypatch):
-    """A ledger whose newest epoch its catalog does not read, and nobody waits for it but where somebody is at work."""
     root = layout.create(tmp_path / "ledger")
     tail = ledgers.write(root, "a")
     catalog.refresh(root)

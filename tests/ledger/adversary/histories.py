@@ -22,8 +22,6 @@ POWER_MW = 7
 
 
 class Place:
-    """Where a ledger lies in memory; copies of it take its place in turn, so that nothing else of it changes."""
-
     def __init__(self, home):
         self.root, self.kept = home / "ledger", home / "kept"
         make(layout.create(self.root))

@@ -23,7 +23,6 @@ def _newest(root, writer="a"):
 
 
 def _forge_newest(root, power_mw):
-    """Another newest segment, sound in itself, in the place of the one that the head names."""
     path = _newest(root)
     header = segments.read_header(path.read_bytes())
     table = powers("a", header.first_seq, header.last_seq - header.first_seq + 1, power_mw)

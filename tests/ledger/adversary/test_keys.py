@@ -114,7 +114,6 @@ def _links(root, writer):
 
 
 def _rechain(root, data, forger):
-    """A writer's live segments from one of them on, written anew with other rows and all that names them."""
     own = data.draw(st.booleans())
     writer = data.draw(st.sampled_from(["a", "b", "compaction", "rollup"]))
     chain = _links(root, writer)
@@ -165,7 +164,6 @@ def _rebuild_records(root, data, forger):
 
 
 def _forged_sums(root, factor):
-    """Daily sums that count each event so often, and an event of a roll-up that names them."""
     newest = rolled.newest(root)
     path = root / newest.folder / "daily_event.parquet"
     pq.write_table(pa.concat_tables([pq.read_table(path)] * factor), path)

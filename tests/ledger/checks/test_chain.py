@@ -1,5 +1,3 @@
-"""Somebody who may write to the folder, rebuilds every hash and has no key, or only a key of their own."""
-
 import dataclasses
 import hashlib
 import io

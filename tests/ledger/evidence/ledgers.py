@@ -1,5 +1,3 @@
-"""Ledgers for tests of what proves them, and what an insider makes of one who has its host's keys."""
-
 import io
 import shutil
 

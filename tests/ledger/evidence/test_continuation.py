@@ -1,5 +1,3 @@
-"""What an insider with all keys does to a ledger, held against receipts that lie elsewhere."""
-
 import dataclasses
 import json
 import shutil

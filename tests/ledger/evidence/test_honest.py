@@ -1,5 +1,3 @@
-"""An honest ledger of any shape is sound against its own receipts, whatever upkeep did to its files."""
-
 import dataclasses
 import functools
 import tempfile

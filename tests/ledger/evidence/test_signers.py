@@ -25,7 +25,6 @@ def agent(tmp_path):
 
 @pytest.fixture
 def root(tmp_path, agent):
-    """A ledger of a controller, and of two hosts whose keys it endorsed."""
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "controller")
     for name, key in (("h1.agent", keys.load_or_make(tmp_path / "h1.key")), ("h2.agent", agent)):
@@ -87,7 +86,6 @@ def as_agent(root, tmp_path):
 
 
 def _forge_sums(root):
-    """Count each event twice in the newest daily sums, and record a roll-up that says so."""
     newest = rolled.newest(root)
     folder = root / newest.folder
     path = folder / "daily_event.parquet"

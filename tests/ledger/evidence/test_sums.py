@@ -1,5 +1,3 @@
-"""Daily sums that say something else than their events, in their rows or in the footers that readers go by."""
-
 import datetime
 import struct
 

@@ -1,5 +1,3 @@
-"""Where an archive may lie, and what is left there by one that was killed."""
-
 import shutil
 import signal
 import uuid

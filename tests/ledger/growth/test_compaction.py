@@ -41,7 +41,6 @@ print(reads, before)
 
 @pytest.fixture(scope="module")
 def root_made(tmp_path_factory, lease):
-    """A ledger whose writer left three closed epochs of two segments and one that is being written."""
     leases = (lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None) for n in range(7))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)

@@ -35,7 +35,6 @@ ACTS = {
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory):
-    """A ledger in which each upkeep has something to make and something to remove."""
     root = layout.create(tmp_path_factory.mktemp("grown") / "ledger")
     for _ in range(2):
         for writer in ("a", "b"):

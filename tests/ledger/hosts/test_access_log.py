@@ -1,5 +1,3 @@
-"""The access log of a gateway, with a real writer, on a disk that may refuse."""
-
 import hashlib
 
 import pytest

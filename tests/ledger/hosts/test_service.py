@@ -27,7 +27,6 @@ BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory, lease):
-    """A folder with the ledger of a controller, the spool of another host, and tokens."""
     folder = tmp_path_factory.mktemp("made")
     for root, name in (("centre", "local"), ("spool", "rack-7.agent"), ("spool", "rack-8.agent")):
         record(folder / root, *(lease(lease_id=f"l{n}", step=n) for n in range(5)), writer=name)

@@ -1,5 +1,3 @@
-"""A cost report of a ledger that holds what is no event is that of the events."""
-
 import math
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from tests.pricing.conftest import sample_events
 
 
 def _damaged(event: Event) -> list[rows.Row]:
-    """The event once for each of its numbers and needed ids, with a value that nothing can reckon with in it."""
     odd: dict[str, list[Any]] = {"BIGINT": [2**63 - 1, -(2**63), -1], "DOUBLE": [math.nan, math.inf]}
     fields, values = rows.fields_of(event.kind), rows.encode(event)
     damaged = []

@@ -37,7 +37,6 @@ class Seen:
 
 
 def holding(*slices: events.Event, **pools: str) -> list[events.Event]:
-    """A run that holds devices for an hour, each on hardware of its own name."""
     made: list[events.Event] = [run()]
     for device_id, pool in pools.items():
         made += [

@@ -66,7 +66,6 @@ def hour(fleet_kept: Path) -> Bill:
 
 @pytest.fixture(scope="module")
 def ten_days(half_closed_kept: Path) -> Bill:
-    """Seven closed days and three open ones."""
     return bill(Ledger(half_closed_kept / "ledger"), Period(T0_NS, T0_NS + 10 * DAY_NS), BOOK)
 
 
