@@ -244,10 +244,9 @@ def sum_faults(root: Path) -> Sums:
         return Sums([])
     if not coverage.complete:
         return Sums([], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew")
-    for writer, (last_epoch, _) in coverage.writers.items():
-        for part in layout.chain(root, writer):
-            if part.state == "archived" and part.first <= last_epoch:
-                return Sums([], f"events in {part.manifest} are archived; restore them first")
+    for part in layout.archived(root):
+        if part.first <= coverage.writers.get(part.writer, (-1, 0))[0]:
+            return Sums([], f"events in {part.manifest} are archived; restore them first")
     problems: list[str] = []
     unchecked: list[str] = []
     try:

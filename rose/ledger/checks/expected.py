@@ -127,11 +127,9 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
             problems.append(f"{coverage.folder}/coverage.json: no roll-up event names it: it was changed")
     if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
         problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
-    for writer in layout.writers(root):
-        covered = -1 if newest is None else newest.writers.get(writer, (-1, 0))[0]
-        for part in layout.chain(root, writer):
-            if part.state == "archived" and part.last > covered:
-                problems.append(f"{part.manifest}: its events were archived and are in no roll-up")
+    for part in layout.archived(root):
+        if part.last > (-1 if newest is None else newest.writers.get(part.writer, (-1, 0))[0]):
+            problems.append(f"{part.manifest}: its events were archived and are in no roll-up")
     return problems
 
 

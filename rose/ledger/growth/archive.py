@@ -118,11 +118,9 @@ def archive(ledger: Ledger, *, older_than_days: float, to: str, delete: bool, gr
     try:
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(ledger.folder):
-                parts = [
-                    part for writer in layout.writers(ledger.folder) for part in layout.parts(ledger.folder, writer)
-                ]
-                newest = {part: compaction.newest_at_us(ledger, part) for part in parts if part.state == "compacted"}
-                due = [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
+                merged = [part for parts in ledger.parts.values() for part in parts if part.state == "compacted"]
+                newest_us = {part: compaction.read_manifest(ledger, part)[0]["at_us_max"] for part in merged}
+                due = [part for part in merged if newest_us[part] is not None and newest_us[part] < before_us]
             archiving = _Archiving(ledger, store, delete, log)
             for part in due:
                 try:
@@ -148,14 +146,16 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
     try:
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(ledger)
-            for part in _archived(ledger):
-                if not _within(ledger, part, since_us, until_us):
+            for part in layout.archived(ledger.folder):
+                manifest, manifest_content = compaction.read_manifest(ledger, part)
+                if until_us is not None and manifest["at_us_min"] >= until_us:
+                    continue
+                if since_us is not None and manifest["at_us_max"] < since_us:
                     continue
                 name = f"{part.stem}.parquet"
                 if (content := store.read(name)) is None:
                     missing.append(store.url(name))
                     continue
-                manifest, manifest_content = compaction.read_manifest(ledger, part)
                 if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
                     raise LedgerError(f"{store.url(name)} is not the archived file: its SHA-256 differs")
                 detail = _detail(part, manifest, manifest_content, store.url(name))
@@ -188,17 +188,6 @@ def outside(store: Store, root: Path) -> Store:
         except OSError as error:
             raise layout.refused(f"cannot archive to {folder}", error) from error
     return store
-
-
-def _archived(ledger: Ledger) -> list[Part]:
-    parts = [part for writer in layout.writers(ledger.folder) for part in layout.chain(ledger.folder, writer)]
-    return [part for part in parts if part.state == "archived"]
-
-
-def _within(ledger: Ledger, part: Part, since_us: int | None, until_us: int | None) -> bool:
-    manifest, _ = compaction.read_manifest(ledger, part)
-    early = until_us is None or manifest["at_us_min"] < until_us
-    return bool(early and (since_us is None or manifest["at_us_max"] >= since_us))
 
 
 def _own_files(ledger: Ledger) -> set[str]:

@@ -217,12 +217,6 @@ def read_compacted(ledger: Ledger, part: Part) -> tuple[bytes, dict[str, Any], b
     return content, manifest, manifest_content
 
 
-def newest_at_us(ledger: Ledger, part: Part) -> int | None:
-    manifest, _ = read_manifest(ledger, part)
-    newest: int | None = manifest["at_us_max"]
-    return newest
-
-
 def _remove_leftovers(ledger: Ledger, writer: str) -> None:
     stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(ledger.folder, writer)}
     folder = ledger.folder / "compacted" / writer

@@ -71,13 +71,12 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(ledger: Ledger) -> None:
-    for writer in layout.writers(ledger.folder):
-        if gone := [part.stem for part in layout.chain(ledger.folder, writer) if part.state == "archived"]:
-            raise LedgerError(
-                f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
-                f"all events, but {gone[0]}.parquet was archived: restore it with `rose ledger restore`, roll up, "
-                "and archive again"
-            )
+    if gone := layout.archived(ledger.folder):
+        raise LedgerError(
+            f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
+            f"all events, but {gone[0].stem}.parquet was archived: restore it with `rose ledger restore`, roll up, "
+            "and archive again"
+        )
 
 
 def _write(

@@ -80,19 +80,18 @@ _FIGURES = (
 
 
 class LedgerCollector(Collector):
-    """The figures of one ledger, read at most once every `cache_s` seconds. Thread-safe."""
+    """The figures of one ledger, read at most once every CACHE_S seconds. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, cache_s: float = CACHE_S) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._cache_s = cache_s
         self._mutex = threading.Lock()
-        self._read_at_s = -cache_s
+        self._read_at_s = -CACHE_S
         self._families: list[Metric] = []
 
     def collect(self) -> Iterable[Metric]:
         # Locked while reading, so that simultaneous scrapes read once.
         with self._mutex:
-            if not self._families or time.monotonic() - self._read_at_s >= self._cache_s:
+            if not self._families or time.monotonic() - self._read_at_s >= CACHE_S:
                 try:
                     self._families = [*_of_files(self._ledger), *_of_jobs(self._ledger), *_of_views(self._ledger)]
                 except (duckdb.Error, OSError) as error:
