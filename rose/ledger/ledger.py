@@ -93,7 +93,7 @@ class Ledger:
         with LedgerWriter.open(self.folder, layout.CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
             log.record(event)
 
-    def booked(self, action: str) -> list[dict[str, Any]]:
+    def book_details(self, action: str) -> list[dict[str, Any]]:
         """Return the details of the books' events with this action, in order."""
         return [detail for what, detail in self.book_events if what == action]
 

@@ -244,7 +244,7 @@ def sum_faults(root: Path) -> Sums:
         return Sums([])
     if not coverage.complete:
         return Sums([], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew")
-    for part in layout.archived(root):
+    for part in layout.archived_parts(root):
         if part.first <= coverage.writers.get(part.writer, (-1, 0))[0]:
             return Sums([], f"events in {part.manifest} are archived; restore them first")
     problems: list[str] = []

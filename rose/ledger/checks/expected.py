@@ -127,7 +127,7 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
             problems.append(f"{coverage.folder}/coverage.json: no roll-up event names it: it was changed")
     if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
         problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
-    for part in layout.archived(root):
+    for part in layout.archived_parts(root):
         if part.last > (-1 if newest is None else newest.writers.get(part.writer, (-1, 0))[0]):
             problems.append(f"{part.manifest}: its events were archived and are in no roll-up")
     return problems

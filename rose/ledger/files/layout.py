@@ -204,14 +204,14 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     return ranked
 
 
-def archived(root: Path) -> list[Part]:
+def archived_parts(root: Path) -> list[Part]:
     return [part for writer in writers(root) for part in chain(root, writer) if part.state == "archived"]
 
 
 def archived_until_us(root: Path) -> int | None:
     """Return `at_us` of the newest archived event that left the ledger, or None."""
     newest: list[int | None] = []
-    for part in archived(root):
+    for part in archived_parts(root):
         try:
             newest.append(json.loads((root / part.manifest).read_bytes())["at_us_max"])
         except ValueError as error:

@@ -146,7 +146,7 @@ def restore(ledger: Ledger, from_url: str, *, since_us: int | None = None, until
     try:
         with LedgerWriter.open(ledger.folder, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(ledger)
-            for part in layout.archived(ledger.folder):
+            for part in layout.archived_parts(ledger.folder):
                 manifest, manifest_content = compaction.read_manifest(ledger, part)
                 if until_us is not None and manifest["at_us_min"] >= until_us:
                     continue

@@ -71,7 +71,7 @@ def roll_up(ledger: Ledger, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(ledger: Ledger) -> None:
-    if gone := layout.archived(ledger.folder):
+    if gone := layout.archived_parts(ledger.folder):
         raise LedgerError(
             f"the roll-ups of {ledger.folder} are gone, or of another version of ROSE, and must be made again from "
             f"all events, but {gone[0].stem}.parquet was archived: restore it with `rose ledger restore`, roll up, "

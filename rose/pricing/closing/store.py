@@ -119,7 +119,7 @@ class Posting:
 def postings(ledger: Ledger) -> dict[str, list[Posting]]:
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
-        for fields in ledger.booked(action):
+        for fields in ledger.book_details(action):
             posting = Posting.from_json(fields)
             posted = by_close.setdefault(posting.close_id, [])
             if len(posted) != posting.number:

@@ -26,7 +26,7 @@ class Adoption:
 
 def adopted(ledger: Ledger) -> Adoption | None:
     """Return the price book that was adopted last, or None. Raises LedgerError."""
-    recorded = ledger.booked(ADOPTED)
+    recorded = ledger.book_details(ADOPTED)
     if not recorded:
         return None
     return Adoption(**{field.name: recorded[-1][field.name] for field in dataclasses.fields(Adoption)})

@@ -108,7 +108,7 @@ def set_budget(ledger: Ledger, team: str, usd: str, month: Period, *, by: str | 
 
 def budgets(ledger: Ledger, month: Period) -> dict[str, int]:
     """Return the budget of each team for the month, as it was last set, in nano-dollars. Raises LedgerError."""
-    recorded = (Budget(**fields) for fields in ledger.booked(BUDGETED))
+    recorded = (Budget(**fields) for fields in ledger.book_details(BUDGETED))
     return {budget.team: budget.budget_nano for budget in recorded if budget.month == month.label}
 
 
