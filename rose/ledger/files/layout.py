@@ -375,3 +375,7 @@ def names(folder: Path) -> list[str]:
         return os.listdir(folder)  # noqa: PTH208 - a Path for each name takes five times as long
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # This is no damage to the ledger.
+            raise refused(f"cannot list {folder}", error) from error
+        raise

@@ -143,7 +143,7 @@ class Forwarder:
             )
 
     def _count_waiting(self, progress: Progress) -> None:
-        with suppress(OSError):
+        with suppress(LedgerError, OSError):
             for writer in self._writers():
                 with suppress(LedgerError, OSError):
                     end = self._ends.get(writer)
